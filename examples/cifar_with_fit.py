@@ -5,7 +5,7 @@
 
 The network, the optimizer, the batches and the resume are from `idmatters_tf`, and `fit` does the rest. On JAX the
 script needs numpy, keras and jax only; on a GPU, add `--steps-per-execution 10`. The presets are those of
-`trainers.cifar`, and each of their settings is an option. The same command resumes a killed run, bit for bit.
+`trainers.cifar`, and the options are some of its options. The same command resumes a killed run, bit for bit.
 """
 
 import argparse
@@ -25,35 +25,32 @@ from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 from idmatters_tf.optimizers import Momentum, Muon
+from trainers.cifar import PROGRAM
+from trainers.cli.settings import as_dict, list_options
+from trainers.training.settings import Settings
 
-CHOICES = {"dataset": ("cifar10", "cifar100", "shapes"), "network": ("identity", "normalizer-free")}
-CHOICES |= {"optimizer": ("momentum", "muon"), "muon_norm": ("keep", "free"), "padding_mode": ("constant", "reflect")}
-CHOICES |= {"precision": ("float32", "bfloat16")}
-PAPER = {"dataset": "cifar10", "network": "identity", "blocks": 9, "widths": (64, 128, 256), "stem": 16}
-PAPER |= {"weight_decay": 1e-4, "label_smoothing": 0.0, "precision": "float32"}
-PAPER |= {"optimizer": "momentum", "nesterov": False, "muon_norm": "keep", "other_rate": 1.5, "clip_norm": 0.0}
-PAPER |= {"steps": 60_000, "batch_size": 128, "learning_rate": 0.05, "drop_steps": (30_000, 50_000)}
-PAPER |= {"warm_up_steps": 0, "evaluate_every": 1000, "steps_per_execution": 1, "seed": 0}
-PAPER |= {"padding": 2, "padding_mode": "constant", "alternate_flips": False, "cutout": 0, "checkpoint_every": 500}
-FAST = PAPER | {"network": "normalizer-free", "blocks": 3, "widths": (96, 192, 384), "stem": 48, "weight_decay": 0.0}
-FAST |= {"label_smoothing": 0.1, "precision": "bfloat16", "optimizer": "muon", "nesterov": True, "learning_rate": 0.03}
-FAST |= {"steps": 4300, "batch_size": 256, "drop_steps": (), "warm_up_steps": 430, "evaluate_every": 430}
-FAST |= {"padding": 4, "padding_mode": "reflect", "alternate_flips": True, "cutout": 12, "checkpoint_every": 250}
-QUICK = PAPER | {"dataset": "shapes", "blocks": 1, "widths": (16, 32, 64), "steps": 1000, "learning_rate": 0.1}
-QUICK |= {"drop_steps": (700, 900), "clip_norm": 1.0, "evaluate_every": 200, "checkpoint_every": 200}
-PRESETS = {"quick": QUICK, "fast": FAST, "paper": PAPER}
+# The settings of the trainer that this script has.
+SETTINGS = ("dataset", "model", "blocks", "widths", "stem", "weight_decay", "label_smoothing", "precision", "optimizer")
+SETTINGS += ("nesterov", "muon_norm", "other_rate", "clip_norm", "steps", "batch_size", "learning_rate", "schedule")
+SETTINGS += ("drop_steps", "warm_up_steps", "evaluate_every", "checkpoint_every", "augment", "padding_mode", "flips")
+SETTINGS += ("cutout", "seed")
+# Here `evaluate_every` must divide `steps`. The preset "short" scales images and averages weights, as `fit` does not.
+CHANGES = {"quick": {}, "fast": {"evaluate_every": 430}, "paper": {}}
+PADDING = {"paper": 2, "standard": 4}
+CHOICES = {"dataset": ("cifar10", "cifar100", "shapes"), "model": ("identity", "normalizer-free")}
+CHOICES |= {"schedule": ("drops", "linear"), "augment": tuple(PADDING)}
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A rate divided by 10 at each of `drop_steps`; without drops, one that rises to its peak and falls to zero."""
+    """A rate divided by 10 at each of `drop_steps`; if it is linear, one that rises to its peak and falls to zero."""
 
-    def __init__(self, learning_rate, steps, warm_up_steps, drop_steps):
-        self.learning_rate, self.steps = learning_rate, steps
+    def __init__(self, schedule, learning_rate, steps, warm_up_steps, drop_steps):
+        self.schedule, self.learning_rate, self.steps = schedule, learning_rate, steps
         self.warm_up_steps, self.drop_steps = warm_up_steps, drop_steps
 
     def __call__(self, step):
         step = keras.ops.cast(step, "float32")
-        if self.drop_steps:
+        if self.schedule == "drops":
             return self.learning_rate * 0.1 ** sum(keras.ops.cast(step >= drop, "float32") for drop in self.drop_steps)
         rising = (step + 1) / (self.warm_up_steps + 1)
         return self.learning_rate * keras.ops.minimum(rising, (self.steps - step) / (self.steps - self.warm_up_steps))
@@ -71,8 +68,9 @@ def standardize(images):
 
 def make_batch_function(images, targets, options):
     """Return the training batch as a function of the step: shuffled, cropped, flipped, standardized, with cutout."""
-    seed, size, side, border = options.seed, options.batch_size, options.cutout, (options.padding, options.padding)
-    padded = np.pad(images, ((0, 0), border, border, (0, 0)), options.padding_mode)
+    seed, size, side, border = options.seed, options.batch_size, options.cutout, PADDING[options.augment]
+    mode = "constant" if options.padding_mode == "zero" else options.padding_mode
+    padded = np.pad(images, ((0, 0), (border, border), (border, border), (0, 0)), mode)
     windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:3], axis=(1, 2))
     first_flips = np.random.default_rng(seed).integers(0, 2, len(images))
     order = functools.lru_cache(2)(lambda epoch: np.random.default_rng((seed, 0, epoch)).permutation(len(images)))
@@ -81,9 +79,9 @@ def make_batch_function(images, targets, options):
         random = np.random.default_rng((seed, 1, step))
         epochs, places = np.divmod(step * size + np.arange(size), len(images))
         rows = np.array([order(epoch)[place] for epoch, place in zip(epochs, places, strict=True)])
-        top, left = random.integers(0, 2 * options.padding + 1, (2, size))
+        top, left = random.integers(0, 2 * border + 1, (2, size))
         chosen = windows[rows, top, left].transpose(0, 2, 3, 1)
-        flips = (first_flips[rows] + epochs) % 2 if options.alternate_flips else random.integers(0, 2, size)
+        flips = (first_flips[rows] + epochs) % 2 if options.flips == "alternate" else random.integers(0, 2, size)
         chosen = standardize(np.where(flips[:, None, None, None] == 1, chosen[:, :, ::-1], chosen))
         starts = random.integers(0, images.shape[1:3], (size, 2)) - side // 2
         for image, (row, column) in zip(chosen if side else (), starts, strict=False):
@@ -97,10 +95,11 @@ def build(data, options):
     """Return the compiled network."""
     keras.config.set_dtype_policy("mixed_bfloat16" if options.precision == "bfloat16" else "float32")
     shared = {name: getattr(options, name) for name in ("blocks", "widths", "stem", "weight_decay", "seed")}
-    make = {"identity": identity_resnet, "normalizer-free": normalizer_free_resnet}[options.network]
+    make = {"identity": identity_resnet, "normalizer-free": normalizer_free_resnet}[options.model]
     model = make(data.train_images.shape[1:], data.classes, **shared)
-    rate = Schedule(options.learning_rate, options.steps, options.warm_up_steps, tuple(options.drop_steps))
-    arguments = {"momentum": 0.9, "nesterov": options.nesterov, "global_clipnorm": options.clip_norm or None}
+    names = ("schedule", "learning_rate", "steps", "warm_up_steps", "drop_steps")
+    rate = Schedule(**{name: getattr(options, name) for name in names})
+    arguments = {"momentum": 0.9, "nesterov": options.nesterov, "global_clipnorm": options.clip_norm}
     if options.optimizer == "muon":
         optimizer = Muon(rate, norm=options.muon_norm, other_rate=options.other_rate, **arguments)
     else:
@@ -112,16 +111,22 @@ def build(data, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], add_help=False, allow_abbrev=False)
-    parser.add_argument("--preset", choices=PRESETS, default="quick", help="defaults of the settings (%(default)s)")
+    parser.add_argument("--preset", choices=CHANGES, default="quick", help="defaults of the settings (%(default)s)")
     parser.add_argument("--data-dir", help="folder with the official binary files of CIFAR")
     parser.add_argument("--out", type=pathlib.Path, default="runs/cifar_with_fit", help="run's folder (%(default)s)")
-    for name, value in PRESETS[parser.parse_known_args()[0].preset].items():
-        kind = {"type": type(value), "choices": CHOICES.get(name)}
-        if isinstance(value, bool):
+    parser.add_argument("--steps-per-execution", type=int, default=1, help="steps of a compiled call (%(default)s)")
+    preset = parser.parse_known_args()[0].preset
+    defaults, described = as_dict(PROGRAM.resolve(preset)) | CHANGES[preset], list_options(Settings, {})
+    # The networks have as many blocks in each stage.
+    (defaults["blocks"],) = defaults["blocks"]
+    for name in SETTINGS:
+        option = described[name]
+        kind = {"type": option.kind, "choices": CHOICES.get(name, option.choices) or None}
+        if option.kind is bool:
             kind = {"action": argparse.BooleanOptionalAction}
-        elif isinstance(value, tuple):
-            kind = {"type": int, "nargs": "*"}
-        parser.add_argument("--" + name.replace("_", "-"), default=value, help="setting (%(default)s)", **kind)
+        elif isinstance(defaults[name], list):
+            kind |= {"nargs": "*"}
+        parser.add_argument(option.flag, default=defaults[name], help=f"{option.help} (%(default)s)", **kind)
     parser.add_argument("--help", action="help", help="show this message and exit")
     options = parser.parse_args()
     epochs, rest = divmod(options.steps, options.evaluate_every)

@@ -11,7 +11,6 @@ from tests.support.images import make_tree
 from tests.support.processes import run_steps
 from trainers.cli.settings import parse, with_defaults
 from trainers.reproduce.rows import format_commands, load
-from trainers.training.program import split
 
 PAGES = [
     ROOT / "README.md",
@@ -110,9 +109,8 @@ def check(words):
     program = name.removeprefix("trainers.")
     module = importlib.import_module(name)
     if program in ("cifar", "imagenet"):
-        task = getattr(module, {"cifar": "Cifar", "imagenet": "ImageNet"}[program])
-        command, typed = split(task, parse(module.parser(), argv))
-        task.resolve(task.presets.get(getattr(command, "preset", ""), {}), typed)
+        command, typed = module.PROGRAM.split(parse(module.parser(), argv))
+        module.PROGRAM.resolve(command.preset, typed)
     elif program == "launch":
         own, (_, inner, *rest) = argv[: argv.index("--")], argv[argv.index("--") :]
         module.parser().parse_args([*own, "--", inner, *rest])

@@ -208,7 +208,7 @@ def test_batches_of_cifar_with_fit():
     rng = np.random.default_rng(0)
     images, targets = rng.integers(0, 256, (20, 8, 8, 3), np.uint8), np.eye(20, dtype="float32")
     options = argparse.Namespace(
-        seed=1, batch_size=8, padding=1, padding_mode="constant", alternate_flips=True, cutout=0
+        seed=1, batch_size=8, augment="paper", padding_mode="zero", flips="alternate", cutout=0
     )
     batch = example["make_batch_function"](images, targets, options)
     seen = np.concatenate([batch(step)[1].argmax(1) for step in range(5)])
@@ -218,9 +218,9 @@ def test_batches_of_cifar_with_fit():
         chosen, labels = batch(step)
         np.testing.assert_array_equal(chosen, batch(step)[0])
         for image, label in zip(chosen, labels.argmax(1), strict=True):
-            padded = np.pad(images[label].astype("float32"), ((1, 1), (1, 1), (0, 0)))
+            padded = np.pad(images[label].astype("float32"), ((2, 2), (2, 2), (0, 0)))
             windows = {
-                (i, j, flip): padded[i : i + 8, j : j + 8][:, ::flip] for i, j in np.ndindex(3, 3) for flip in (1, -1)
+                (i, j, flip): padded[i : i + 8, j : j + 8][:, ::flip] for i, j in np.ndindex(5, 5) for flip in (1, -1)
             }
             matching = [
                 place

@@ -4,46 +4,13 @@ Any other folder of labeled images is accepted as well.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal
 
-from trainers.cli.arguments import Parser
 from trainers.cli.settings import setting
 from trainers.cli.startup import run_program
-from trainers.training.program import make_parser, run_task
+from trainers.presets import IMAGENET_PRESETS, IMAGENET_RECIPES
+from trainers.training.program import Program
 from trainers.training.settings import Command
-from trainers.training.task import Task
-
-# Recipe of section 4.2. The sizes of the networks are defined in trainers/networks.
-PAPER = {
-    "dataset": "folder",
-    "size": 224,
-    "steps": 700_000,
-    "batch_size": 256,
-    "learning_rate": 0.1,
-    "schedule": "decay",
-    "drop_steps": (),
-    "evaluate_every": 5000,
-    "checkpoint_every": 1000,
-}
-PRESETS = {
-    "paper": {},
-    # For ten classes at 64x64 pixels (Imagenette) on two CPU cores: 60 epochs. Other options are set by the recipe in
-    # trainers/networks/normalizer_free.py.
-    "fast": {
-        "model": "normalizer-free",
-        "size": 64,
-        "smallest_crop": 0.35,
-        "batch_size": 128,
-        "steps": 4440,
-        "warm_up_steps": 444,
-        "precision": "bfloat16",
-        "evaluate_every": 370,
-        "checkpoint_every": 185,
-    },
-    # Baseline with the widths, normalization and head of He et al., and standard crops.
-    "resnet34": {"widths": (64, 128, 256, 512), "norm": "batch", "head": "trained", "augment": "standard"},
-}
 
 EXAMPLES = """
 examples:
@@ -75,24 +42,8 @@ class ImageNetCommand(Command):
     )
 
 
-class ImageNet(Task):
-    """Training task with the defaults for ImageNet."""
-
-    program = "trainers.imagenet"
-    command_type = ImageNetCommand
-    defaults = PAPER
-    scale = "imagenet"
-    presets = PRESETS
-
-
-def parser() -> Parser:
-    """Return the command line of this program, with the paper's recipe as defaults."""
-    return make_parser(ImageNet, __doc__, EXAMPLES)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code."""
-    return run_task(ImageNet, parser(), argv)
+PROGRAM = Program("trainers.imagenet", __doc__, EXAMPLES, ImageNetCommand, IMAGENET_PRESETS, IMAGENET_RECIPES)
+parser, main = PROGRAM.parser, PROGRAM.main
 
 
 if __name__ == "__main__":

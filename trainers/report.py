@@ -14,7 +14,7 @@ from trainers.cli.markdown import as_words, cell
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import Run
-from trainers.training.recorded import free_on_resume
+from trainers.training.program import free_on_resume
 
 EXAMPLES = """
 examples:

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from idmatters_tf.optimizers import Momentum
 from trainers.training.learner import Learner
-from trainers.training.schedule import Schedule
 from trainers.training.settings import Recipe
 from trainers.training.synchronous import SynchronousTrainer
 
@@ -19,7 +18,9 @@ def make_trainer(
     learning_rate: float = 0.05,
 ) -> SynchronousTrainer:
     """Return a trainer with momentum 0.9 and a constant learning rate."""
-    strategy, schedule = strategy or tf.distribute.get_strategy(), Schedule(learning_rate)
-    return SynchronousTrainer(
-        Learner(strategy, build_model, lambda: Momentum(learning_rate, 0.9), schedule, Recipe(batch_size=batch_size))
-    )
+    strategy, recipe = strategy or tf.distribute.get_strategy(), Recipe(batch_size=batch_size)
+
+    def schedule(_step):
+        return tf.constant(learning_rate)
+
+    return SynchronousTrainer(Learner(strategy, build_model, lambda: Momentum(learning_rate, 0.9), schedule, recipe))

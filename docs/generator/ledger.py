@@ -15,11 +15,10 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.markdown import as_words, table
 from trainers.cli.settings import as_dict, parse
 from trainers.reproduce.rows import FOLDER, NOT_RECORDED, PAPERS, Row, expand_command, format_commands, load
-from trainers.training.program import split
-from trainers.training.recorded import free_on_resume
+from trainers.training.program import free_on_resume
 
 _SECTION = re.MULTILINE | re.DOTALL
-_TASKS = {"trainers.cifar": "Cifar", "trainers.imagenet": "ImageNet"}
+_PROGRAMS = ("trainers.cifar", "trainers.imagenet")
 _INTRODUCTION = """# The ledger
 
 The ledger has a row for each theorem, table and figure of both papers and for each of our own runs. Each row links to a
@@ -156,13 +155,12 @@ def _place(file: str, key: str | None, where: Mapping[str, object]) -> str:
 def _settings(row: Row) -> list[str]:
     """Return the table of the training settings that differ from the defaults."""
     words = expand_command(row.commands[0], "OUT", None) if row.commands else [""]
-    if words[0] not in _TASKS:
+    if words[0] not in _PROGRAMS:
         return []
-    module = importlib.import_module(words[0])
-    task = getattr(module, _TASKS[words[0]])
-    command, typed = split(task, parse(module.parser(), words[1:]))
-    settings = task.resolve(task.presets.get(getattr(command, "preset", ""), {}), typed)
-    usual, free = as_dict(task.resolve({}, {})), free_on_resume()
+    program = importlib.import_module(words[0]).PROGRAM
+    command, typed = program.split(parse(program.parser(), words[1:]))
+    settings = program.resolve(command.preset, typed)
+    usual, free = as_dict(program.resolve()), free_on_resume()
     # The default network lacks the options of other networks.
     lacking = object()
     differing = {

@@ -10,10 +10,11 @@ import idmatters_tf.layers  # noqa: F401 - registers the layers
 from idmatters_tf.data import shapes
 from idmatters_tf.models.all_cnn import all_cnn_c
 from idmatters_tf.models.densenet import densenet
+from idmatters_tf.models.layout import CIFAR
 from idmatters_tf.models.resnet import preresnet, resnet
 from tests.support.processes import assert_same_run, cut_back, records, run_forked
 from tests.support.programs import run_here
-from trainers.cifar import PRESETS, Cifar, parser
+from trainers.cifar import PROGRAM, parser
 from trainers.cli.settings import as_dict, parse
 from trainers.datasets import preprocessing
 from trainers.networks import NETWORKS as KINDS
@@ -65,7 +66,7 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path):
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_the_options_of_a_network_define_its_layers(options, build):
-    chosen = Cifar.resolve({}, parse(parser(), ["--model", *options])).network
+    chosen = PROGRAM.resolve(typed=parse(parser(), ["--model", *options])).network
     assert chosen.title.startswith(options[0])
     network = chosen.build(SHAPE, 7, 0.0, 0, replicas=2)
     expected = build()
@@ -77,7 +78,7 @@ def test_the_options_of_a_network_define_its_layers(options, build):
 
 def resolved(*typed, preset="paper"):
     """Return the settings of a new run by name."""
-    return as_dict(Cifar.resolve(PRESETS[preset], parse(parser(), [str(word) for word in typed])))
+    return as_dict(PROGRAM.resolve(preset, parse(parser(), [str(word) for word in typed])))
 
 
 def test_each_model_brings_the_recipe_of_its_paper():
@@ -93,6 +94,22 @@ def test_each_model_brings_the_recipe_of_its_paper():
     assert resolved("--model", "all-cnn")["preprocess"] == "zca"
     identity = resolved()
     assert (identity["steps"], identity["blocks"], "depth" in identity) == (60_000, [9], False)
+
+
+# The settings of the recorded run of 6.34 % on CIFAR-10.
+SHORT_RECIPE = {"precision": "bfloat16", "optimizer": "muon", "muon_norm": "free", "nesterov": True}
+SHORT_RECIPE |= {"learning_rate": 0.036, "weight_decay": 0.0, "schedule": "linear", "final_rate": 0.07}
+SHORT_RECIPE |= {"lookahead": 0.95, "batch_size": 256, "steps": 2535, "warm_up_steps": 253, "label_smoothing": 0.1}
+SHORT_RECIPE |= {"augment": "standard", "padding_mode": "reflect", "flips": "alternate", "cutout": 8}
+SHORT_RECIPE |= {"train_sizes": [20, 24], "size_steps": [975, 1755], "evaluate_every": 507}
+
+
+def test_the_short_preset_is_the_paper_s_network_with_the_recipe_of_its_recorded_run(monkeypatch, tmp_path):
+    assert resolved(preset="short") == resolved() | SHORT_RECIPE
+    assert PROGRAM.resolve("short").network.layout() == CIFAR
+    monkeypatch.chdir(tmp_path)  # a folder without runs
+    command, typed = PROGRAM.split(parse(parser(), ["--preset", "short", "--dataset", "cifar100"]))
+    assert str(PROGRAM.settings_to_train(command, typed)[0]) == "runs/cifar100-short"
 
 
 @pytest.mark.parametrize("model", KINDS)

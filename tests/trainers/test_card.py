@@ -11,10 +11,9 @@ from huggingface_hub import ModelCard
 
 from idmatters_tf.data import shapes
 from tests.trainers.conftest import TINY
-from trainers import cifar
+from trainers import cifar, imagenet
 from trainers.card.__main__ import FILES, main
 from trainers.cli.arguments import UsageError
-from trainers.imagenet import ImageNet
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +69,16 @@ def test_the_card_says_what_hubs_and_people_need(run, card):
 
 
 def test_splits_of_the_test_images():
-    for task, options, split in (
-        (cifar.Cifar, {}, "test"),
-        (cifar.Cifar, {"held_out": 10}, "train"),
-        (ImageNet, {}, "validation"),
-        (ImageNet, {"held_out": 10}, "train"),
-        (ImageNet, {"val": "train", "val_fraction": 0.1}, "train"),
-        (ImageNet, {"val": "train"}, "train"),
-        (ImageNet, {"dataset": "folder-in-memory"}, "validation"),
+    for module, options, split in (
+        (cifar, {}, "test"),
+        (cifar, {"held_out": 10}, "train"),
+        (imagenet, {}, "validation"),
+        (imagenet, {"held_out": 10}, "train"),
+        (imagenet, {"val": "train", "val_fraction": 0.1}, "train"),
+        (imagenet, {"val": "train"}, "train"),
+        (imagenet, {"dataset": "folder-in-memory"}, "validation"),
     ):
-        assert task.resolve({}, options).data.test_split == split
+        assert module.PROGRAM.resolve(typed=options).data.test_split == split
 
 
 def test_a_truncated_newest_checkpoint_is_not_replaced_by_an_earlier_one_silently(run, tmp_path):

@@ -19,10 +19,11 @@ from tests.conftest import ROOT
 from tests.support import processes
 from tests.support.processes import assert_same_run, records, run_forked, tensors, wait_until
 from tests.support.programs import run_here
-from trainers.cifar import Cifar, main
+from trainers.cifar import PROGRAM, main
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make
 from trainers.training.checkpoints import list_steps
+from trainers.training.program import Task
 from trainers.training.settings import Settings
 
 STEPS = 120
@@ -120,7 +121,7 @@ def test_tensorboard_shows_scalars_images_and_settings(whole):
     assert {"dataset", "model", "learning_rate", "seed"} <= {info.name for info in experiment.hparam_infos}
     assert len(experiment.hparam_infos) <= 10
     assert [info.display_name for info in experiment.metric_infos] == ["best test error", "test error", "test loss"]
-    assert trial.hparams["momentum"].number_value == 0.9
+    assert trial.hparams["learning_rate"].number_value == 0.05
     assert trial.hparams["steps"].string_value == str(STEPS)
 
 
@@ -189,9 +190,9 @@ def test_a_run_is_overwritten_from_the_weights_of_another_one(whole, tmp_path):
 
 
 def test_other_settings_and_other_data_are_refused(whole, program):
-    result = program("trainers.cifar", *TINY, "--out", whole[0], "--momentum", 0.5, "--seed", 1)
+    result = program("trainers.cifar", *TINY, "--out", whole[0], "--label-smoothing", 0.5, "--seed", 1)
     assert result.returncode == 2
-    assert "momentum was 0.9, now 0.5; seed was 0, now 1" in result.stderr
+    assert "label_smoothing was 0.0, now 0.5; seed was 0, now 1" in result.stderr
 
 
 def test_evaluate_and_export_again(whole, tmp_path):
@@ -273,7 +274,7 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     from trainers.training.checkpoints import restore_weights
 
     settings = json.loads((run / "config.json").read_text())["settings"]
-    network = Cifar(make(Settings, settings)).network((32, 32, 3), 10)
+    network = Task(PROGRAM, make(Settings, settings)).network((32, 32, 3), 10)
     restore_weights(run / "checkpoints", network, print)
     standardized = tf.image.per_image_standardization(tf.cast(images, tf.float32))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)

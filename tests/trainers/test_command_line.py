@@ -11,11 +11,10 @@ import pytest
 import trainers
 from idmatters_tf.models.layout import CIFAR, IMAGENET
 from tests.support.programs import run_here, run_in_process
-from trainers.cifar import Cifar, main, parser
+from trainers import cifar, imagenet
+from trainers.cifar import main, parser
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, options, parse, with_defaults
-from trainers.imagenet import ImageNet
-from trainers.training.program import settings_to_train, split
 from trainers.training.settings import Settings
 
 OFFLINE = ("trainers.cifar", "--no-download")
@@ -83,14 +82,14 @@ def test_help_all_lists_every_option_and_default():
         assert text in said
     assert "(default: None)" not in result.stdout
     assert "(default: True)" not in result.stdout
-    assert options_in(result.stdout) == {option.flag for option in (*all_options(Cifar), *PARSER_OPTIONS)}
+    assert options_in(result.stdout) == {option.flag for option in (*all_options(cifar), *PARSER_OPTIONS)}
 
 
-@pytest.mark.parametrize(("task", "name"), [(Cifar, "trainers.cifar"), (ImageNet, "trainers.imagenet")])
-def test_help_lists_the_common_options(task, name):
-    result = run_here(name, "--help")
+@pytest.mark.parametrize("module", [cifar, imagenet])
+def test_help_lists_the_common_options(module):
+    result = run_here(module.PROGRAM.name, "--help")
     assert result.returncode == 0
-    common = {option.flag for option in all_options(task) if option.common}
+    common = {option.flag for option in all_options(module) if option.common}
     assert 20 <= len(common) <= 25
     assert options_in(result.stdout) == common | {option.flag for option in PARSER_OPTIONS}
     for flag in ("--preset", "--data-dir", "--model", "--steps", "--learning-rate", "--resume", "--out", "--help-all"):
@@ -105,8 +104,8 @@ class ParserOption:
 PARSER_OPTIONS = [ParserOption(flag) for flag in ("--help", "--help-all", "--version")]
 
 
-def all_options(task):
-    return [*options(Settings).values(), *options(task.command_type).values()]
+def all_options(module):
+    return [*options(Settings).values(), *options(module.PROGRAM.command).values()]
 
 
 def options_in(text):
@@ -171,7 +170,7 @@ def test_an_out_that_cannot_be_used_is_named_and_left_alone(tmp_path):
 
 def settings_from(*words):
     """Return (folder, settings) of a training command."""
-    return settings_to_train(Cifar, *split(Cifar, parse(parser(), [str(word) for word in words])))
+    return cifar.PROGRAM.settings_to_train(*cifar.PROGRAM.split(parse(parser(), [str(word) for word in words])))
 
 
 def saved_run(folder, program="trainers.cifar", without=(), **changes):
@@ -202,10 +201,10 @@ def test_other_settings_on_a_run_are_refused_by_name(tmp_path, how):
     ("saved", "message"),
     [
         (
-            {"without": ["momentum"]},
-            "the setting 'momentum' is missing. Add it: a number of at least 0",
+            {"without": ["label_smoothing"]},
+            "the setting 'label_smoothing' is missing. Add it: a number of at least 0",
         ),
-        ({"momentum": "much"}, "momentum: expected a number of at least 0 and below 1, received 'much'"),
+        ({"label_smoothing": "much"}, "label_smoothing: expected a number of at least 0 and below 1, received 'much'"),
         ({"widths": [64, 32]}, "--stem and --widths must not decrease with --shortcut pad"),
         ({"flavour": 3}, "there is no setting 'flavour'."),
         ({"program": "trainers.imagenet"}, "is a run of trainers.imagenet, not of trainers.cifar."),
@@ -282,12 +281,12 @@ def test_presets_fill_in_between_defaults_and_options(tmp_path, monkeypatch):
     assert str(folder) == "runs/quick"
     paper = with_defaults(Settings).recipe
     assert (paper.steps, paper.drop_steps, paper.learning_rate) == (60_000, (30_000, 50_000), 0.05)
-    assert (paper.batch_size, paper.momentum, paper.weight_decay) == (128, 0.9, 1e-4)
+    assert (paper.batch_size, paper.weight_decay) == (128, 1e-4)
 
 
 def test_the_networks_of_the_command_lines_are_the_papers():
-    for task, layout in ((Cifar, CIFAR), (ImageNet, IMAGENET)):
-        network = task.resolve({}, {}).network
+    for module, layout in ((cifar, CIFAR), (imagenet, IMAGENET)):
+        network = module.PROGRAM.resolve().network
         assert (network.model, network.layout()) == ("identity", layout)
         assert network.layout("synchronized") == layout
 

@@ -1,7 +1,5 @@
 """Tests of `--preset fast` at a small size: learning and bitwise resuming."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -9,7 +7,7 @@ import tensorflow as tf
 
 from idmatters_tf.data import shapes
 from idmatters_tf.data.augment import standardize
-from tests.support.processes import assert_same_run, cut_back, records, run_forked, tensors
+from tests.support.processes import assert_same_run, cut_back, records, run_forked
 from tests.support.programs import run_here
 
 SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 300, "--held-out", 60, "--blocks", 1]
@@ -20,7 +18,8 @@ SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
 # Options outside the preset.
-MORE = ["--whiten-stem", "--widths", 16, 16, "--train-images", 600, "--held-out", 100, "--batch-size", 50]
+MORE = ["--whiten-stem", "--widths", 16, 16]
+MORE += ["--train-images", 600, "--held-out", 100, "--batch-size", 50]
 
 
 def trained_and_resumed(folder, *options):
@@ -42,16 +41,8 @@ def test_it_learns_and_resumes_bit_for_bit(tmp_path):
     assert max(record["learning_rate"] for record in train) <= 0.1
     assert train[-1]["learning_rate"] < 0.01
 
-    # The last weights are evaluated and exported.
-    loss = json.loads((tmp_path / "whole" / "result.json").read_text())["last_loss"]
-    assert f"test loss {loss:.4f}" in run_here("trainers.cifar", "--evaluate", tmp_path / "whole").stdout
-    saved = [value for name, value in tensors(tmp_path / "whole").items() if "optimizer/_variables" not in name]
-    model = keras.saving.load_model(tmp_path / "whole" / "model.keras")
-    for weight in model.get_weights():
-        assert any(np.array_equal(weight, value) for value in saved)
-
     # The first layer was fitted to the images, so that its outputs have variance 1.
-    network = model.get_layer("normalizer_free_resnet")
+    network = keras.saving.load_model(tmp_path / "whole" / "model.keras").get_layer("normalizer_free_resnet")
     images = standardize(tf.constant(shapes.load(600, 1).train_images[:500], tf.float32))
     features = keras.ops.conv(images, network.get_layer("stem").kernel)
     np.testing.assert_allclose(np.std(features, axis=(0, 1, 2)), 1, atol=0.05)

@@ -9,8 +9,9 @@ from tests.support.images import make_tree
 from tests.support.processes import assert_same_run, cut_back, records, run_forked, tensors
 from tests.support.programs import run_here
 from trainers.cli.settings import as_dict
-from trainers.imagenet import PRESETS, ImageNet, main
-from trainers.training.schedule import decay_steps
+from trainers.imagenet import PROGRAM, main
+from trainers.training.build import find_drop_steps
+from trainers.training.settings import Recipe
 
 SMALL = ["--size", 24, "--blocks", 1, "--widths", 4, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
 SMALL += ["--learning-rate", 0.05, "--clip-norm", 1, "--log-every", 5, "--augment", "standard"]
@@ -76,7 +77,7 @@ def test_the_fast_preset_on_held_out_training_images(tmp_path, capsys):
     arguments = ["--preset", "fast", "--data-dir", tree, "--val", "train", "--val-fraction", 0.25, "--size", 16]
     arguments += ["--blocks", 1, "--widths", 4, "--stem", 4, "--batch-size", 4, "--steps", 4, "--log-every", 1]
     arguments += ["--warm-up-steps", 1, "--evaluate-every", 4, "--checkpoint-every", 4]
-    arguments += ["--precision", "float32", "--curvature-every", 4, "--curvature-examples", 5, "--out", run]
+    arguments += ["--precision", "float32", "--curvature-every", 4, "--out", run]
     assert main(list(map(str, arguments))) == 0
     assert json.loads((run / "config.json").read_text())["settings"]["optimizer"] == "muon"
     rates = [record["learning_rate"] for record in records(run) if record["kind"] == "train"]
@@ -114,14 +115,15 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
 
 
 def test_the_paper_s_recipe_is_the_default():
-    expected = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 256, "steps": 700_000, "decay_epochs": 2.0}
-    assert {name: as_dict(ImageNet.resolve({}, {}))[name] for name in expected} == expected
-    drops = decay_steps(700_000, 1_281_167, 256, 2)
+    expected = {"learning_rate": 0.1, "batch_size": 256, "steps": 700_000, "decay_epochs": 2.0}
+    assert {name: as_dict(PROGRAM.resolve())[name] for name in expected} == expected
+    drops = find_drop_steps(PROGRAM.resolve().recipe, 1_281_167)
     # A decay at the first step after 2, 4, ... epochs.
     assert (drops[0], drops[1], len(drops)) == (10_010, 20_019, 69)
-    assert decay_steps(10, 100, 20, 1) == (5,)
-    assert decay_steps(5, 100, 20, 1) == ()
-    assert as_dict(ImageNet.resolve(PRESETS["resnet34"], {}))["norm"] == "batch"
+    for steps, expected in ((10, (5,)), (5, ())):
+        recipe = Recipe(steps=steps, batch_size=20, schedule="decay", decay_epochs=1)
+        assert find_drop_steps(recipe, 100) == expected
+    assert as_dict(PROGRAM.resolve("resnet34"))["norm"] == "batch"
 
 
 @pytest.mark.slow

@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idmatters_tf.checkpointing import write_atomically
-from trainers.cifar import Cifar
+from trainers import cifar, imagenet
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.cli.text import join_command, program_command
-from trainers.imagenet import ImageNet
 from trainers.run.folder import WHERE_DATA_ARE, Run
 from trainers.training.evaluate import restore_trainer
-from trainers.training.recorded import recorded_settings
+from trainers.training.program import Task
 
 EXAMPLES = """
 examples:
@@ -32,7 +31,7 @@ measured in float32. An existing folder of this program is updated. Other files 
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
-TASKS = {task.program: task for task in (Cifar, ImageNet)}
+PROGRAMS = {program.name: program for program in (cifar.PROGRAM, imagenet.PROGRAM)}
 # The first file marks a folder of this program.
 FILES = ("training.json", "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
 ON_HUB = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
@@ -94,8 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = Run(settings.run)
     config, result = run.config(), run.result(("steps", "parameters"))
     program = str(config.get("program"))
-    if program not in TASKS:
-        raise UsageError(f"{run.path} is not a run of {' or '.join(TASKS)}. Other programs have no model cards.")
+    if program not in PROGRAMS:
+        raise UsageError(f"{run.path} is not a run of {' or '.join(PROGRAMS)}. Other programs have no model cards.")
     if result is None:
         resume = program_command(program, "--resume", "--out", run.path)
         raise UsageError(f"{run.path} is not finished. Finish it: {resume}")
@@ -103,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if out.exists() and not (out.is_dir() and ((out / FILES[0]).is_file() or not any(out.iterdir()))):
         raise UsageError(f"--out {out} exists and is not a folder of this program. Name another folder.")
     moved = {} if settings.data_dir is None else {"data_dir": settings.data_dir}
-    task = TASKS[program](recorded_settings(TASKS[program], run, precision="float32", **moved))
+    task = Task(PROGRAMS[program], PROGRAMS[program].recorded_settings(run, precision="float32", **moved))
     trainer, step = restore_trainer(task, run)
     from trainers.training.export import export_model
 

@@ -1,9 +1,9 @@
-"""Base classes of networks: options, title, a recipe for each program, and `builder`."""
+"""Base classes of networks: options, title and `builder`."""
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
@@ -11,8 +11,6 @@ from trainers.cli.settings import setting
 if TYPE_CHECKING:
     import keras
 
-# Program whose defaults a recipe overrides: trainers.cifar or trainers.imagenet.
-Scale = Literal["cifar", "imagenet"]
 # Batch normalization with the statistics of a replica or of the global batch.
 Norm = Literal["batch", "synchronized"]
 
@@ -23,28 +21,15 @@ class Network(abc.ABC):
 
     Attributes:
         model: key in `NETWORKS`.
-        recipes: for each program, the options of the recipe of the network's own paper that differ from the program's
-            defaults.
         has_zero_kernels: True if kernels of blocks start at zero; optimizers that keep norms cannot train them.
     """
 
-    recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]]
     model: str = setting(
         "identity",
         help="the paper's network; a normalizer-free network for fast training (docs/explanation/fast.md); or a "
         "baseline of the paper's Table 2 with the recipe of its own paper",
         common=True,
     )
-
-    @classmethod
-    def recipe(cls, scale: Scale, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the network's defaults by option.
-
-        Args:
-            scale: the program.
-            given: values of the preset and the command line, on which defaults may depend.
-        """
-        return dict(cls.recipes[scale])
 
     @property
     def has_zero_kernels(self) -> bool:

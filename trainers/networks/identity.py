@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
-from idmatters_tf.models.layout import CIFAR, IMAGENET, Head, Initializer, Layout, Shortcut
+from idmatters_tf.models.layout import Head, Initializer, Layout, Shortcut
 from trainers.cli.settings import setting
-from trainers.networks.base import Norm, Scale, Stages
+from trainers.networks.base import Norm, Stages
 
 if TYPE_CHECKING:
     import keras
@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 class Identity(Stages):
     """Options of `--model identity`: sizes, and the fields of `Layout` that the paper and later work vary."""
 
-    recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
-        # Table 1; the defaults of the options.
-        "cifar": {"blocks": CIFAR.blocks[:1], "widths": CIFAR.widths, "stem": CIFAR.stem},
-        # Section 4.2.
-        "imagenet": {
-            "blocks": IMAGENET.blocks,
-            "widths": IMAGENET.widths,
-            "stem": IMAGENET.stem,
-            "stem_size": IMAGENET.stem_size,
-            "stem_strides": IMAGENET.stem_strides,
-            "first_stride": IMAGENET.strides[0],
-        },
-    }
     first_stride: int = setting(
         1, help="stride of the first stage; each other stage starts with stride 2", at_least=1, at_most=99
     )

@@ -1,55 +1,22 @@
-"""Normalizer-free network for fast training, with its recipe (docs/explanation/fast.md)."""
+"""Normalizer-free network for fast training (docs/explanation/fast.md)."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.networks.base import Norm, Scale, Stages
+from trainers.networks.base import Norm, Stages
 
 if TYPE_CHECKING:
     import keras
-
-
-# Options common to both programs.
-_RECIPE: Mapping[str, Any] = {
-    "optimizer": "muon",
-    "learning_rate": 0.03,
-    "other_rate": 1.5,
-    "nesterov": True,
-    "weight_decay": 0.0,
-    "schedule": "linear",
-    "label_smoothing": 0.1,
-    "augment": "standard",
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class NormalizerFree(Stages):
     """Options of `--model normalizer-free`."""
 
-    recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
-        "cifar": {
-            "blocks": (3,),
-            "widths": (96, 192, 384),
-            "stem": 48,
-            **_RECIPE,
-            "steps": 4300,
-            "warm_up_steps": 430,
-            "batch_size": 256,
-            "padding_mode": "reflect",
-            "flips": "alternate",
-            "cutout": 12,
-        },
-        "imagenet": {
-            "blocks": (2, 2, 3, 2),
-            "widths": (64, 128, 256, 512),
-            "stem": 48,
-            **_RECIPE,
-        },
-    }
     last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
     whiten_stem: bool = setting(
         False,

@@ -41,14 +41,14 @@ class AsynchronousTrainer:
     def update(self, batches: Any) -> tf.Tensor:
         """Make the update of one worker. Returns the same tensor as `SynchronousTrainer.update`."""
         learner = self.learner
-        rate = learner.set_rate()
         gradients, measured = learner.strategy.run(learner.gradients, args=next(batches))
         total = tf.distribute.ReduceOp.SUM
         gradients = [learner.strategy.reduce(total, gradient, axis=None) for gradient in gradients]
-        norm = learner.apply(gradients, rate)
+        learner.set_rate()
+        norm = learner.apply(gradients)
         # Atomic on the parameter server, so that every update is counted.
         learner.step.assign_add(1)
-        return tf.concat([learner.strategy.reduce(total, measured, axis=None), [norm, rate]], 0)
+        return tf.concat([learner.strategy.reduce(total, measured, axis=None), [norm, learner.rate]], 0)
 
     def evaluate(
         self, batches: EvaluationBatchSource, progress: bool = True, *, between: Callable[[], object] = lambda: None

@@ -1,5 +1,6 @@
-"""Construction of the network, the optimizer and the learner from a task's settings."""
+"""Construction of the network, the optimizer, the schedule and the learner from a task's settings."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +12,16 @@ from idmatters_tf.data.protocols import DataSet
 from idmatters_tf.layers import PatchWhitening2D
 from idmatters_tf.optimizers import Momentum, Muon
 from trainers.cli.arguments import UsageError
-from trainers.training.learner import Learner
+from trainers.training.learner import Learner, Schedule, Step
+from trainers.training.program import Task
 from trainers.training.settings import Recipe
-from trainers.training.task import Task
 
 # Number of images, with two million patches, from which the whitening of the first layer is computed.
 WHITENING_IMAGES = 2000
+MOMENTUM = 0.9
+# Factors on the learning rate at each drop and each decay, and the maximum number of decays: each one is a constant in
+# the graph of the training step.
+DROP, DECAY, MOST_DECAYS = 0.1, 0.94, 10_000
 
 
 def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: str, replicas: int = 1) -> keras.Model:
@@ -38,9 +43,9 @@ def in_float32(task: Task, model: keras.Model, replicas: int = 1) -> keras.Model
 
 def get_optimizer_factory(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
     """Return a function that creates the optimizer of a recipe."""
-    shared: dict[str, Any] = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
+    shared: dict[str, Any] = {"momentum": MOMENTUM, "nesterov": recipe.nesterov}
     if recipe.lookahead:
-        # The decay depends on the step; Keras provides the variables.
+        # Keras provides the variables of the averages; `Learner` updates them.
         shared |= {"use_ema": True, "ema_momentum": recipe.lookahead}
     if recipe.optimizer == "muon":
         if recipe.has_free_muon and recipe.weight_decay:
@@ -65,14 +70,14 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
         strategy,
         lambda: build_network(task, data.image_shape, data.classes, dtype, replicas),
         get_optimizer_factory(recipe),
-        task.schedule(),
+        get_schedule(recipe, find_drop_steps(recipe, task.source.training_images)),
         recipe,
         task.source.preprocess_on_device,
     )
 
 
 def fit_stem(task: Task, learner: Learner) -> None:
-    """Fits a first layer that whitens patches to the training images; does nothing where there is none."""
+    """Fit a first layer that whitens patches to the training images, if there is one."""
     layers = [layer for layer in learner.model.layers if isinstance(layer, PatchWhitening2D)]
     if not layers:
         return
@@ -81,3 +86,53 @@ def fit_stem(task: Task, learner: Learner) -> None:
     images = np.concatenate([prepare(images).numpy()[weights.numpy() > 0] for images, _, weights in batches])
     for layer in layers:
         layer.adapt(images)
+
+
+def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
+    """Return the steps at which the learning rate drops: the first updates with a lower rate, in ascending order.
+
+    With `--schedule decay`, they are the first steps after each multiple of `decay_epochs` epochs.
+
+    Args:
+        recipe: settings.
+        images: number of training images.
+
+    Raises:
+        UsageError: the rate decays too often.
+    """
+    if recipe.schedule == "linear":
+        return ()
+    if recipe.schedule == "drops":
+        return recipe.drop_steps
+    if recipe.steps * recipe.batch_size > MOST_DECAYS * recipe.decay_epochs * images:
+        raise UsageError(
+            f"--decay-epochs must be larger: the learning rate would decay more than {MOST_DECAYS:,} times in "
+            f"{recipe.steps:,} steps. Received: {recipe.decay_epochs}"
+        )
+    every = recipe.decay_epochs * images / recipe.batch_size
+    return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(recipe.steps / every)))
+
+
+def get_schedule(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Schedule:
+    """Return the learning rate schedule of a recipe.
+
+    With `--schedule linear`, the rate increases linearly to its peak and then decreases linearly to its final value
+    (Smith & Topin, arXiv 1708.07120, with linear segments and without the last phase). The other schedules multiply it
+    by a factor at each of `drop_steps`, after a warm-up at a tenth of the rate.
+    """
+
+    def linear(step: Step) -> tf.Tensor:
+        step = tf.cast(tf.cast(step, tf.int64), tf.float32)
+        rising = (step + 1) / (recipe.warm_up_steps + 1)
+        falling = (recipe.steps - step) / (recipe.steps - recipe.warm_up_steps)
+        if recipe.final_rate:
+            falling = recipe.final_rate + (1 - recipe.final_rate) * falling
+        return recipe.learning_rate * tf.minimum(rising, falling)
+
+    def with_drops(step: Step) -> tf.Tensor:
+        step = tf.cast(step, tf.int64)
+        drops = tf.reduce_sum(tf.cast(step >= tf.constant(drop_steps, tf.int64), tf.float32))
+        rate = recipe.learning_rate * tf.pow(DECAY if recipe.schedule == "decay" else DROP, drops)
+        return tf.where(step < recipe.warm_up_steps, recipe.learning_rate / 10, rate) if recipe.warm_up_steps else rate
+
+    return linear if recipe.schedule == "linear" else with_drops

@@ -47,7 +47,8 @@ class Checkpoints:
         folder: folder of the checkpoints, created with the first one.
         keep: number of checkpoints to keep.
         model: model whose best weights are kept.
-        identity: JSON values by name that identify the run, see `trainers.training.recorded.identity`; None: any run.
+        identity: JSON values by name that identify the run, see `trainers.training.program.Program.identity`; None: any
+            run.
         objects: further objects to save, as for `tf.train.Checkpoint`: the optimizer, the step.
     """
 

@@ -12,13 +12,10 @@ from trainers.run.folder import Run
 from trainers.training.learner import Learner
 from trainers.training.session import Callback
 
+# Number of training images.
+EXAMPLES = 256
 # About 100 Hessian-vector products per measurement, including two probes of 20 steps.
 EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
-
-
-class _SpectrumMonitor(CurvatureMonitor):
-    # Name of these charts since version 0.1.
-    prefix = "spectrum"
 
 
 def curvature_callback(
@@ -41,7 +38,7 @@ def curvature_callback(
         prepare = learner.preprocess
         batches = batches.map(lambda images, labels, weights: (prepare(images), labels, weights))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
-    monitor = _SpectrumMonitor(
+    monitor = CurvatureMonitor(
         batches, loss, log_dir=run.path / "events", measure_options=EFFORT, copy=copy, optimizer=learner.optimizer
     )
     monitor.set_model(learner.model)

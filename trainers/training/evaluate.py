@@ -9,7 +9,7 @@ from trainers.cli.startup import import_tensorflow, print_lines, print_message
 from trainers.cli.text import as_text, program_command
 from trainers.run.folder import Run
 from trainers.run.lock import hold_lock
-from trainers.training.task import Task
+from trainers.training.program import Task
 
 if TYPE_CHECKING:
     import keras
@@ -82,7 +82,7 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
 
 def _require_checkpoint(task, run):
     if not list_steps(run.checkpoints_path):
-        resume = program_command(task.program, "--resume", "--out", run.path)
+        resume = program_command(task.program.name, "--resume", "--out", run.path)
         raise UsageError(f"{run.path} has no checkpoints yet. Train it first: {resume}")
 
 
@@ -93,9 +93,8 @@ def restore(task: Task, run: Run, model: "keras.Model") -> int:
         UsageError: there is no such checkpoint, or it belongs to another run.
     """
     from trainers.training.checkpoints import restore_weights
-    from trainers.training.recorded import identity
 
-    step = restore_weights(run.checkpoints_path, model, print_message, identity(type(task), run))
+    step = restore_weights(run.checkpoints_path, model, print_message, task.program.identity(run))
     if step is None:
         raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
     return step

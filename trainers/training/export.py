@@ -17,8 +17,7 @@ from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run
 from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, REMEDY, WRITE_ERRORS, restore_weights
-from trainers.training.recorded import identity
-from trainers.training.task import Task
+from trainers.training.program import Task
 
 
 def with_preprocessing(
@@ -124,12 +123,12 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
     except WRITE_ERRORS as error:
         other = [] if folder == pathlib.Path(run.path) else ["--out", folder]
-        again = program_command(task.program, "--export-only", run.path, *other)
+        again = program_command(task.program.name, "--export-only", run.path, *other)
         raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
 
 
 def _restore_best(task, run, network):
-    return restore_weights(run.checkpoints_path / BEST, network, print_message, identity(type(task), run)) is not None
+    return restore_weights(run.checkpoints_path / BEST, network, print_message, task.program.identity(run)) is not None
 
 
 def _remove_exports(folder):

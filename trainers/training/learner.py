@@ -14,15 +14,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from idmatters_tf._keras_internals import seed_states
+from idmatters_tf._keras_internals import seed_states, weight_averages
+from idmatters_tf.data.augment import standardize
 from idmatters_tf.optimizers import Muon
-from trainers.training.lookahead import Lookahead
-from trainers.training.schedule import LinearSchedule, Schedule
+from trainers.cli.arguments import UsageError
 from trainers.training.settings import Recipe
-from trainers.training.sizes import accept_any_size, resize
 
+LOOKAHEAD_STEPS = 5
+"""Number of steps between two moves of the weights to their running averages, as in the airbench94 recipe."""
 # With fewer classes the top-5 error is not informative.
 TOP5_CLASSES = 50
+
+Step = int | tf.Tensor | tf.Variable
+# Learning rate of the update that follows `step` updates, a float32 scalar.
+Schedule = Callable[[Step], tf.Tensor]
 
 
 class Learner:
@@ -32,7 +37,8 @@ class Learner:
         strategy: a `tf.distribute.Strategy`.
         build_model: returns the network, a `keras.Model` from standardized images to logits.
         make_optimizer: returns a Keras optimizer of the SGD family, with `use_ema` if the recipe has lookahead.
-        schedule: learning rate.
+            `set_rate` assigns the current learning rate to it, and everything else reads the rate there.
+        schedule: learning rate as a function of the step.
         recipe: other settings of an update. The batch size is that of the global batch. Clipping bounds the gradient of
             all replicas. With label smoothing, the reported cross-entropy is that of the original labels.
         preprocess: maps the elements of batches to images for the network, on the devices; None: no mapping.
@@ -43,7 +49,7 @@ class Learner:
         strategy: tf.distribute.Strategy,
         build_model: Callable[[], keras.Model],
         make_optimizer: Callable[[], keras.optimizers.Optimizer],
-        schedule: Schedule | LinearSchedule,
+        schedule: Schedule,
         recipe: Recipe,
         preprocess: Callable | None = None,
     ):
@@ -53,9 +59,7 @@ class Learner:
             self.optimizer = make_optimizer()
             # Inside the scope: slot variables created while tracing break under several replicas.
             self.optimizer.build(self.model.trainable_variables)
-            self._rate: Any = self.optimizer.learning_rate
-            self._first_rate = float(np.array(self._rate))
-            self._lookahead = Lookahead(recipe, self.optimizer, self.model.trainable_variables)
+            self._first_rate = float(np.array(self.optimizer.learning_rate))
             self._train_model = accept_any_size(self.model) if recipe.train_sizes else self.model
             # Not weights, and not saved with them.
             self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
@@ -79,15 +83,14 @@ class Learner:
         for seed, state in self._random_states:
             state.value.assign(tf.cast(tf.stack([seed, number]), state.value.dtype))
 
-    def set_rate(self) -> tf.Tensor:
-        """Assign the schedule's rate at the current step to the optimizer, and return it, a float32 scalar.
+    def set_rate(self) -> None:
+        """Assign the schedule's rate at the current step to the optimizer."""
+        self.optimizer.learning_rate = self.schedule(self.step)
 
-        The returned tensor is computed, not read back: asynchronous workers share the optimizer's variable, which may
-        already contain another worker's rate.
-        """
-        rate = self.schedule.rate(self.step)
-        self._rate.assign(rate)
-        return rate
+    @property
+    def rate(self) -> tf.Tensor:
+        """Current learning rate of the optimizer, a float32 scalar."""
+        return tf.convert_to_tensor(self.optimizer.learning_rate)
 
     @contextlib.contextmanager
     def first_rate(self) -> Iterator[None]:
@@ -96,12 +99,12 @@ class Learner:
         The rate is a function of the step. The checksums of recorded runs include the optimizer's variable with its
         initial value.
         """
-        current = np.array(self._rate)
-        self._rate.assign(self._first_rate)
+        current = float(np.array(self.optimizer.learning_rate))
+        self.optimizer.learning_rate = self._first_rate
         try:
             yield
         finally:
-            self._rate.assign(current)
+            self.optimizer.learning_rate = current
 
     def train_size(self, step: int) -> int | None:
         """Return the side in pixels of the training images after `step` updates; None for the full size."""
@@ -127,12 +130,12 @@ class Learner:
         error = tf.reduce_sum(_is_wrong(labels, logits)) / batch_size
         return gradients, tf.stack([cross_entropy, penalty, error])
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
+    def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Clip the gradient and update the weights. Returns the norm of the gradient before clipping."""
         norm = tf.linalg.global_norm(gradients)
         if self.recipe.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.recipe.clip_norm, use_norm=norm)
-        weights = [variable.value for variable in self.model.trainable_variables]
+        weights, rate = [variable.value for variable in self.model.trainable_variables], self.rate
         # The optimizer's updates are called directly: `optimizer.apply` would reduce the gradients a second time, and
         # its counter of iterations can lose counts if replicas are not synchronous.
         if self.optimizer.weight_decay:
@@ -143,8 +146,35 @@ class Learner:
         else:
             for gradient, weight in zip(gradients, weights, strict=True):
                 self.optimizer.update_step(gradient, weight, rate)
-        self._lookahead.update(self.step)
+        if self.recipe.lookahead:
+            self._look_ahead()
         return norm
+
+    def _look_ahead(self):
+        """Move the weights to their running averages every `LOOKAHEAD_STEPS` steps.
+
+        The average moves to `d * average + (1 - d) * weights` with `d = lookahead^5 (step / steps)^3`, and the weights
+        are set to the average. After the last step they are the average itself. The average therefore has little effect
+        at first and smooths the end of the training.
+
+        References:
+            - Zhang et al., *Lookahead optimizer* (2019).
+            - Jordan, *94% on CIFAR-10 in 3.29 seconds* (arXiv 2404.00498), section 3.4, for the decay.
+        """
+        done: Any = tf.cast(self.step, tf.int64) + 1
+        steps = self.recipe.steps
+        is_last = done == steps
+        is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
+        share = tf.cast(done, tf.float32) / steps
+        decay = self.recipe.lookahead**LOOKAHEAD_STEPS * share**3
+        # The first average is the weights.
+        decay = tf.where(done > LOOKAHEAD_STEPS, decay, 0.0)
+        # A last step off the regular schedule keeps the average.
+        decay = tf.where(is_last & (done % LOOKAHEAD_STEPS != 0) & (done > LOOKAHEAD_STEPS), 1.0, decay)
+        for variable, average in zip(self.model.trainable_variables, weight_averages(self.optimizer), strict=True):
+            moved = decay * average.value + (1 - decay) * variable.value
+            self.optimizer.assign(average, tf.where(is_due, moved, average.value))
+            self.optimizer.assign(variable, tf.where(is_due, moved, variable.value))
 
     def evaluation_sums(
         self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, mirror: bool = False
@@ -207,3 +237,33 @@ def _is_wrong(labels, logits, top=1):
         return tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) != labels, tf.float32)
     _, chosen = tf.math.top_k(logits, top)
     return tf.cast(tf.reduce_all(chosen != labels[:, None], axis=1), tf.float32)
+
+
+def accept_any_size(model: keras.Model) -> keras.Model:
+    """Return a model with the same layers and weights for images of any size.
+
+    Args:
+        model: functional model of one input, `(rows, cols, channels)`.
+
+    Raises:
+        UsageError: the layers require a fixed image size.
+    """
+    channels = model.input_shape[-1]
+    try:
+        any_size = keras.Input((None, None, channels), dtype=model.inputs[0].dtype, name="images")
+        return keras.models.clone_model(model, input_tensors=any_size, clone_function=lambda layer: layer)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--train-sizes needs a network for images of any size, not {model.name}.") from error
+
+
+def resize(images: tf.Tensor, size: int) -> tf.Tensor:
+    """Scale standardized images and standardize them again: scaling reduces the variance of the pixels.
+
+    Args:
+        images: float32, `(batch, rows, cols, channels)`.
+        size: rows and columns of the result.
+
+    Returns:
+        float32, `(batch, size, size, channels)`, each image of mean 0 and variance 1; an image of one color is zero.
+    """
+    return standardize(tf.image.resize(images, (size, size), antialias=True))

@@ -1,102 +1,226 @@
-"""Command line of the training programs: training, evaluation and export, with their settings."""
+"""Training programs: command line, settings of new and of existing runs, and training tasks."""
 
+import dataclasses
+import functools
+import json
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, as_dict, options, parse, with_defaults
+from trainers.cli.settings import add_options, as_dict, make, options, parse, with_defaults
 from trainers.cli.text import join_command
+from trainers.datasets.source import Source
 from trainers.run.folder import Run
-from trainers.training.recorded import free_on_resume, recorded_settings
 from trainers.training.settings import Command, Settings
-from trainers.training.task import Task
+
+if TYPE_CHECKING:
+    import keras
+
+    from trainers.cluster.description import ClusterDescription
+
+# He et al. (2015), section 4.2: warm-up for depth 110, none for shallower networks.
+_WARM_UP_DEPTH = 110
 
 
-def make_parser(task: type[Task], description: str | None, epilog: str) -> Parser:
-    """Return the parser of a task's settings and commands."""
-    program = f"python -m {task.program}"
-    parser = Parser(help_all=True, prog=program, usage=f"{program} [OPTIONS]", description=description, epilog=epilog)
-    add_options(parser, Settings, as_dict(task.resolve({}, {})))
-    add_options(parser, task.command_type)
-    return parser
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A training program.
 
-
-def run_task(task: type[Task], parser: Parser, argv: Sequence[str] | None = None) -> int:
-    """Train, evaluate or export according to the command line. Returns the exit code."""
-    command, typed = split(task, parse(parser, argv))
-    if command.evaluate is not None:
-        from trainers.training.evaluate import evaluate
-
-        run = Run(command.evaluate)
-        return evaluate(task(saved_settings(task, run, typed)), run, command.mirror)
-    if command.export_only is not None:
-        from trainers.training.evaluate import export_again
-
-        run = Run(command.export_only)
-        return export_again(task(saved_settings(task, run, typed)), run, command.out)
-    from trainers.training.train import train
-
-    folder, settings = settings_to_train(task, command, typed)
-    return train(task(settings), folder, command.overwrite)
-
-
-def split(task: type[Task], typed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Split typed options into (command, settings)."""
-    of_command = options(task.command_type)
-    command = with_defaults(task.command_type, {name: typed[name] for name in typed if name in of_command})
-    return command, {name: value for name, value in typed.items() if name not in of_command}
-
-
-def settings_to_train(task: type[Task], command: Command, typed: Mapping[str, Any]) -> tuple[pathlib.Path, Any]:
-    """Return (folder, settings) of a new run, or of a run to be resumed.
-
-    Repeating a command resumes its run, as `--resume` does. Both reject settings that differ from the saved ones,
-    except that `--resume` accepts a larger number of steps.
+    Attributes:
+        name: name of the module, for messages and config.json, such as "trainers.cifar".
+        description: description in the help.
+        epilog: end of the help.
+        command: dataclass of the options of the command, including `--preset`.
+        presets: settings of each value of `--preset` that differ from the defaults of the options. Those of "paper" are
+            the defaults of the program.
+        recipes: settings of each value of `--model` that differ from the defaults of the program.
     """
-    preset = getattr(command, "preset", "")
-    if command.resume and command.out is not None:
-        run = Run(command.out)
-        return run.path, saved_settings(task, run, typed, may_extend=True)
-    settings = task.resolve(task.presets.get(preset, {}), typed)
-    run = Run(command.out or task.default_out(settings, preset))
-    if command.resume:
-        return run.path, saved_settings(task, run, typed, may_extend=True)
-    if run.exists() and command.overwrite:
-        run.config(task.program)
-    elif run.exists():
-        check_same(task, run, settings)
-    run.check_usable()
-    return run.path, settings
+
+    name: str
+    description: str | None
+    epilog: str
+    command: type[Command]
+    presets: Mapping[str, Mapping[str, Any]]
+    recipes: Mapping[str, Mapping[str, Any]]
+
+    def parser(self) -> Parser:
+        """Return the command line of this program, with the paper's recipe as defaults."""
+        prog = f"python -m {self.name}"
+        usage = f"{prog} [OPTIONS]"
+        parser = Parser(help_all=True, prog=prog, usage=usage, description=self.description, epilog=self.epilog)
+        add_options(parser, Settings, as_dict(self.resolve()))
+        add_options(parser, self.command)
+        return parser
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Train, evaluate or export according to the command line. Returns the exit code."""
+        command, typed = self.split(parse(self.parser(), argv))
+        if command.evaluate is not None:
+            from trainers.training.evaluate import evaluate
+
+            run = Run(command.evaluate)
+            return evaluate(Task(self, self.saved_settings(run, typed)), run, command.mirror)
+        if command.export_only is not None:
+            from trainers.training.evaluate import export_again
+
+            run = Run(command.export_only)
+            return export_again(Task(self, self.saved_settings(run, typed)), run, command.out)
+        from trainers.training.train import train
+
+        folder, settings = self.settings_to_train(command, typed)
+        return train(Task(self, settings), folder, command.overwrite)
+
+    def split(self, typed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Split typed options into (command, settings)."""
+        of_command = options(self.command)
+        command = with_defaults(self.command, {name: typed[name] for name in typed if name in of_command})
+        return command, {name: value for name, value in typed.items() if name not in of_command}
+
+    def resolve(self, preset: str = "paper", typed: Mapping[str, Any] | None = None) -> Settings:
+        """Return the settings of a new run.
+
+        In ascending priority: the defaults of the options, the defaults of the program, the recipe of the network, the
+        preset, and the typed options. Except for typed options, those that the network or the data set lacks are
+        ignored.
+        """
+        typed, defaults = typed or {}, self.presets["paper"]
+        table = {} if preset == "paper" else self.presets[preset]
+        model = {"model": "identity", **defaults, **table, **typed}["model"]
+        recipe = dict(self.recipes.get(model, {}))
+        if model in ("resnet", "preresnet") and typed.get("depth", recipe["depth"]) < _WARM_UP_DEPTH:
+            recipe["warm_up_steps"] = 0
+        return with_defaults(Settings, defaults, recipe, table, typed)
+
+    def settings_to_train(self, command: Any, typed: Mapping[str, Any]) -> tuple[pathlib.Path, Settings]:
+        """Return (folder, settings) of a new run, or of a run to be resumed.
+
+        Repeating a command resumes its run, as `--resume` does. Both reject settings that differ from the saved ones,
+        except that `--resume` accepts a larger number of steps.
+        """
+        if command.resume and command.out is not None:
+            run = Run(command.out)
+            return run.path, self.saved_settings(run, typed, may_extend=True)
+        settings = self.resolve(command.preset, typed)
+        run = Run(command.out or default_out(settings, command.preset))
+        if command.resume:
+            return run.path, self.saved_settings(run, typed, may_extend=True)
+        if run.exists() and command.overwrite:
+            run.config(self.name)
+        elif run.exists():
+            _check_same(run, settings, self.recorded_settings(run))
+        run.check_usable()
+        return run.path, settings
+
+    def saved_settings(self, run: Run, typed: Mapping[str, Any], may_extend: bool = False) -> Settings:
+        """Return the settings of a run, updated with typed settings that may differ.
+
+        Args:
+            run: existing run.
+            typed: typed settings by name.
+            may_extend: True if the number of steps may be larger than that of the run.
+
+        Raises:
+            UsageError: a typed setting differs that may not.
+        """
+        saved = self.recorded_settings(run)
+        settings = with_defaults(Settings, as_dict(saved), typed)
+        extends = may_extend and settings.recipe.steps > saved.recipe.steps
+        if extends and settings.recipe.depends_on_steps:
+            option, what = "--lookahead", "weight average"
+            if settings.recipe.schedule == "linear":
+                option, what = "--schedule linear", "learning rate"
+            raise UsageError(
+                f"{run.path} cannot be extended: with {option} every step's {what} depends on --steps. "
+                f"Start a new run from its weights, with {join_command(['--init-from', run.path])}."
+            )
+        _check_same(run, settings, saved, {"steps"} if extends else ())
+        return settings
+
+    def recorded_settings(self, run: Run, **changes: Any) -> Settings:
+        """Return the settings in a run's config.json, with changes."""
+        return make(Settings, {**run.config(self.name)["settings"], **changes}, run.config_path)
+
+    def identity(self, run: Run) -> dict[str, Any]:
+        """Return the identity of a run: its program, its data and all settings that affect its results.
+
+        The number of steps is included only if each update depends on it, because runs may be extended.
+
+        Args:
+            run: existing run.
+
+        Returns:
+            JSON values by name.
+        """
+        settings = self.recorded_settings(run)
+        free = free_on_resume() | (set() if settings.recipe.depends_on_steps else {"steps"})
+        values = {name: value for name, value in as_dict(settings).items() if name not in free}
+        values |= {"the program": self.name, "the checksum of the data": run.data().digest}
+        return json.loads(json.dumps(values))
 
 
-def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_extend: bool = False) -> Any:
-    """Return the settings of a run, updated with typed settings that may differ.
-
-    Args:
-        task: task of the program.
-        run: existing run.
-        typed: typed settings by name.
-        may_extend: True if the number of steps may be larger than that of the run.
-
-    Raises:
-        UsageError: a typed setting differs that may not.
-    """
-    saved = recorded_settings(task, run)
-    settings = with_defaults(Settings, as_dict(saved), typed)
-    extends = may_extend and settings.recipe.steps > saved.recipe.steps
-    if extends and settings.recipe.depends_on_steps:
-        option, what = "--lookahead", "weight average"
-        if settings.recipe.schedule == "linear":
-            option, what = "--schedule linear", "learning rate"
-        raise UsageError(
-            f"{run.path} cannot be extended: with {option} every step's {what} depends on --steps. "
-            f"Start a new run from its weights, with {join_command(['--init-from', run.path])}."
-        )
-    check_same(task, run, settings, {"steps"} if extends else ())
-    return settings
+def default_out(settings: Settings, preset: str) -> str:
+    """Return the default of --out."""
+    name = settings.data.dataset.replace("folder", "imagenet")
+    return {"paper": f"runs/{name}", "quick": "runs/quick"}.get(preset, f"runs/{name}-{preset}")
 
 
-def check_same(task: type[Task], run: Run, settings: Any, free: Collection[str] = ()) -> None:
+def free_on_resume() -> set[str]:
+    """Return the settings that may differ when a run is resumed: they affect results only by rounding."""
+    return {option.name for option in options(Settings).values() if option.free_on_resume}
+
+
+def _check_same(run: Run, settings: Settings, saved: Settings, free: Collection[str] = ()) -> None:
     """Raise a UsageError that names the settings that differ from those of a run and may not."""
-    run.check_same(as_dict(settings), as_dict(recorded_settings(task, run)), free_on_resume().union(free))
+    run.check_same(as_dict(settings), as_dict(saved), free_on_resume().union(free))
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Settings of one run of a program, and its data, which are loaded and fitted once."""
+
+    program: Program
+    settings: Settings
+
+    @functools.cached_property
+    def source(self) -> Source[Any]:
+        """Loaded data as batches. Raises DataError or UsageError if there are none."""
+        recipe = self.settings.recipe
+        return self.settings.data.source(recipe.batch_size, recipe.seed)
+
+    @property
+    def data(self) -> DataSet:
+        """Data set."""
+        return self.source.data
+
+    def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
+        """Build the network under the current dtype policy. Raises UsageError if the images are too small for it."""
+        recipe, network = self.settings.recipe, self.settings.network
+        try:
+            return network.build(image_shape, classes, recipe.weight_penalty, recipe.seed, replicas)
+        except ValueError as error:
+            raise UsageError(
+                f"--model {network.model} cannot be built for images of shape {tuple(image_shape)}. Use larger images "
+                f"or different sizes of the network ({str(error).splitlines()[0]})."
+            ) from error
+
+    def title(self, parameters: int) -> str:
+        """Return the title of the convergence plot."""
+        rows, cols, _ = self.data.image_shape
+        return (
+            f"{self.data.name}, {rows} x {cols} pixels, {self.settings.network.title}, {parameters:,} parameters, seed "
+            f"{self.settings.recipe.seed}"
+        )
+
+    def check_cluster(self, cluster: "ClusterDescription | None") -> None:
+        """Raise UsageError if the settings do not fit the cluster (None: no cluster)."""
+        if self.settings.run.curvature_every is not None and cluster is not None:
+            raise UsageError("--curvature-every works on one machine, not in a cluster. Remove it.")
+        if cluster is None or not cluster.asynchronous:
+            return
+        for name in ("lookahead", "train_sizes"):
+            if getattr(self.settings.recipe, name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} requires synchronous training, not parameter servers. Remove it."
+                )

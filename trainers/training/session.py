@@ -52,8 +52,8 @@ class Session:
         steps: number of updates of the whole run.
         intervals: intervals of records, evaluations and checkpoints.
         cluster: tasks that train together, see `trainers.cluster.tasks`.
-        identity: identity of the run, see `trainers.training.recorded.identity`. It is recorded in checkpoints, and
-            checkpoints of other runs are rejected.
+        identity: identity of the run, see `trainers.training.program.Program.identity`. It is recorded in checkpoints,
+            and checkpoints of other runs are rejected.
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class Recipe:
         common=True,
     )
     learning_rate: float = setting(0.05, help="initial learning rate", above=0, common=True)
-    momentum: float = setting(0.9, help="coefficient of momentum", at_least=0, below=1)
     nesterov: bool = setting(False, help="use Nesterov momentum")
     optimizer: Literal["momentum", "muon"] = setting(
         "momentum",
@@ -103,8 +102,8 @@ class Recipe:
     )
     schedule: Literal["drops", "linear", "decay"] = setting(
         "drops",
-        help="learning rate schedule: division by 10 at --drop-steps, linear decrease to 0, or decay by 0.94 every "
-        "--decay-epochs",
+        help="learning rate schedule: drops to a tenth at --drop-steps, linear decrease to --final-rate, or decay by a "
+        "factor of 0.94 every --decay-epochs",
     )
     drop_steps: tuple[int, ...] = setting(
         (30_000, 50_000),
@@ -159,21 +158,6 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True)
-class Curvature:
-    """Measurements of the Hessian during training."""
-
-    curvature_every: int | None = setting(
-        None,
-        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
-        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl; "
-        "about 100 Hessian-vector products per measurement, always in float32",
-        at_least=1,
-        unset="never",
-    )
-    curvature_examples: int = setting(256, help="number of training images for the Hessian", at_least=2)
-
-
-@dataclasses.dataclass(frozen=True)
 class Devices:
     """Devices and machines. These settings affect results only by rounding."""
 
@@ -206,10 +190,18 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Intervals of the output."""
+    """Intervals of records, measurements and checkpoints."""
 
     log_every: int = setting(20, help="number of steps between training records", at_least=1)
     evaluate_every: int = setting(1000, help="number of steps between evaluations", at_least=1, common=True)
+    curvature_every: int | None = setting(
+        None,
+        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
+        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl; "
+        "about 100 Hessian-vector products per measurement, always in float32",
+        at_least=1,
+        unset="never",
+    )
     checkpoint_every: int = setting(500, help="number of steps between checkpoints", at_least=1)
     histograms: bool = setting(False, help="write histograms of all weights to TensorBoard at each evaluation")
 
@@ -252,12 +244,11 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """All settings of a run: data set, network, recipe, measurements, devices and intervals."""
+    """All settings of a run: data set, network, recipe, devices and intervals."""
 
     data: DataOptions = choose(DATA_SETS, by="dataset", title="data")
     network: Network = choose(NETWORKS, by="model", title="network")
     recipe: Recipe = group(Recipe, "recipe")
-    curvature: Curvature = group(Curvature, "curvature", free_on_resume=True)
     devices: Devices = group(Devices, "devices and machines", free_on_resume=True)
     run: Intervals = group(Intervals, "run", free_on_resume=True)
 

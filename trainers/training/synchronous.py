@@ -52,13 +52,13 @@ class SynchronousTrainer:
             its sum over all replicas, by which all workers stop at the same step.
         """
         learner = self.learner
-        rate = learner.set_rate()
-        results = learner.strategy.run(self._replica_update, args=(*next(batches), rate, stop, size))
+        learner.set_rate()
+        results = learner.strategy.run(self._replica_update, args=(*next(batches), stop, size))
         learner.step.assign_add(1)
         # The results are equal on all replicas.
         return learner.strategy.experimental_local_results(results)[0]
 
-    def _replica_update(self, images, labels, rate, stop, size):
+    def _replica_update(self, images, labels, stop, size):
         replica = tf.distribute.get_replica_context()
         self.learner.reseed()
         gradients, measured = self.learner.gradients(images, labels, size)
@@ -66,8 +66,8 @@ class SynchronousTrainer:
         if replica.num_replicas_in_sync > 1:
             # A single exchange, because each one costs a round through the replicas, independent of its size.
             *gradients, measured = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, measured])
-        norm = self.learner.apply(gradients, rate)
-        return tf.concat([measured[:3], [norm, rate], measured[3:]], 0)
+        norm = self.learner.apply(gradients)
+        return tf.concat([measured[:3], [norm, self.learner.rate], measured[3:]], 0)
 
     @tf.function(autograph=False)
     def _evaluate_batch(self, batches, mirror):

@@ -15,8 +15,8 @@ from trainers.cluster.description import ClusterDescription, find
 from trainers.cluster.tasks import Cluster, explain_lost_tasks, wait_for_tasks
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import hold_lock
+from trainers.training.program import Task
 from trainers.training.settings import Settings, resolve_strategy
-from trainers.training.task import Task
 
 # Keys of every result.json.
 RESULT = ("steps", "best_error", "best_step", "last_error", "parameters", "seconds")
@@ -89,7 +89,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     cluster.agree({**shared_settings(settings), **folder, "the digest of the data": data.digest()})
 
     # Network and optimizer.
-    from trainers.training.build import build_learner, fit_stem
+    from trainers.training.build import build_learner, find_drop_steps, fit_stem
 
     learner = build_learner(task, data, strategy)
     if cluster.asynchronous:
@@ -105,13 +105,12 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     from idmatters_tf._environment import describe_numerics
     from trainers.datasets import preprocessing
     from trainers.run.events import IMAGES, Events
-    from trainers.training.recorded import identity
     from trainers.training.session import Session
 
     # Names of folders may contain any bytes.
     names = tuple(map(as_text, data.class_names))
     described = DataDescription(as_text(data.origin), tuple(data.image_shape), data.classes, data.digest(), names)
-    run.start(as_dict(settings), as_dict(described), task.program, describe_numerics())
+    run.start(as_dict(settings), as_dict(described), task.program.name, describe_numerics())
     if run.writes:
         run.remove_unfinished()
     if run.writes and task.source.preprocessing is not None:
@@ -121,13 +120,14 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
         f"results in {run.path}"
     )
     steps = settings.recipe.steps
-    late = [drop for drop in learner.schedule.drop_steps if drop >= steps]
+    drops = find_drop_steps(settings.recipe, task.source.training_images)
+    late = [drop for drop in drops if drop >= steps]
     if late:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
     events = Events(run.path / "events", run.writes)
     train_batches = task.source.train_batches()
     # Only the chief needs access to the run's folder.
-    run_identity = identity(type(task), run) if run.writes else None
+    run_identity = task.program.identity(run) if run.writes else None
     session = Session(run, trainer, task.source.test_batches(), events, steps, settings.run, cluster, run_identity)
     first = session.resume(print_message)
     if run.writes and run.config()["settings"]["steps"] < settings.recipe.steps:
@@ -154,7 +154,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
         say_once("compiling the training step ...")
         signal = trainer.fit(session, train_batches, callbacks)
     if signal is not None:
-        resume = program_command(task.program, "--resume", "--out", run.path)
+        resume = program_command(task.program.name, "--resume", "--out", run.path)
         same_command = resume if description is None else "run the same command again"
         say_once(f"stopped by {signal.name}; saved a checkpoint. To resume: {same_command}")
         return 128 + signal
@@ -167,8 +167,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
 
     records = run.records
     result = summarize(records, steps, learner.parameters)
-    title, drops = task.title(learner.parameters), learner.schedule.drop_steps
-    convergence(records, run.path / "convergence.png", title, drops)
+    convergence(records, run.path / "convergence.png", task.title(learner.parameters), drops)
     export_run(task, run, learner.model, steps)
     run.finish(result)
     print(describe_result(result))
@@ -178,17 +177,17 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
 
 def _callbacks(task: Task, learner: Any, run: Run) -> list[Any]:
     """Return the callbacks of the session, called after each step."""
-    every, count = task.settings.curvature.curvature_every, task.settings.curvature.curvature_examples
+    every = task.settings.run.curvature_every
     if every is None:
         return []
     from trainers.training.build import in_float32
-    from trainers.training.curvature import curvature_callback
+    from trainers.training.curvature import EXAMPLES, curvature_callback
 
     copy = None
     if task.settings.recipe.precision != "float32":
         with learner.strategy.scope():
             copy = in_float32(task, learner.model, learner.strategy.num_replicas_in_sync)
-    return [curvature_callback(learner, copy, task.source.examples(count), run, every)]
+    return [curvature_callback(learner, copy, task.source.examples(EXAMPLES), run, every)]
 
 
 @contextlib.contextmanager

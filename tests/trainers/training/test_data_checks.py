@@ -10,9 +10,8 @@ from idmatters_tf.data import shapes
 from tests.support.occupants import tree
 from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
-from trainers.cifar import Cifar
+from trainers import cifar, imagenet
 from trainers.datasets.memory import Shapes
-from trainers.imagenet import ImageNet
 from trainers.run.folder import Run
 from trainers.training.train import holds_out_differently
 
@@ -43,8 +42,8 @@ def test_initial_weights_that_may_know_the_held_out_images_are_recognized(finish
         (data, "other", False),
         ({"dataset": "cifar10", "held_out": 10}, "other", False),
     ):
-        assert holds_out_differently(Cifar.resolve({}, options), digest, run) == expected
-    folder = ImageNet.resolve({}, {"val": "train", "val_fraction": 0.1})
+        assert holds_out_differently(cifar.PROGRAM.resolve(typed=options), digest, run) == expected
+    folder = imagenet.PROGRAM.resolve(typed={"val": "train", "val_fraction": 0.1})
     assert not holds_out_differently(folder, "other", run)
 
 

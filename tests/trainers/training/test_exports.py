@@ -6,12 +6,13 @@ import types
 import keras
 import pytest
 
+from trainers import cifar
 from trainers.cli.arguments import RunError
 from trainers.training import export
 
 
 class _Task:
-    program = "trainers.cifar"
+    program = cifar.PROGRAM
     settings = types.SimpleNamespace(data=types.SimpleNamespace(has_preprocessing=False))
 
 

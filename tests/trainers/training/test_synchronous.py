@@ -11,18 +11,16 @@ from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum, Muon
 from trainers.cluster.strategy import distribute
-from trainers.training.build import get_optimizer_factory
-from trainers.training.learner import Learner
-from trainers.training.schedule import Schedule
+from trainers.training.build import get_optimizer_factory, get_schedule
+from trainers.training.learner import Learner, resize
 from trainers.training.settings import Recipe
-from trainers.training.sizes import resize
 from trainers.training.synchronous import SynchronousTrainer
 
 DATA = shapes.load(80, 45)
 BATCHES = TrainBatches(DATA.train_images, DATA.train_labels, 16, 3, AUGMENTATIONS["paper"])
 
 
-SCHEDULE = Schedule(0.2, drop_steps=(2, 4))
+SCHEDULE = get_schedule(Recipe(learning_rate=0.2), drop_steps=(2, 4))
 
 
 def build():
@@ -137,7 +135,7 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
     weights = learner.model.get_weights()[0]
     average = None
     for step, gradient in enumerate(gradients, start=1):
-        learner.apply([tf.constant(gradient)], tf.constant(0.1))
+        learner.apply([tf.constant(gradient)])
         learner.step.assign_add(1)
         weights = weights - 0.1 * gradient
         if step % 5 == 0:
@@ -155,12 +153,12 @@ def test_free_muon_decays_weights_as_keras_does():
     learner = Learner(tf.distribute.get_strategy(), build, make, SCHEDULE, recipe)
     assert isinstance(learner.optimizer, Muon)
     theirs, optimizer = build(), make()
-    optimizer.learning_rate = 0.2
+    learner.optimizer.learning_rate = optimizer.learning_rate = 0.2
     rng = np.random.default_rng(0)
     for _ in range(3):
         gradients = [tf.constant(rng.normal(size=v.shape), tf.float32) for v in theirs.trainable_variables]
         optimizer.apply(gradients, theirs.trainable_variables)
-        learner.apply(gradients, tf.constant(0.2))
+        learner.apply(gradients)
     for ours, wanted in zip(learner.model.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(ours, wanted, atol=1e-6)
 
