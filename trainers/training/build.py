@@ -19,9 +19,10 @@ from trainers.training.settings import Recipe
 # Number of images, with two million patches, from which the whitening of the first layer is computed.
 WHITENING_IMAGES = 2000
 MOMENTUM = 0.9
-# Factors on the learning rate at each drop and each decay, and the maximum number of decays: each one is a constant in
-# the graph of the training step.
-DROP, DECAY, MOST_DECAYS = 0.1, 0.94, 10_000
+# Factors on the learning rate at each drop and at each decay (section 4.2 of Hardt & Ma).
+DROP, DECAY = 0.1, 0.94
+# Each decay is a constant in the graph of the training step.
+MOST_DECAYS = 10_000
 
 
 def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: str, replicas: int = 1) -> keras.Model:
