@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
 from trainers.experiments.panels import add_legend, make_legend_entry, panels
-from trainers.shortcuts.data import Problem
-from trainers.shortcuts.panels import COLORS
+from trainers.shortcuts.conditions import eigenvalue_pool, summarize_hessian
 from trainers.shortcuts.settings import TrajectorySettings, UnitSettings
-from trainers.shortcuts.spectra import eigenvalue_pool, summarize_hessian
-from trainers.shortcuts.training import Training, best_rate, trainings
+from trainers.shortcuts.training import COLORS, Problem, Training, best_rate, trainings
 
 KINDS = ("xavier", "orthogonal", "2-shortcut")
 
@@ -116,18 +114,19 @@ def _spread_over_loss(loss: NDArray[np.float64], count: int) -> list[int]:
     return sorted({int(np.argmax(log10_loss <= level)) for level in levels} | {len(loss) - 1})
 
 
+def _curves(rows: Sequence[TrajectoryRow], column: str) -> list[NDArray[np.float64]]:
+    """Return log10 of the losses and the values of a column, (2, records), ordered by the loss, for each run."""
+    runs = by_column([row for row in rows if row.loss > 0], "run").values()
+    return [np.array(sorted((np.log10(row.loss), _value(row, column)) for row in run)).T for run in runs]
+
+
 def interpolate(rows: Sequence[TrajectoryRow], column: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
     """Interpolate a column of each run linearly in log10 of the loss, with NaN outside its range of losses.
 
     The column is "index", "log10_max_abs", "log10_p10_abs", or "log10_condition", their difference. The result has
     shape (runs, grid).
     """
-    curves = []
-    for run in sorted({row.run for row in rows}):
-        points = [(np.log10(row.loss), _value(row, column)) for row in rows if row.run == run and row.loss > 0]
-        x, y = np.array(sorted(points)).T
-        curves.append(np.interp(grid, x, y, left=np.nan, right=np.nan))
-    return np.array(curves)
+    return np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in _curves(rows, column)])
 
 
 def at_common_losses(
@@ -137,16 +136,11 @@ def at_common_losses(
 
     There is an array (points,) for each kind. The losses are logarithmically spaced, in ascending order.
     """
-    spans = []
-    for rows in kinds:
-        by_run: dict[int, list[float]] = {}
-        for row in rows:
-            if row.loss > 0:
-                by_run.setdefault(row.run, []).append(float(np.log10(row.loss)))
-        if not by_run:
-            return None
-        spans.append((max(map(min, by_run.values())), min(map(max, by_run.values()))))
-    low, high = max(span[0] for span in spans), min(span[1] for span in spans)
+    curves = [_curves(rows, column) for rows in kinds]
+    if not all(curves):
+        return None
+    losses = [x for kind in curves for x, _ in kind]
+    low, high = max(x[0] for x in losses), min(x[-1] for x in losses)
     if low >= high:
         return None
     grid = np.linspace(low, high, points)
@@ -209,7 +203,7 @@ def draw(rows: Sequence[TrajectoryRow]) -> Figure:
             each.set(title=title, xlabel=loss, ylabel=label)
     handles = [make_legend_entry(kind, color=COLORS[kind]) for kind in KINDS]
     handles += [make_legend_entry("largest |eigenvalue|, index"), make_legend_entry("10th percentile", linestyle="--")]
-    add_legend(figure, handles, columns=5)
+    add_legend(figure, handles)
     return figure
 
 
