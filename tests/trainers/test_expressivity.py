@@ -41,7 +41,7 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
     [
         (["--width", "0"], 2, "argument --width: expected a whole number of at least 1"),
         (["--dataset", "mnist", "--no-download", "--data-dir", "{}"], 2, "mnist was not found"),
-        (["--train-images", "60", "--order", "paper"], 1, "order='paper' is impossible here"),
+        (["--order", "paper"], 2, "argument --order: expected one of norm, ridge"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, arguments, code, message):

@@ -159,7 +159,7 @@ def test_conditions_at_the_zero_point_are_those_of_the_theorem():
     """Test that 2-shortcut networks at Xavier x 0.01 have the condition number of the singular values of G at zero."""
     statistics = PROBLEM.statistics
     cases = [(kind, depth) for kind in LINEAR_NETWORKS for depth in (2, 4) if kind != "3-shortcut"]
-    rows = [row for case in cases for row in conditions.measure(statistics, *case, 2, 0)]
+    rows = [row for case in cases for row in conditions.measure(statistics, *case, 2)]
     G = statistics.sxx - statistics.syx
     expected = np.log10(linear_condition(np.linalg.svd(G, compute_uv=False)))
     found = {(row.kind, row.depth): row for row in rows}

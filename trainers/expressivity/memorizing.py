@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.checkpointing import replacing
-from idmatters_tf.data.images import ImageData
 from trainers.cli.arguments import RunError
 from trainers.experiments.experiment import ProgressCallback
 
 if TYPE_CHECKING:
-    from trainers.expressivity.__main__ import DataSettings, NetworkSettings, Settings
+    from trainers.expressivity.__main__ import NetworkSettings, Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,33 +36,21 @@ def load_sample(settings: "Settings") -> Sample:
     Raises:
         idmatters_tf.data.images.DataError: the data set is missing.
     """
-    data, network = settings.data, settings.network
-    images = _load_images(data).first(data.train_images, None)
-    labels = images.train_labels
-    if data.labels == "random":
-        labels = np.random.default_rng(network.seed).integers(0, images.classes, len(labels))
-    x, test_x = (
-        _normalize(part.reshape(len(part), -1), network.order) for part in (images.train_images, images.test_images)
-    )
-    return Sample(x, labels, images.classes, images.origin, images.digest(), test_x, images.test_labels)
-
-
-def _load_images(data: "DataSettings") -> ImageData:
     from idmatters_tf.data import cifar, mnist, shapes
 
+    data = settings.data
     if data.dataset == "shapes":
-        return shapes.load()
-    if data.dataset == "mnist":
-        return mnist.load(data.data_dir, data.download)
-    return cifar.load(data.dataset, data.data_dir, data.download)
-
-
-def _normalize(x: NDArray[Any], order: str) -> NDArray[Any]:
-    """Return the rows, divided by their norms for the paper's order, as the paper assumes."""
-    if order != "paper":
-        return x
-    x = x.astype(np.float64)
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(float).tiny)
+        images = shapes.load()
+    elif data.dataset == "mnist":
+        images = mnist.load(data.data_dir, data.download)
+    else:
+        images = cifar.load(data.dataset, data.data_dir, data.download)
+    images = images.first(data.train_images, None)
+    labels = images.train_labels
+    if data.labels == "random":
+        labels = np.random.default_rng(settings.network.seed).integers(0, images.classes, len(labels))
+    x, test_x = (part.reshape(len(part), -1) for part in (images.train_images, images.test_images))
+    return Sample(x, labels, images.classes, images.origin, images.digest(), test_x, images.test_labels)
 
 
 def memorize_and_verify(

@@ -45,11 +45,6 @@ class NetworkSettings:
     steps: int = setting(1000, help="steps of gradient descent", at_least=1)
 
     @property
-    def middle_depth(self) -> int:
-        """Depth of the experiments with a single depth."""
-        return sorted(self.depths)[len(self.depths) // 2]
-
-    @property
     def record_every(self) -> int:
         """Number of steps between two records of a history."""
         return max(1, self.steps // 50)

@@ -154,11 +154,12 @@ class AugmentationRow:
 def augmentation_cases(targets: Targets, settings: "Settings") -> Cases:
     """Yield the arguments of `measure_augmentation` for each negative determinant, unchanged and augmented."""
     networks = settings.networks
+    middle_depth = sorted(networks.depths)[len(networks.depths) // 2]
     # Many more steps than for a positive determinant, to test if any number of them is sufficient.
     steps, record_every = 6 * networks.steps, 6 * networks.record_every
     for name, R in targets.with_sign(-1).items():
         for problem in PROBLEMS:
-            yield name, R, problem, networks.middle_depth, STARTS, steps, record_every
+            yield name, R, problem, middle_depth, STARTS, steps, record_every
 
 
 def measure_augmentation(

@@ -62,7 +62,7 @@ def _experiments(command: str, settings: Settings) -> "list[Experiment]":
 def _theorem1(problem: Any, settings: Theorem1Settings, run: "Run") -> dict[str, Any]:
     from trainers.shortcuts.theorem1 import report
 
-    lines, numbers = report(problem.first(settings.network.samples), settings.network, settings.run.seed)
+    lines, numbers = report(problem.first(settings.network.samples), settings.network)
     print("\n".join(lines))
     return {"verdicts": lines[2:], "numbers": numbers}
 

@@ -36,7 +36,7 @@ def cases(problem: Problem, settings: ConditionsSettings) -> Cases:
     for kind, network in LINEAR_NETWORKS.items():
         for depth in settings.networks.depths:
             if depth % network.shortcut_depth == 0:
-                yield problem.statistics, kind, depth, settings.networks.starts, settings.run.seed
+                yield problem.statistics, kind, depth, settings.networks.starts
 
 
 def summarize_hessian(H: NDArray[np.float64]) -> Summary:
@@ -53,14 +53,14 @@ def eigenvalue_pool() -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(joblib.cpu_count())
 
 
-def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int, seed: int) -> list[ConditionsRow]:
+def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int) -> list[ConditionsRow]:
     """Compute the Hessian at the start by the closed form.
 
     Condition numbers are limited to 1 / (P eps), where P is the number of weights. For larger ones the 10th percentile
     is a rounding error.
     """
     network = LINEAR_NETWORKS[kind]
-    weights = network.starts(depth, len(statistics.sxx), starts, seed)
+    weights = network.starts(depth, len(statistics.sxx), starts)
 
     def summary_at(W: NDArray[np.float64]) -> Summary:
         return summarize_hessian(linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut))

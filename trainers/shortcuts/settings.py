@@ -5,7 +5,7 @@ from typing import Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
-from trainers.experiments import program
+from trainers.experiments.program import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +101,6 @@ class UnitSettings:
             raise UsageError("--relu-slope requires --mid relu.")
         if self.shortcut_depth == 1 and self.mid != "linear":
             raise UsageError("--mid requires a --shortcut-depth of at least 2, because it acts between layers.")
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings(program.RunSettings):
-    """Seed, folder of the results and format of the figures."""
-
-    seed: int = setting(0, help="random seed of the initial weights", at_least=0, at_most=2**31 - 1)
 
 
 @dataclasses.dataclass(frozen=True)

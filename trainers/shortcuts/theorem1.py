@@ -64,7 +64,7 @@ def half_squares(y: Any, outputs: Any) -> Any:
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2  # pyright: ignore[reportOptionalOperand]
 
 
-def stationary_order(problem: Problem, network: UnitSettings, seed: int = 0) -> tuple[int, list[float]]:
+def stationary_order(problem: Problem, network: UnitSettings) -> tuple[int, list[float]]:
     """Compute the order of stationarity: the order of growth of the loss along three lines through zero, minus one.
 
     The change of the loss is computed as |D|^2 / (2m) - <D, Y - X> / m, where D is the change of the outputs, because a
@@ -80,7 +80,7 @@ def stationary_order(problem: Problem, network: UnitSettings, seed: int = 0) -> 
 
     model = zero_network(len(problem.X), network)
     shape = get_weights(model).shape
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     step = 10 ** (-5 / network.shortcut_depth)
     exponents = []
     for _ in range(3):
@@ -95,11 +95,11 @@ def stationary_order(problem: Problem, network: UnitSettings, seed: int = 0) -> 
     return round(float(np.median(exponents))) - 1, exponents
 
 
-def report(problem: Problem, network: UnitSettings, seed: int = 0) -> tuple[list[str], dict[str, Any]]:
+def report(problem: Problem, network: UnitSettings) -> tuple[list[str], dict[str, Any]]:
     """Analyze the zero point. Return lines of text, and numbers by name."""
     dim, shortcut_depth = len(problem.X), network.shortcut_depth
     parameters = network.units * shortcut_depth * dim**2
-    order, exponents = stationary_order(problem, network, seed)
+    order, exponents = stationary_order(problem, network)
     lines = [
         f"{network.units} units of {shortcut_depth} layers of {dim} x {dim}, {parameters:,} weights, all zero",
         f"activation: {network.mid}; {problem.X.shape[1]:,} examples, {problem.origin}",

@@ -243,7 +243,6 @@ class Training:
     rates: NDArray[np.float64]  # (rates,), ascending; the best one is used
     starts: int  # number of runs of each kind
     epochs: int  # number of updates
-    seed: int  # seed of the starts
 
     @property
     def networks(self) -> Mapping[str, ShortcutNetwork]:
@@ -252,7 +251,7 @@ class Training:
 
     def initial_weights(self, kind: str, depth: int) -> NDArray[np.float64]:
         """Return the starts of networks with `depth` layers, (starts, units, shortcut_depth, d, d)."""
-        return self.networks[kind].starts(depth, len(self.problem.X), self.starts, self.seed)
+        return self.networks[kind].starts(depth, len(self.problem.X), self.starts)
 
     def final_losses(self, kinds: Iterable[str], depth: int) -> dict[str, NDArray[np.float64]]:
         """Return the losses at the end of training, minus the optimum for linear networks.
@@ -284,8 +283,8 @@ class Training:
 
 def trainings(problem: Problem, settings: SweepSettings | NormsSettings | TrajectorySettings) -> Iterator[Training]:
     """Yield the training with each activation; linear networks use all examples."""
-    descent, starts, seed = settings.descent, settings.networks.starts, settings.run.seed
+    descent, starts = settings.descent, settings.networks.starts
     rates = np.sort(np.asarray(descent.rates, dtype=float)) if descent.rates else RATES
     for activation in ("linear", "relu"):
         data = problem if activation == "linear" else problem.first(descent.samples)
-        yield Training(data, activation, rates, starts, descent.epochs, seed)
+        yield Training(data, activation, rates, starts, descent.epochs)

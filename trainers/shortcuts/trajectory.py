@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -182,7 +181,7 @@ def verdict(rows: Sequence[TrajectoryRow]) -> Verdict:
 
 
 def draw(rows: Sequence[TrajectoryRow]) -> Figure:
-    """Draw eigenvalues and index against the loss for each activation, as means and deviations over the runs."""
+    """Draw eigenvalues and index against the loss for each activation, as means over the runs."""
     activations = by_column(rows, "activation")
     figure, axes = panels(2 * len(activations))
     for place, (activation, chosen) in enumerate(activations.items()):
@@ -195,25 +194,16 @@ def draw(rows: Sequence[TrajectoryRow]) -> Figure:
                 (eigenvalues, "log10_p10_abs", "--"),
                 (index, "index", "-"),
             ):
-                _draw_band(each, grid, interpolate(by_kind, column, grid), COLORS[kind], style)
+                curves = interpolate(by_kind, column, grid)
+                there = np.isfinite(curves).any(axis=0)
+                each.plot(grid[there], np.nanmean(curves[:, there], axis=0), style, color=COLORS[kind])
         loss = "log10(loss - optimum)" if activation == "linear" else "log10 loss"
-        figures = ("6", "8 left") if activation == "linear" else ("7", "8 left with ReLU")
-        for each, label, number in ((eigenvalues, "log10 |eigenvalue|", figures[0]), (index, "index", figures[1])):
-            title = f"{activation}, depth {chosen[0].depth}; Figure {number}"
-            each.set(title=title, xlabel=loss, ylabel=label)
+        for each, label in ((eigenvalues, "log10 |eigenvalue|"), (index, "index")):
+            each.set(title=f"{activation}, depth {chosen[0].depth}; Figures 6 to 8", xlabel=loss, ylabel=label)
     handles = [make_legend_entry(kind, color=COLORS[kind]) for kind in KINDS]
     handles += [make_legend_entry("largest |eigenvalue|, index"), make_legend_entry("10th percentile", linestyle="--")]
     add_legend(figure, handles)
     return figure
-
-
-def _draw_band(axes: Axes, grid: NDArray[np.float64], curves: NDArray[np.float64], color: str, style: str) -> None:
-    """Draw the mean over the runs with losses in the range, and a band of one standard deviation."""
-    there = np.isfinite(curves).any(axis=0)
-    curves, grid = curves[:, there], grid[there]
-    mean, spread = np.nanmean(curves, axis=0), np.nanstd(curves, axis=0)
-    axes.plot(grid, mean, style, color=color, marker="o" if len(grid) == 1 else None)
-    axes.fill_between(grid, mean - spread, mean + spread, color=color, alpha=0.15)
 
 
 def draw_single(rows: Sequence[TrajectoryRow]) -> Figure:
