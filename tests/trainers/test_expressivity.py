@@ -1,6 +1,5 @@
 """Tests of `trainers.expressivity` and of the example that memorizes data."""
 
-import csv
 import json
 
 import keras
@@ -11,16 +10,14 @@ import idmatters_tf.expressivity  # noqa: F401 - registers what the loaded model
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
 from tests.support.programs import run_here, run_in_process, run_script
-from trainers.expressivity import scaling
 from trainers.expressivity.__main__ import main
 
 
 def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_path):
     images = shapes.load(train=150, test=50)
     monkeypatch.setattr(shapes, "load", lambda: images)
-    monkeypatch.setattr(scaling, "WIDTHS", (4, 16))
     out = tmp_path / "run"
-    options = ("--train-images", 120, "--labels", "random", "--width", 16, "--format", "svg")
+    options = ("--train-images", 120, "--labels", "random", "--width", 16)
     result = run_here("trainers.expressivity", *options, "--out", out)
     assert result.returncode == 0, result.stderr
     assert "100.00 % of 120 rows" in result.stdout
@@ -34,11 +31,6 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
     labels = np.random.default_rng(0).integers(0, 10, 120)
     x = images.train_images[:120].reshape(120, -1).astype(float)
     np.testing.assert_allclose(model(x), np.eye(10)[labels], atol=1e-6)
-    assert "<svg" in (out / "scaling.svg").read_text()
-    with open(out / "scaling.csv", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert {row["varied"] for row in rows} == {"n", "k"}
-    assert all(float(row["smallest_margin"]) > 0 for row in rows)
 
     again = run_here("trainers.expressivity", *options, "--out", out)
     assert (again.returncode, "is finished" in again.stdout) == (0, True)
@@ -48,11 +40,8 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
     ("arguments", "code", "message"),
     [
         (["--width", "0"], 2, "argument --width: expected a whole number of at least 1"),
-        (["--rows", "50"], 2, "--rows cannot be combined with --dataset shapes"),
-        (["--dataset", "random", "--labels", "true"], 2, "--labels cannot be combined with --dataset random"),
         (["--dataset", "mnist", "--no-download", "--data-dir", "{}"], 2, "mnist was not found"),
-        (["--dataset", "random", "--rows", str(10**8)], 2, "--rows 100000000: A sample of"),
-        (["--dataset", "random", "--rows", "60", "--order", "paper"], 1, "order='paper' is impossible here"),
+        (["--order", "paper"], 2, "argument --order: expected one of norm, ridge"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, arguments, code, message):
@@ -61,13 +50,6 @@ def test_bad_input_is_one_sentence(tmp_path, arguments, code, message):
     assert ended == code, stderr
     assert message in stderr
     assert "Traceback" not in stderr
-
-
-def test_sizes_that_are_impossible_are_named_in_the_figure():
-    rows = [scaling.ScalingRow("n", n, 4, 3, 10 * n, 0.1, 0.2, 0.3, 0.4) for n in (100, 200)]
-    rows += [scaling.ScalingRow("k", 200, 4, 3), scaling.ScalingRow("k", 200, 8, 3, 2000, 0.1, 0.2, 0.3, 0.4)]
-    figure = scaling.draw(rows)
-    assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["impossible: k = 4"]
 
 
 def test_the_example_takes_a_csv_file_and_arrays(tmp_path):

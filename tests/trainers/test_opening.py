@@ -6,7 +6,7 @@ import pytest
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.experiments.opening import open_run, settings_to_save
+from trainers.experiments.program import open_run, settings_to_save
 
 DATA = {"origin": "", "digest": "1"}
 

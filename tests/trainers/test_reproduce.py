@@ -19,12 +19,13 @@ import pytest
 
 from tests.conftest import ROOT
 from trainers.cli.arguments import UsageError
-from trainers.landscape.experiments import EXPERIMENTS as LANDSCAPE
+from trainers.landscape.__main__ import PROGRAM as LANDSCAPE
 from trainers.reproduce import __main__ as program
 from trainers.reproduce.numbers import agrees, compare, read_value
 from trainers.reproduce.rows import Number, Row, expand_command, format_commands, format_number, load
 from trainers.shortcuts import conditions, norms, sweep, trajectory
-from trainers.shortcuts.experiments import EXPERIMENTS as SHORTCUTS
+
+SHORTCUTS = [module.EXPERIMENT for module in (conditions, norms, sweep, trajectory)]
 
 # Stand-in for a program that takes a while, saves on SIGTERM, and resumes.
 PROGRAM = """
@@ -182,7 +183,7 @@ def test_every_row_names_what_exists(rows):
     # `measure` is annotated with the rows that it returns.
     tables = {
         experiment.name: typing.get_args(experiment.measure.__annotations__["return"])[0]
-        for experiment in (*SHORTCUTS.values(), *LANDSCAPE)
+        for experiment in (*SHORTCUTS, *LANDSCAPE.experiments(None))
     }
     data_sets = tomllib.loads((ROOT / "trainers" / "reproduce" / "data.toml").read_text())
     for row in rows.values():

@@ -1,14 +1,21 @@
-"""Description of an experiment: its cases, the measurement of one case, figures and verdict.
+"""Description and execution of an experiment: its cases, the measurement of one case, table, figures and verdicts.
 
 An experiment is a module with a dataclass for the rows of its table, the functions `cases`, `measure`, `verdict` and
-`draw`, and a constant `EXPERIMENT` that names them. `trainers.experiments.results.run_experiment` runs it.
+`draw`, and a constant `EXPERIMENT` that names them.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import matplotlib
 from matplotlib.figure import Figure
+
+from idmatters_tf._progress import Progress
+from trainers.run.figures import save_figure
+from trainers.run.tables import write_csv
 
 Row = TypeVar("Row")
 
@@ -16,6 +23,10 @@ Row = TypeVar("Row")
 Cases = Iterable[tuple[Any, ...]]
 # (stage, done, total): `done` of `total` units of work of a stage are done.
 ProgressCallback = Callable[[str, int, int], None]
+
+# Font sizes of all figures, in points.
+_STYLE: dict[Any, Any] = {"axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9, "figure.titlesize": 10}
+_STYLE |= {"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8}
 
 
 def by_columns(rows: Sequence[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -54,7 +65,6 @@ class Experiment:
         figures: functions that draw the rows, by file name without suffix.
         verdict: compares the claim with the rows, or describes them in a line.
         verdict_by: name of a column; there is one verdict for each of its values.
-        unit: name of the cases in the progress bar.
     """
 
     name: str
@@ -63,18 +73,25 @@ class Experiment:
     figures: Mapping[str, Callable[[Sequence[Any]], Figure]]
     verdict: Callable[[Sequence[Any]], Verdict | str] | None = None
     verdict_by: str | None = None
-    unit: str = "networks"
 
-    def run(self, problem: Any, settings: Any, progress: ProgressCallback | None = None) -> list[Any]:
-        """Measure all cases and return the rows. `progress` is called before the first and after each case."""
+    def run(self, problem: Any, settings: Any) -> list[Any]:
+        """Measure all cases with a progress bar and return the rows."""
         cases, rows = list(self.cases(problem, settings)), []
-        for done, case in enumerate(cases):
-            if progress and not done:
-                progress(self.name, 0, len(cases))
-            rows += self.measure(*case)
-            if progress:
+        with stage_bars("cases") as progress:
+            for done, case in enumerate(cases):
+                progress(self.name, done, len(cases))
+                rows += self.measure(*case)
                 progress(self.name, done + 1, len(cases))
         return rows
+
+    def write(self, rows: Sequence[Any], folder: pathlib.Path, format: str) -> list[pathlib.Path]:
+        """Write the table and the figures of the rows to a folder and return the paths."""
+        table, *figures = (folder / name for name in self.output_names(format))
+        write_csv(table, [dataclasses.asdict(row) for row in rows])
+        for path, draw in zip(figures, self.figures.values(), strict=True):
+            with matplotlib.rc_context(_STYLE):
+                save_figure(draw(rows), path)
+        return [table, *figures]
 
     def verdicts(self, rows: Sequence[Any]) -> list[str]:
         """Return the verdict on the rows, or one for each value of the column `verdict_by`."""
@@ -86,3 +103,19 @@ class Experiment:
     def output_names(self, format: str) -> list[str]:
         """Return the names of the table and the figures in this format."""
         return [f"{self.name}.csv", *(f"{figure}.{format}" for figure in self.figures)]
+
+
+@contextlib.contextmanager
+def stage_bars(unit: str) -> Iterator[ProgressCallback]:
+    """Yield a progress callback that shows a bar for each stage of the work."""
+    with contextlib.ExitStack() as bars:
+        bar = None
+
+        def show(stage: str, done: int, total: int) -> None:
+            nonlocal bar
+            if bar is None or bar.title != stage:
+                bars.close()
+                bar = bars.enter_context(Progress(total, stage, unit=unit, delay=0, leave=True))
+            bar.advance(done - bar.done)
+
+        yield show

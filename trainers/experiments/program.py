@@ -1,37 +1,34 @@
 """Programs of experiments: from the command line to the results in the folder of the run."""
 
+import contextlib
 import dataclasses
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, parse, with_defaults
-from trainers.experiments.opening import open_run, settings_to_save
+from trainers.cli.settings import add_options, as_dict, parse, setting, with_defaults
+from trainers.cli.startup import print_lines
 from trainers.run.folder import Run
+from trainers.run.lock import hold_lock
 
 if TYPE_CHECKING:
     from trainers.experiments.experiment import Experiment
 
 EXIT_CODES = "exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C"
+# Options that do not change the results.
+_NOT_SAVED = ("out", "overwrite", "format", "debug")
 
 
-class Problem(Protocol):
-    """Data of the experiments."""
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Folder of the results and format of the figures."""
 
-    @property
-    def origin(self) -> str:
-        """Description of the source."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """Checksum of the data."""
-        ...
-
-
-def _no_experiments(settings: Any) -> "Sequence[Experiment]":
-    return ()
+    out: str = setting(help="folder of the results", metavar="DIR")
+    overwrite: bool = setting(False, help="discard the run in --out, if there is one, and start a new one")
+    format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
+    debug: bool = setting(False, help="show tracebacks")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +40,9 @@ class Program:
         description: description in the help.
         epilog: end of the help.
         settings: dataclass of the settings, whose group `run` contains a `RunSettings`.
-        load: returns the problem.
+        load: returns the problem, which has the attributes `origin` and `digest`, see `Run.start`.
         experiments: returns the experiments for these settings.
         report: measures and prints results that are not tables, and returns them as JSON values by name.
-        check: raises UsageError for options that exclude one another, from the given ones and all settings.
         blas_threads: number of threads of matrix products; None for all cores.
     """
 
@@ -54,28 +50,20 @@ class Program:
     description: str | None
     epilog: str
     settings: type
-    load: Callable[[Any], Problem]
-    experiments: "Callable[[Any], Sequence[Experiment]]" = _no_experiments
+    load: Callable[[Any], Any]
+    experiments: "Callable[[Any], Sequence[Experiment]]" = lambda settings: ()
     report: Callable[[Any, Any, Run], dict[str, Any]] | None = None
-    check: Callable[[Mapping[str, Any], Any], None] | None = None
     blas_threads: int | None = None
 
     def parser(self) -> Parser:
         """Return the argument parser."""
-        parser = Parser(
-            prog=f"python -m {self.name}",
-            description=self.description,
-            epilog=self.epilog,
-        )
+        parser = Parser(prog=f"python -m {self.name}", description=self.description, epilog=self.epilog)
         add_options(parser, self.settings)
         return parser
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the program and return its exit code."""
-        typed = parse(self.parser(), argv)
-        settings = with_defaults(self.settings, typed)
-        if self.check is not None:
-            self.check(typed, settings)
+        settings = with_defaults(self.settings, parse(self.parser(), argv))
         _, *command = self.name.split()
         saved = settings_to_save(settings) | ({"command": command[0]} if command else {})
         with open_run(settings.run.out, saved, settings.run.overwrite) as run:
@@ -97,27 +85,69 @@ class Program:
             run.finish(_run_experiments(experiments, problem, settings, run) | result)
 
 
-def _run_experiments(experiments: "Sequence[Experiment]", problem: Problem, settings: Any, run: Run) -> dict[str, Any]:
+def _run_experiments(experiments: "Sequence[Experiment]", problem: Any, settings: Any, run: Run) -> dict[str, Any]:
     """Run the experiments that have cases, print their files and verdicts, and return verdicts and numbers of rows."""
-    from trainers.experiments.results import run_experiment
-
     verdicts, sizes = [], {}
     for experiment in experiments:
-        found = run_experiment(experiment, problem, settings, run.path)
-        if not found.rows:
+        rows = experiment.run(problem, settings)
+        if not rows:
             print(f"{experiment.name}: skipped, no case applies", file=sys.stderr)
             continue
-        name = f"{experiment.name + ':':17}" if len(experiments) > 1 else ""
-        print(f"{name}{', '.join(map(str, found.paths))}", *found.verdicts, sep="\n", flush=True)
-        verdicts += found.verdicts
-        sizes[experiment.name] = len(found.rows)
+        paths = experiment.write(rows, run.path, settings.run.format)
+        print(f"{experiment.name}: {', '.join(map(str, paths))}", *experiment.verdicts(rows), sep="\n", flush=True)
+        verdicts += experiment.verdicts(rows)
+        sizes[experiment.name] = len(rows)
     return {"verdicts": verdicts, "tables": sizes}
 
 
-def command_parser(name: str, description: str | None, epilog: str) -> Parser:
-    """Return the argument parser of a program with commands, which lists the commands in its epilog."""
-    usage = f"python -m {name} COMMAND [options]"
-    return Parser(prog=f"python -m {name}", usage=usage, description=description, epilog=epilog)
+def settings_to_save(settings: Any) -> dict[str, Any]:
+    """Return the settings that determine the results, as JSON values by name."""
+    return {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
+
+
+@contextlib.contextmanager
+def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: bool = False) -> Iterator[Run | None]:
+    """Open a new run, or one that was started with the same settings, and lock its folder.
+
+    A run that was stopped before it had any results counts as new.
+
+    Args:
+        folder: folder of the run.
+        saved: settings of the run.
+        overwrite: True to discard an existing run.
+
+    Yields:
+        The run, or None after a message if it is finished.
+
+    Raises:
+        UsageError: the folder contains something else or a run with other settings, is not writable, or is in use by
+            another process.
+    """
+    run = Run(folder, overwrites=overwrite)
+    run.check_usable()
+    with hold_lock(run.path):
+        yield None if _is_finished(run, saved, overwrite) else run
+
+
+def _is_finished(run: Run, saved: Mapping[str, Any], overwrite: bool) -> bool:
+    if run.exists() and overwrite:
+        program = run.config().get("program")
+        if program is not None:
+            raise UsageError(
+                f"{run.path} is a run of {program}, which --overwrite does not discard. Use another --out."
+            )
+    elif run.exists() and run.is_empty():
+        run.overwrites = True
+    elif run.exists():
+        run.check_same(saved)
+        result = run.result()
+        if result is not None:
+            verdicts = result.get("verdicts") or ()
+            print_lines(
+                " ".join([f"{run.path} is finished.", *verdicts, "Use another --out for a new run, or --overwrite."])
+            )
+            return True
+    return False
 
 
 def run_command(parser: Parser, commands: Mapping[str, Program], argv: Sequence[str] | None = None) -> int:

@@ -1,67 +1,72 @@
 """Memorize a whole training set in closed form, by Theorem 3.2 of "Identity Matters in Deep Learning"."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
 
-from trainers.cli.arguments import UsageError
+from trainers.cli.settings import group, setting
 from trainers.cli.startup import import_tensorflow, run_program
-from trainers.experiments.program import EXIT_CODES, Program
-from trainers.expressivity.settings import Settings
+from trainers.experiments.program import EXIT_CODES, Program, RunSettings
 
 if TYPE_CHECKING:
-    from trainers.experiments.experiment import Experiment
-    from trainers.expressivity.sample import Sample
+    from trainers.expressivity.memorizing import Sample
     from trainers.run.folder import Run
 
 EXAMPLES = f"""
-The program builds the network, saves and reloads it, checks every row, and measures the growth of parameters, margin,
-time and memory. Outputs in --out: model.keras, result.json, scaling.csv, scaling.png.
+The program builds the network, saves and reloads it, and checks every row. Outputs in --out: model.keras, result.json.
 
 examples:
   python -m trainers.expressivity --dataset shapes --labels random --train-images 2000
   python -m trainers.expressivity --dataset cifar10 --labels random --width 32        all 50,000 images
-  python -m trainers.expressivity --dataset random --rows 10000 --dim 32 --classes 10 --width 8
 
 {EXIT_CODES}
 """
 
 
-def _check(typed: Mapping[str, Any], settings: Settings) -> None:
-    random = settings.data.dataset == "random"
-    wrong = {"labels", "train_images", "data_dir"} if random else {"rows", "dim", "classes"}
-    for name in sorted(wrong & set(typed)):
-        if name == "labels" and settings.data.labels == "random":
-            continue
-        option = "--" + name.replace("_", "-")
-        raise UsageError(
-            f"{option} cannot be combined with --dataset {settings.data.dataset}. "
-            + ("Random points have random labels and the options --rows, --dim and --classes. " if random else "")
-            + f"Remove {option}."
-        )
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """Points and labels to memorize."""
+
+    dataset: Literal["cifar10", "cifar100", "mnist", "shapes"] = setting("shapes", help="data set; shapes is built in")
+    labels: Literal["true", "random"] = setting("random", help="labels to memorize")
+    data_dir: str | None = setting(
+        None, help="folder with the files of the data set, as for the training programs", metavar="DIR"
+    )
+    download: bool = setting(True, help="download missing data")
+    train_images: int | None = setting(
+        None, help="memorize only the first N training images (default: all)", at_least=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """Construction of the memorizer."""
+
+    width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1, at_most=1_000_000)
+    order: Literal["norm", "ridge"] = setting(
+        "norm", help="norm is fast; ridge has larger margins on clusters, in at least ten times the time"
+    )
+    seed: int = setting(0, help="random seed", at_least=0, at_most=2**31 - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings of the program."""
+
+    data: DataSettings = group(DataSettings, "data")
+    network: NetworkSettings = group(NetworkSettings, "network")
+    run: RunSettings = group(RunSettings, "run", out="runs/memorize")
 
 
 def _load(settings: Settings) -> "Sample":
-    from idmatters_tf.data.images import DataError
-    from trainers.expressivity.sample import load_sample
+    from trainers.expressivity.memorizing import load_sample
 
-    try:
-        sample = load_sample(settings)
-    except MemoryError as error:
-        raise UsageError(f"--rows {settings.data.rows}: {error} Use fewer rows or a smaller --dim.") from error
-    except DataError as error:
-        raise UsageError(f"{error} (option --data-dir; built-in images: --dataset shapes)") from error
+    sample = load_sample(settings)
     import_tensorflow()
     return sample
 
 
-def _experiments(settings: Settings) -> "list[Experiment]":
-    from trainers.expressivity.scaling import EXPERIMENT
-
-    return [EXPERIMENT]
-
-
 def _report(sample: "Sample", settings: Settings, run: "Run") -> dict[str, Any]:
-    from trainers.experiments.results import stage_bars
+    from trainers.experiments.experiment import stage_bars
     from trainers.expressivity.memorizing import describe, memorize_and_verify
 
     with stage_bars(unit="rows") as progress:
@@ -71,7 +76,7 @@ def _report(sample: "Sample", settings: Settings, run: "Run") -> dict[str, Any]:
     return result
 
 
-PROGRAM = Program("trainers.expressivity", __doc__, EXAMPLES, Settings, _load, _experiments, _report, _check)
+PROGRAM = Program("trainers.expressivity", __doc__, EXAMPLES, Settings, _load, report=_report)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

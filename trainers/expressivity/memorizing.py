@@ -1,10 +1,10 @@
-"""Construction, saving, loading and measurement of a memorizer."""
+"""Sample to memorize, and construction, saving, loading and measurement of its memorizer."""
 
 import dataclasses
 import pathlib
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,49 @@ from numpy.typing import NDArray
 from idmatters_tf.checkpointing import replacing
 from trainers.cli.arguments import RunError
 from trainers.experiments.experiment import ProgressCallback
-from trainers.expressivity.sample import Sample
-from trainers.expressivity.settings import NetworkSettings
 
-# Number of nearest-neighbor searches in pixel space, which cost n * tests * d operations; enough to estimate the
-# accuracy.
-NEIGHBOR_TESTS = 1000
+if TYPE_CHECKING:
+    from trainers.expressivity.__main__ import NetworkSettings, Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Rows and labels to memorize, and test images with true labels."""
+
+    x: NDArray[Any]  # (n, d)
+    labels: NDArray[np.integer]  # (n,)
+    classes: int
+    origin: str
+    digest: str  # checksum of the data
+    test_x: NDArray[Any]  # (tests, d)
+    test_labels: NDArray[np.integer]  # (tests,)
+
+
+def load_sample(settings: "Settings") -> Sample:
+    """Load a data set, with its own or random labels.
+
+    Raises:
+        idmatters_tf.data.images.DataError: the data set is missing.
+    """
+    from idmatters_tf.data import cifar, mnist, shapes
+
+    data = settings.data
+    if data.dataset == "shapes":
+        images = shapes.load()
+    elif data.dataset == "mnist":
+        images = mnist.load(data.data_dir, data.download)
+    else:
+        images = cifar.load(data.dataset, data.data_dir, data.download)
+    images = images.first(data.train_images, None)
+    labels = images.train_labels
+    if data.labels == "random":
+        labels = np.random.default_rng(settings.network.seed).integers(0, images.classes, len(labels))
+    x, test_x = (part.reshape(len(part), -1) for part in (images.train_images, images.test_images))
+    return Sample(x, labels, images.classes, images.origin, images.digest(), test_x, images.test_labels)
 
 
 def memorize_and_verify(
-    sample: Sample, network: NetworkSettings, path: pathlib.Path, progress: ProgressCallback
+    sample: Sample, network: "NetworkSettings", path: pathlib.Path, progress: ProgressCallback
 ) -> dict[str, Any]:
     """Build the network, save it to a .keras file, and run every row through the reloaded one.
 
@@ -44,7 +77,6 @@ def memorize_and_verify(
             network.width,
             network.order,
             network.seed,
-            network.dtype,
             check=("float32",),
             progress=progress,
         )
@@ -62,68 +94,34 @@ def memorize_and_verify(
     if checked.correct < checked.rows:
         raise RunError(
             f"the loaded model is wrong on {checked.rows - checked.correct} rows, including row "
-            f"{checked.wrong_rows[0]}. Use --dtype float64 or a larger --width."
+            f"{checked.wrong_rows[0]}. Use a larger --width."
         )
     report = dataclasses.asdict(model.report)
     verified = report.pop("verified")
-    numbers = {
+    return {
         **report,
         "loaded": {**dataclasses.asdict(checked), "accuracy": checked.accuracy},
         **verified,
         "seconds": {"build": report["build_seconds"], "save and load": verifying - saving, "verify": end - verifying},
         "total_seconds": end - start,
-    }
-    if sample.test_x is not None and sample.test_labels is not None:
-        accuracy = verify(loaded, sample.test_x, sample.test_labels).accuracy
-        numbers["test"] = {
+        "test": {
             "rows": len(sample.test_x),
-            "accuracy": accuracy,
-            **_baselines(sample, sample.test_x[:NEIGHBOR_TESTS].astype(np.float32), sample.test_labels),
-        }
-    return numbers
+            "accuracy": verify(loaded, sample.test_x, sample.test_labels).accuracy,
+        },
+    }
 
 
 def describe(result: Mapping[str, Any]) -> dict[str, str]:
     """Return the results as text by name."""
     loaded, single = result["loaded"], result["float32"]
     seconds = ", ".join(f"{stage} {value:.1f}" for stage, value in result["seconds"].items())
-    lines = {
+    return {
         "network": f"{result['blocks']:,} blocks of width {result['width']}, {result['parameters']:,} parameters = "
         f"{result['constant']:.2f} (n ln n + r^2); relative margin: smallest {result['smallest_margin']:.1e}, "
         f"median {result['median_margin']:.1e}",
         "loaded model": f"{100 * loaded['accuracy']:.2f} % of {loaded['rows']:,} rows, largest error "
-        f"{loaded['largest_error']:.1e} ({result['dtype']})",
+        f"{loaded['largest_error']:.1e} (float64)",
         "in float32": f"{100 * single['correct'] / single['rows']:.2f} %, largest error {single['largest_error']:.1e}",
         "seconds": f"{result['total_seconds']:.1f} ({seconds})",
+        "test accuracy": f"{100 * result['test']['accuracy']:.2f} %",
     }
-    if "test" in result:
-        test = result["test"]
-        lines["test accuracy"] = (
-            f"memorizer {100 * test['accuracy']:.2f} %, label of the nearest training row "
-            f"{100 * test['nearest_neighbour']:.2f} % (first {test['nearest_neighbour_rows']:,} tests), most frequent "
-            f"class {100 * test['most_frequent_class']:.2f} %"
-        )
-    return lines
-
-
-def _baselines(sample: Sample, tests: NDArray[np.float32], test_labels: NDArray[np.integer]) -> dict[str, Any]:
-    """Compute the test accuracy of the nearest training row's label, and of the most frequent class."""
-    neighbors = sample.labels[_nearest_rows(sample.x, tests)]
-    return {
-        "nearest_neighbour": float((neighbors == test_labels[: len(tests)]).mean()),
-        "nearest_neighbour_rows": len(tests),
-        "most_frequent_class": float(np.bincount(test_labels).max() / len(test_labels)),
-    }
-
-
-def _nearest_rows(x: NDArray[Any], tests: NDArray[np.float32]) -> NDArray[np.intp]:
-    nearest = np.zeros(len(tests), int)
-    smallest = np.full(len(tests), np.inf, np.float32)
-    for start in range(0, len(x), 5000):
-        rows = x[start : start + 5000].astype(np.float32)
-        squared = np.einsum("nd,nd->n", rows, rows) - 2 * tests @ rows.T
-        found = squared.argmin(axis=1)
-        distance = np.take_along_axis(squared, found[:, None], axis=1)[:, 0]
-        nearest = np.where(distance < smallest, start + found, nearest)
-        smallest = np.minimum(smallest, distance)
-    return nearest

@@ -1,12 +1,11 @@
 """Test the landscape theory of "Identity Matters in Deep Learning" (Hardt & Ma, section 2) on deep linear networks."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING
 
-from trainers.cli.arguments import UsageError
+from trainers.cli.settings import group, setting
 from trainers.cli.startup import run_program
-from trainers.experiments.program import EXIT_CODES, Program
-from trainers.landscape.settings import Settings
+from trainers.experiments.program import EXIT_CODES, Program, RunSettings
 
 if TYPE_CHECKING:
     from trainers.experiments.experiment import Experiment
@@ -21,43 +20,58 @@ experiments, each with a table (CSV) and a figure in --out:
 
 examples:
   python -m trainers.landscape                                          under two minutes on two CPU cores
-  python -m trainers.landscape --dim 10 --depths 8 64 --condition 50 --determinant positive
-  python -m trainers.landscape --target R.npy --out runs/my-target      your own matrix, .npy or text
+  python -m trainers.landscape --dim 10 --depths 8 64 --condition 50
 
 {EXIT_CODES}
 """
 
 
-def _check(typed: Mapping[str, Any], settings: Settings) -> None:
-    if settings.targets.target and {"dim", "condition", "determinant", "seeds"} & set(typed):
-        raise UsageError(
-            "--target replaces --dim, --condition, --determinant and --seeds. Use either --target or these options."
-        )
+@dataclasses.dataclass(frozen=True)
+class TargetSettings:
+    """Linear maps to be learned."""
+
+    dim: int = setting(6, help="dimension d", at_least=1, at_most=256)
+    condition: tuple[float, ...] = setting((2.0, 10.0, 100.0), help="condition numbers", at_least=1, at_most=10**12)
+    seeds: int = setting(
+        2, help="number of targets of each condition number and sign of the determinant", at_least=1, at_most=100
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """Networks and their training."""
+
+    depths: tuple[int, ...] = setting((4, 8, 16, 32, 64), help="numbers of layers l", at_least=1, at_most=10_000)
+    steps: int = setting(1000, help="steps of gradient descent", at_least=1)
+
+    @property
+    def record_every(self) -> int:
+        """Number of steps between two records of a history."""
+        return max(1, self.steps // 50)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings of the program."""
+
+    targets: TargetSettings = group(TargetSettings, "targets")
+    networks: NetworkSettings = group(NetworkSettings, "networks")
+    run: RunSettings = group(RunSettings, "run", out="runs/landscape")
 
 
 def _load(settings: Settings) -> "Targets":
-    from trainers.landscape.targets import random_targets, read_target
+    from trainers.landscape.targets import random_targets
 
-    chosen = settings.targets
-    if not chosen.target:
-        return random_targets(chosen.dim, list(chosen.condition), chosen.determinant, chosen.seeds)
-    try:
-        return read_target(chosen.target)
-    except FileNotFoundError as error:
-        raise UsageError(f"--target {chosen.target} does not exist.") from error
-    except OSError as error:
-        raise UsageError(f"--target {chosen.target} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise UsageError(f"--target {chosen.target}: {error}") from error
+    return random_targets(settings.targets.dim, settings.targets.condition, settings.targets.seeds)
 
 
-def _experiments(settings: Settings) -> "tuple[Experiment, ...]":
-    from trainers.landscape.experiments import EXPERIMENTS
+def _experiments(settings: Settings) -> "list[Experiment]":
+    from trainers.landscape import descent, factorization
 
-    return EXPERIMENTS
+    return [factorization.EXPERIMENT, descent.DESCENT, descent.AUGMENTATION]
 
 
-PROGRAM = Program("trainers.landscape", __doc__, EXAMPLES, Settings, _load, _experiments, check=_check)
+PROGRAM = Program("trainers.landscape", __doc__, EXAMPLES, Settings, _load, _experiments)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

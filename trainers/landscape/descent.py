@@ -1,7 +1,8 @@
-"""Gradient descent of residual and standard parameterizations, and the lower bound (2.3) along the path."""
+"""Gradient descent: residual and standard parameterizations, the lower bound (2.3), and augmented targets."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, by_columns
 from trainers.experiments.panels import line, make_legend_entry, panel_for_each
-from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
+
+if TYPE_CHECKING:
+    from trainers.landscape.__main__ import Settings
 
 SMALL_START = 1e-3
 # The second curve is wide and faint because it would hide the first one.
@@ -21,6 +24,9 @@ STYLES = {
     "residual": {"linestyle": "--", "linewidth": 4, "alpha": 0.35},
     "standard": {"linestyle": ":"},
 }
+ROUGH_START = 0.2
+STARTS = 4
+PROBLEMS = {"as it is": "tab:red", "augmented": "tab:blue"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +45,10 @@ class DescentRow:
     inside: bool  # True if tau < 1
 
 
-def cases(targets: Targets, settings: Settings) -> Cases:
+def cases(targets: Targets, settings: "Settings") -> Cases:
     """Yield the arguments of `measure` for each target, depth and network."""
     networks = settings.networks
-    for name, R in targets.both.items():
+    for name, R in targets.maps.items():
         for depth in networks.depths:
             for network in STYLES:
                 yield name, R, depth, network, networks.steps, networks.record_every
@@ -86,7 +92,7 @@ def draw(rows: Sequence[DescentRow]) -> Figure:
     handles += [make_legend_entry(network, **style) for network, style in STYLES.items()]
     handles.append(make_legend_entry("leaves the ball", linestyle="", marker="x"))
     label = "risk f - C"
-    return panel_for_each(rows, "target", _panel, label, most=6, lowest=1e-12, handles=handles, columns_of_legend=5)
+    return panel_for_each(rows, "target", _panel, label, most=6, lowest=1e-12, handles=handles)
 
 
 def _color_by_depth(rows: Sequence[DescentRow]) -> dict[int, str]:
@@ -104,30 +110,22 @@ def _panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
 
 
 def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
-    """Draw the squared gradient along the path from zero and its lower bounds, for each of the first four targets."""
+    """Draw the squared gradient along the path from zero and its lower bounds, for every other depth."""
     colors = _color_by_depth(rows)
-    handles = [make_legend_entry(f"depth {depth}", color=colors[depth]) for depth in _few(colors)]
+    handles = [make_legend_entry(f"depth {depth}", color=colors[depth]) for depth in list(colors)[::2]]
     handles += [
         make_legend_entry("squared gradient"),
         make_legend_entry("per-layer bound, inside the ball", linestyle="--"),
         make_legend_entry("bound (2.3), inside the ball", linestyle=":"),
     ]
     label = "squared gradient of f, and lower bounds"
-    return panel_for_each(
-        rows, "target", _certificate_panel, label, most=4, lowest=1e-14, handles=handles, columns_of_legend=3
-    )
-
-
-def _few(depths: Iterable[int]) -> list[int]:
-    """Return at most three depths, for one panel."""
-    ordered = sorted(depths)
-    return ordered[:: max(1, (len(ordered) - 1) // 2)]
+    return panel_for_each(rows, "target", _certificate_panel, label, most=4, lowest=1e-14, handles=handles)
 
 
 def _certificate_panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
     colors = _color_by_depth(rows)
     runs = by_columns(rows, "depth", "network")
-    for depth in _few(colors):
+    for depth in list(colors)[::2]:
         run = runs[depth, "residual from zero"]
         line(axes, run, "step", "gradient", color=colors[depth])
         line(axes, run, "step", "per_layer_bound", color=colors[depth], linestyle="--")
@@ -135,4 +133,73 @@ def _certificate_panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
     axes.set_xlabel("step")
 
 
-EXPERIMENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate})
+DESCENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate})
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentationRow:
+    """One record of one descent."""
+
+    target: str
+    problem: str  # "as it is" for R, "augmented" for diag(R, -1)
+    start: int  # number of the random start
+    depth: int
+    step: int
+    risk: float  # f - C
+    tau: float  # |||A|||
+    inside: bool  # True if |||A||| < 1
+    barrier: float  # sigma_min(R)^2, the squared distance from R to the singular maps
+
+
+def augmentation_cases(targets: Targets, settings: "Settings") -> Cases:
+    """Yield the arguments of `measure_augmentation` for each negative determinant, unchanged and augmented."""
+    networks = settings.networks
+    middle_depth = sorted(networks.depths)[len(networks.depths) // 2]
+    # Many more steps than for a positive determinant, to test if any number of them is sufficient.
+    steps, record_every = 6 * networks.steps, 6 * networks.record_every
+    for name, R in targets.with_sign(-1).items():
+        for problem in PROBLEMS:
+            yield name, R, problem, middle_depth, STARTS, steps, record_every
+
+
+def measure_augmentation(
+    name: str, R: NDArray[np.float64], problem: str, depth: int, starts: int, steps: int, record_every: int
+) -> Iterator[AugmentationRow]:
+    """Train from small random starts on R with a negative determinant, or on diag(R, -1).
+
+    A path inside the ball keeps the sign of the determinant, so that the risk of R stays above sigma_min(R)^2, the
+    squared distance to the singular maps. For diag(R, -1), the optimum has the sign of the start.
+    """
+    barrier = float(np.linalg.svd(R, compute_uv=False)[-1] ** 2)
+    target = linear.augment(R) if problem == "augmented" else R
+    d, rate = len(target), learning_rate(R, depth) / 2
+    start = ROUGH_START * linear.initial_weights("xavier", depth, 1, d, seed=1, networks=starts)
+    found = linear.gradient_descent(start, np.eye(d), target, rate, steps, record_every=record_every)
+    for number in range(starts):
+        for k, step in enumerate(found.steps):
+            yield AugmentationRow(
+                target=name,
+                problem=problem,
+                start=number,
+                depth=depth,
+                step=int(step),
+                risk=2 * found.excess_risk[number, k],
+                tau=found.tau[number, k],
+                inside=bool(found.inside[number, k]),
+                barrier=barrier,
+            )
+
+
+def draw_augmentation(rows: Sequence[AugmentationRow]) -> Figure:
+    """Draw the risk against steps, with a panel for each of the first four targets."""
+    return panel_for_each(rows, "target", _augmentation_panel, "risk f - C", most=4, lowest=1e-10)
+
+
+def _augmentation_panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
+    for (problem, start), run in by_columns(rows, "problem", "start").items():
+        line(axes, run, "step", "risk", color=PROBLEMS[problem], alpha=0.7, label=None if start else problem)
+    axes.axhline(rows[0].barrier, color="black", linestyle=":", label="squared distance to the singular maps")
+    axes.set_xlabel("step")
+
+
+AUGMENTATION = Experiment("augmentation", augmentation_cases, measure_augmentation, {"augmentation": draw_augmentation})

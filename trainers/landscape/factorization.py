@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment
-from trainers.experiments.panels import line, note, panel_for_each
-from trainers.landscape.settings import Settings
+from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.targets import Targets
+
+if TYPE_CHECKING:
+    from trainers.landscape.__main__ import Settings
 
 Method = Literal["polar", "paper", "log"]
 METHODS: tuple[Method, ...] = ("polar", "paper", "log")
@@ -37,9 +39,9 @@ class FactorizationRow:
     log: float | None
 
 
-def cases(targets: Targets, settings: Settings) -> Cases:
+def cases(targets: Targets, settings: "Settings") -> Cases:
     """Yield (name, R, depth) for each target with a positive determinant and each depth."""
-    for name, R in targets.positive.items():
+    for name, R in targets.with_sign(1).items():
         for depth in settings.networks.depths:
             yield name, R, depth
 
@@ -73,7 +75,7 @@ def compute_factorization_norm(R: NDArray[np.float64], depth: int, method: Metho
 
 def draw(rows: Sequence[FactorizationRow]) -> Figure:
     """Draw |||A||| against depth, with a panel for each of the first four targets."""
-    return panel_for_each(rows, "target", _panel, "|||A|||, the largest layer norm", most=4, columns_of_legend=5)
+    return panel_for_each(rows, "target", _panel, "|||A|||, the largest layer norm", most=4)
 
 
 def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:
@@ -84,16 +86,8 @@ def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:
         "polar": {"label": "polar", "color": "tab:blue", "marker": "o"},
         "lower_bound": {"label": "lower bound", "color": "grey", "linestyle": ":"},
     }
-    missing = []
     for column, style in curves.items():
-        label = str(style["label"])
-        without = [row.depth for row in rows if getattr(row, column) is None]
-        if not line(axes, rows, "depth", column, markersize=4, **style):
-            missing.append(f"not defined for this target: {label}")
-        elif without:
-            missing.append(f"not defined at depth {', '.join(map(str, without))}: {label}")
-    if missing:
-        note(axes, "\n".join(missing))
+        line(axes, rows, "depth", column, markersize=4, **style)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("depth l")
 

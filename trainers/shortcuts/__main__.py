@@ -5,15 +5,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.arguments import Parser
 from trainers.cli.startup import import_tensorflow, run_program
-from trainers.experiments.program import EXIT_CODES, Program, command_parser, run_command
+from trainers.experiments.program import EXIT_CODES, Program, run_command
 from trainers.shortcuts.settings import COMMANDS, NormsSettings, Settings, Theorem1Settings, summary
 
 if TYPE_CHECKING:
     from trainers.experiments.experiment import Experiment
-    from trainers.experiments.program import Problem
     from trainers.run.folder import Run
+    from trainers.shortcuts.norms import Runs
+    from trainers.shortcuts.training import Problem
 
 EXAMPLES = f"""
 commands:
@@ -32,42 +33,36 @@ examples:
 """
 
 
-def _load(settings: Settings) -> "Problem":
+def _load(settings: Settings) -> "Problem | Runs":
     from idmatters_tf.data import mnist
-    from idmatters_tf.data.images import DataError
-    from trainers.shortcuts.data import load
-    from trainers.shortcuts.training_norms import Runs
+    from trainers.shortcuts.norms import Runs
+    from trainers.shortcuts.training import load
 
     if isinstance(settings, NormsSettings) and settings.norms.runs:
         return Runs(settings.norms.runs)
     data = settings.data
-    try:
-        location = mnist.locate(data.data_dir) if data.dataset == "mnist" else None
-        if location is not None and location.kind == "tfds":
-            import_tensorflow()
-        print(f"{data.dataset}: loading and whitening ...", file=sys.stderr)
-        problem = load(data.dataset, data.components, data.data_dir, data.download)
-    except DataError as error:
-        raise UsageError(f"{error} (option --data-dir; built-in data: --dataset digits-like)") from error
+    location = mnist.locate(data.data_dir) if data.dataset == "mnist" else None
+    if location is not None and location.kind == "tfds":
+        import_tensorflow()
+    print(f"{data.dataset}: loading and whitening ...", file=sys.stderr)
+    problem = load(data.dataset, data.data_dir, data.download)
     import_tensorflow()
     return problem
 
 
 def _experiments(command: str, settings: Settings) -> "list[Experiment]":
-    from trainers.shortcuts import training_norms
-    from trainers.shortcuts.experiments import EXPERIMENTS
+    from trainers.shortcuts import conditions, norms, sweep, trajectory
 
     if isinstance(settings, NormsSettings) and settings.norms.runs:
-        return [training_norms.EXPERIMENT]
-    return [EXPERIMENTS[command]] if command in EXPERIMENTS else []
+        return [norms.RUNS_EXPERIMENT]
+    experiments = [module.EXPERIMENT for module in (conditions, trajectory, sweep, norms)]
+    return [experiment for experiment in experiments if experiment.name == command]
 
 
 def _theorem1(problem: Any, settings: Theorem1Settings, run: "Run") -> dict[str, Any]:
     from trainers.shortcuts.theorem1 import report
 
-    lines, numbers = report(problem.first(settings.network.samples), settings.network, settings.run.seed)
-    if "expected_order" in numbers and "max_abs" not in numbers:
-        lines.append("--relu-slope 0.5 chooses this slope.")
+    lines, numbers = report(problem.first(settings.network.samples), settings.network)
     print("\n".join(lines))
     return {"verdicts": lines[2:], "numbers": numbers}
 
@@ -81,7 +76,7 @@ PROGRAMS = {
         _load,
         functools.partial(_experiments, command),
         _theorem1 if command == "theorem1" else None,
-        # Eigenvalues of many matrices are computed in parallel, each on one core, see `trainers.shortcuts.spectra`.
+        # Eigenvalues are computed in parallel, each on one core, see `conditions.eigenvalue_pool`.
         blas_threads=1,
     )
     for command, settings in COMMANDS.items()
@@ -90,7 +85,10 @@ PROGRAMS = {
 
 def parser(command: str | None = None) -> Parser:
     """Return the argument parser of one of `COMMANDS`, or of the program, with the list of commands."""
-    return PROGRAMS[command].parser() if command else command_parser("trainers.shortcuts", __doc__, EXAMPLES)
+    if command:
+        return PROGRAMS[command].parser()
+    prog = "python -m trainers.shortcuts"
+    return Parser(prog=prog, usage=f"{prog} COMMAND [options]", description=__doc__, epilog=EXAMPLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

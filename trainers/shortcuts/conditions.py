@@ -1,21 +1,20 @@
 """Figure 5: condition numbers of the Hessian at initialization against depth."""
 
+import concurrent.futures
 import dataclasses
 from collections.abc import Sequence
 
+import joblib
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from idmatters_tf.curvature.spectrum import Summary
+from idmatters_tf.curvature.spectrum import Summary, summarize
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, note, panels
-from trainers.shortcuts.data import Problem
-from trainers.shortcuts.panels import COLORS, mark_depths, shift_depths
+from trainers.experiments.panels import add_legend, mark_sizes, panels
 from trainers.shortcuts.settings import ConditionsSettings
-from trainers.shortcuts.spectra import deviation, eigenvalue_pool, summarize_hessian
-from trainers.shortcuts.training import LINEAR_NETWORKS
+from trainers.shortcuts.training import COLORS, LINEAR_NETWORKS, Problem, deviation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,17 +36,31 @@ def cases(problem: Problem, settings: ConditionsSettings) -> Cases:
     for kind, network in LINEAR_NETWORKS.items():
         for depth in settings.networks.depths:
             if depth % network.shortcut_depth == 0:
-                yield problem.statistics, kind, depth, settings.networks.starts, settings.run.seed
+                yield problem.statistics, kind, depth, settings.networks.starts
 
 
-def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int, seed: int) -> list[ConditionsRow]:
+def summarize_hessian(H: NDArray[np.float64]) -> Summary:
+    """Return the summary of a Hessian's eigenvalues, without a tolerance for zero."""
+    return summarize(np.linalg.eigvalsh(H), tolerance=0.0)
+
+
+def eigenvalue_pool() -> concurrent.futures.ThreadPoolExecutor:
+    """Return a pool of threads for eigenvalues, which NumPy computes without Python's global lock.
+
+    One matrix per core is faster than one matrix after another on all cores, in particular on a busy machine. The BLAS
+    must therefore be limited to one thread, see `trainers.shortcuts.__main__`.
+    """
+    return concurrent.futures.ThreadPoolExecutor(joblib.cpu_count())
+
+
+def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int) -> list[ConditionsRow]:
     """Compute the Hessian at the start by the closed form.
 
     Condition numbers are limited to 1 / (P eps), where P is the number of weights. For larger ones the 10th percentile
     is a rounding error.
     """
     network = LINEAR_NETWORKS[kind]
-    weights = network.starts(depth, len(statistics.sxx), starts, seed)
+    weights = network.starts(depth, len(statistics.sxx), starts)
 
     def summary_at(W: NDArray[np.float64]) -> Summary:
         return summarize_hessian(linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut))
@@ -93,16 +106,13 @@ def draw(rows: Sequence[ConditionsRow]) -> Figure:
     """Draw the condition number of each kind against depth."""
     figure, (axes,) = panels(1)
     for kind, chosen in by_column(rows, "kind").items():
-        depths = shift_depths([row.depth for row in chosen], kind)
+        depths = [row.depth for row in chosen]
         means, deviations = [row.lg_condition for row in chosen], [row.deviation for row in chosen]
         axes.errorbar(depths, means, deviations, color=COLORS[kind], marker="o", markersize=4, capsize=3, label=kind)
-    mark_depths(axes, rows)
-    beyond = [f"{row.kind} at {row.depth} ({row.at_limit} runs)" for row in rows if row.at_limit]
-    if beyond:
-        note(axes, f"beyond float64, drawn at its limit: {', '.join(beyond)}")
+    mark_sizes(axes, rows, "depth")
     axes.set_ylabel("log10 of the condition number at initialization")
     axes.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0].runs} runs")
-    add_legend(figure, columns=3)
+    add_legend(figure)
     return figure
 
 

@@ -5,9 +5,7 @@ from typing import Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
-from trainers.experiments import opening
-
-Activation = Literal["linear", "tanh", "silu", "gelu", "relu"]
+from trainers.experiments.program import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +20,6 @@ class DataSettings:
         metavar="DIR",
     )
     download: bool = setting(True, help="download missing data")
-    components: int = setting(10, help="number of principal components, d", at_least=10, at_most=100)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,16 +28,6 @@ class NetworkSettings:
 
     depths: tuple[int, ...] = setting(help="numbers of layers", at_least=1, at_most=1000)
     starts: int = setting(help="number of runs of each kind of network", at_least=1, at_most=1000)
-
-
-@dataclasses.dataclass(frozen=True)
-class EvenNetworkSettings(NetworkSettings):
-    """Networks whose units have two layers."""
-
-    def __post_init__(self) -> None:
-        if any(depth % 2 for depth in self.depths):
-            depths = " ".join(map(str, self.depths))
-            raise UsageError(f"--depths must be even, for units of two layers. Received: {depths}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +46,6 @@ class TrajectoryNetworkSettings:
 class DescentSettings:
     """Full-batch gradient descent."""
 
-    activation: Literal["linear", "relu", "both"] = setting(
-        "both", help="activation in the middle of the units: none, ReLU, or both in separate experiments"
-    )
     epochs: int = setting(1000, help="number of updates", at_least=1)
     rates: tuple[float, ...] | None = setting(
         None, help="learning rates; the best one is used (default: 17 from 1e-3 to 10)", above=0
@@ -69,11 +53,6 @@ class DescentSettings:
     samples: int = setting(
         500, help="number of examples for networks with ReLUs (linear networks use all examples)", at_least=10
     )
-
-    @property
-    def activations(self) -> tuple[str, ...]:
-        """Selected activations."""
-        return ("linear", "relu") if self.activation == "both" else (self.activation,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +71,9 @@ class SpectraSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordSettings:
-    """Source and interval of norms and losses."""
+class SourceSettings:
+    """Source of norms and losses."""
 
-    every: int = setting(10, help="number of epochs between records", at_least=1)
     runs: tuple[str, ...] | None = setting(
         None, help="draw Figure 2 from these runs of trainers.cifar instead", metavar="RUN"
     )
@@ -107,9 +85,9 @@ class UnitSettings:
 
     units: int = setting(4, help="number of shortcut units R", at_least=1, at_most=10_000)
     shortcut_depth: int = setting(2, help="number of layers in each unit", at_least=1, at_most=12)
-    pre: Activation = setting("linear", help="activation before the first layer of a unit")
-    mid: Activation = setting("linear", help="activation between the layers of a unit")
-    post: Activation = setting("linear", help="activation after the last layer of a unit")
+    mid: Literal["linear", "tanh", "silu", "gelu", "relu"] = setting(
+        "linear", help="activation between the layers of a unit"
+    )
     relu_slope: float | None = setting(
         None,
         help="value for the undefined derivative of ReLU at zero: 0.5 for a smooth approximation",
@@ -119,17 +97,10 @@ class UnitSettings:
     samples: int = setting(2000, help="number of examples", at_least=10)
 
     def __post_init__(self) -> None:
-        if self.relu_slope is not None and "relu" not in (self.mid, self.post):
-            raise UsageError("--relu-slope requires --mid relu or --post relu.")
+        if self.relu_slope is not None and self.mid != "relu":
+            raise UsageError("--relu-slope requires --mid relu.")
         if self.shortcut_depth == 1 and self.mid != "linear":
             raise UsageError("--mid requires a --shortcut-depth of at least 2, because it acts between layers.")
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings(opening.RunSettings):
-    """Seed, folder of the results and format of the figures."""
-
-    seed: int = setting(0, help="random seed of the initial weights", at_least=0, at_most=2**31 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,9 +138,9 @@ class NormsSettings:
     """Figure 3: mean Frobenius norm against training loss; Figure 2 with --runs of trainers.cifar."""
 
     data: DataSettings = group(DataSettings, "data")
-    networks: EvenNetworkSettings = group(EvenNetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
+    networks: NetworkSettings = group(NetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
     descent: DescentSettings = group(DescentSettings, "gradient descent")
-    norms: RecordSettings = group(RecordSettings, "norms")
+    norms: SourceSettings = group(SourceSettings, "norms")
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-norms")
 
 

@@ -7,12 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, make_legend_entry, note, panels
-from trainers.shortcuts.data import Problem
-from trainers.shortcuts.panels import COLORS, mark_depths, shift_depths
+from trainers.experiments.panels import add_legend, line, mark_sizes, panels
 from trainers.shortcuts.settings import SweepSettings
-from trainers.shortcuts.spectra import deviation
-from trainers.shortcuts.training import Training, best_rate, trainings
+from trainers.shortcuts.training import COLORS, Problem, Training, best_rate, deviation, trainings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,30 +82,17 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
     figure, axes = panels(2 * len(activations))
     for place, (activation, chosen) in enumerate(activations.items()):
         losses, rates = axes[2 * place : 2 * place + 2]
-        diverged = []
         for kind, by_kind in by_column(chosen, "kind").items():
             best = [row for row in by_kind if row.best and row.loss is not None]
-            diverged += [f"{kind} at {row.depth}" for row in by_kind if row.best and row.loss is None]
-            depths = shift_depths([row.depth for row in best], kind)
-            for each, values in ((losses, [row.loss for row in best]), (rates, [row.rate for row in best])):
-                each.loglog(depths, values, color=COLORS[kind], marker="o", markersize=4)
-            # A rate outside the tested ones might be better.
-            edges = {min(row.rate for row in by_kind), max(row.rate for row in by_kind)}
-            for depth, row in zip(depths, best, strict=True):
-                if row.rate in edges:
-                    rates.plot(depth, row.rate, color=COLORS[kind], marker="o", markersize=10, markerfacecolor="none")
-        if diverged:
-            note(losses, f"diverged at every rate: {', '.join(diverged)}")
+            for each, column in ((losses, "loss"), (rates, "rate")):
+                line(each, best, "depth", column, color=COLORS[kind], marker="o", markersize=4, label=kind)
         losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")
         rates.set_ylabel("best learning rate")
         for each in (losses, rates):
-            mark_depths(each, chosen)
+            mark_sizes(each, chosen, "depth")
+            each.set_yscale("log")
             each.set_title(f"{activation}; Figure {9 if activation == 'linear' else 10}")
-    handles = [make_legend_entry(kind, color=COLORS[kind], marker="o") for kind in by_column(rows, "kind")]
-    handles.append(
-        make_legend_entry("at the edge of the tested rates", linestyle="", marker="o", markerfacecolor="none")
-    )
-    add_legend(figure, handles, columns=3)
+    add_legend(figure)
     return figure
 
 

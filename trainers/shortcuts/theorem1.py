@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from idmatters_tf.curvature.spectrum import Summary, summarize
-from trainers.shortcuts.data import Problem
 from trainers.shortcuts.settings import UnitSettings
+from trainers.shortcuts.training import Problem
 
 if TYPE_CHECKING:
     import keras
@@ -20,51 +20,11 @@ SLOPES = {"linear": 1.0, "tanh": 1.0, "silu": 0.5, "gelu": 0.5}
 MOST_PARAMETERS = 5000
 
 
-class Undefined(Exception):
-    """Error for an undefined Hessian, because ReLU has no derivative at zero."""
-
-
-def _slope(network: UnitSettings) -> float:
-    """Return mid'(0) * post'(0).
-
-    Raises:
-        Undefined: a ReLU has no `relu_slope`.
-    """
-    product = 1.0
-    for place, name in _positions(network).items():
-        value = network.relu_slope if name == "relu" else SLOPES[name]
-        if value is None:
-            raise Undefined(
-                f"the Hessian at zero is undefined: ReLU in the {place} position has no derivative at its inputs, "
-                f"which are 0. Automatic differentiation uses the derivative 0, and its result is meaningless; the "
-                f"paper's 'local polynomial approximation' is the choice of a slope such as 0.5"
-            )
-        product *= value
-    return product
-
-
-def _positions(network: UnitSettings) -> dict[str, str]:
-    """Return the activations whose derivatives at zero occur in the Hessian, by position."""
-    return {"post": network.post} if network.shortcut_depth == 1 else {"mid": network.mid, "post": network.post}
-
-
-def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64] | None:
-    """Return the eigenvalues at zero in ascending order, or None for units of one layer with activations.
-
-    Raises:
-        Undefined: a ReLU has no `relu_slope`.
-    """
-    units, shortcut_depth = network.units, network.shortcut_depth
-    factor = _slope(network)
-    if shortcut_depth == 1:
-        if (network.pre, network.post) != ("linear", "linear"):
-            return None
-        sxx, syx, _ = problem.statistics
-        return linear.zero_hessian_spectrum(units, 1, sxx, syx)
-    activated = _apply_activation(network.pre, problem.X)
-    samples = problem.X.shape[1]
-    sxx, syx = problem.X @ activated.T / samples, problem.Y @ activated.T / samples
-    return linear.zero_hessian_spectrum(units, shortcut_depth, sxx, syx, factor)
+def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
+    """Return the eigenvalues at zero in ascending order. An activation ReLU requires a `relu_slope`."""
+    slope = network.relu_slope if network.mid == "relu" else SLOPES[network.mid]
+    sxx, syx, _ = problem.statistics
+    return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, slope)
 
 
 def by_differentiation(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
@@ -82,12 +42,16 @@ def zero_network(dim: int, network: UnitSettings, shortcut: bool = True) -> "ker
 
     from idmatters_tf.models.linear import shortcut_network
 
-    activations: dict[str, Any] = {"pre": network.pre, "mid": network.mid, "post": network.post}
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float64")
     try:
         return shortcut_network(
-            dim, network.units, network.shortcut_depth, **activations, shortcut=shortcut, kernel_initializer="zeros"
+            dim,
+            network.units,
+            network.shortcut_depth,
+            mid=network.mid,
+            shortcut=shortcut,
+            kernel_initializer="zeros",
         )
     finally:
         keras.config.set_dtype_policy(previous)
@@ -100,7 +64,7 @@ def half_squares(y: Any, outputs: Any) -> Any:
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2  # pyright: ignore[reportOptionalOperand]
 
 
-def stationary_order(problem: Problem, network: UnitSettings, seed: int = 0) -> tuple[int, list[float]]:
+def stationary_order(problem: Problem, network: UnitSettings) -> tuple[int, list[float]]:
     """Compute the order of stationarity: the order of growth of the loss along three lines through zero, minus one.
 
     The change of the loss is computed as |D|^2 / (2m) - <D, Y - X> / m, where D is the change of the outputs, because a
@@ -116,7 +80,7 @@ def stationary_order(problem: Problem, network: UnitSettings, seed: int = 0) -> 
 
     model = zero_network(len(problem.X), network)
     shape = get_weights(model).shape
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     step = 10 ** (-5 / network.shortcut_depth)
     exponents = []
     for _ in range(3):
@@ -131,51 +95,45 @@ def stationary_order(problem: Problem, network: UnitSettings, seed: int = 0) -> 
     return round(float(np.median(exponents))) - 1, exponents
 
 
-def report(problem: Problem, network: UnitSettings, seed: int = 0) -> tuple[list[str], dict[str, Any]]:
+def report(problem: Problem, network: UnitSettings) -> tuple[list[str], dict[str, Any]]:
     """Analyze the zero point. Return lines of text, and numbers by name."""
     dim, shortcut_depth = len(problem.X), network.shortcut_depth
     parameters = network.units * shortcut_depth * dim**2
-    order, exponents = stationary_order(problem, network, seed)
-    lines = [f"{network.units} units of {shortcut_depth} layers of {dim} x {dim}, {parameters:,} weights, all zero"]
-    activations = f"activations: pre {network.pre}, mid {network.mid}, post {network.post}"
-    lines.append(f"{activations}; {problem.X.shape[1]:,} examples, {problem.origin}")
+    order, exponents = stationary_order(problem, network)
+    lines = [
+        f"{network.units} units of {shortcut_depth} layers of {dim} x {dim}, {parameters:,} weights, all zero",
+        f"activation: {network.mid}; {problem.X.shape[1]:,} examples, {problem.origin}",
+    ]
     # Theorem 1 assumes activations that vanish at zero, as all of `SLOPES` and ReLU do.
     expected = shortcut_depth - 1
-    if network.pre == network.mid == network.post == "linear":
-        sxx, syx, _ = problem.statistics
+    sxx, syx, _ = problem.statistics
+    if network.mid == "linear":
         expected = linear.zero_stationary_order(shortcut_depth, sxx, syx)
     growth = f"the loss grows like t^{np.median(exponents):.3f}"
     lines.append(f"order of stationarity, measured: {order} ({growth}); by Theorem 1: {expected}")
     numbers = {"order": order, "expected_order": expected, "exponents": exponents, "parameters": parameters}
-    has_kink = "relu" in _positions(network).values()
-    try:
-        spectrum = closed_form(problem, network)
-    except Undefined as error:
-        return [*lines, f"{error}."], numbers
-    if spectrum is None:
-        lines.append("closed form: none for units of one layer with activations")
-    else:
-        slope = f" with the slope {network.relu_slope:g} for ReLU" if has_kink else ""
-        lines.append(f"closed form{slope}: {_in_words(spectrum)}")
-    differentiated = None
-    if has_kink:
+    if network.mid == "relu" and network.relu_slope is None:
+        lines.append(
+            "the Hessian at zero is undefined: ReLU has no derivative at its inputs, which are 0. The paper's 'local "
+            "polynomial approximation' is the choice of a slope, such as --relu-slope 0.5."
+        )
+        return lines, numbers
+    spectrum = closed_form(problem, network)
+    lines.append(f"closed form: {_in_words(spectrum)}")
+    if network.mid == "relu":
         lines.append("by tape: skipped, because automatic differentiation uses the slope 0 for ReLU at zero")
     elif parameters > MOST_PARAMETERS:
         lines.append(f"by tape: skipped for more than {MOST_PARAMETERS:,} weights")
     else:
         differentiated = by_differentiation(problem, network)
+        numbers["difference"] = float(np.abs(differentiated - spectrum).max())
         lines.append(f"by tape:     {_in_words(differentiated)}")
-        if spectrum is not None:
-            numbers["difference"] = float(np.abs(differentiated - spectrum).max())
-            lines.append(f"largest difference: {numbers['difference']:.1e}")
-    known = differentiated if spectrum is None else spectrum
-    if known is not None:
-        # The tolerance for rounding is relative to the data, because the Hessian may be zero.
-        tolerance = 1e-10 * max(np.abs(problem.statistics.sxx).max(), 1.0)
-        summary = summarize(known, tolerance)
-        numbers |= dataclasses.asdict(summary) | {"smallest_abs": float(np.abs(known).min())}
-        lines += _verdict(shortcut_depth, order, summary, numbers["smallest_abs"], tolerance)
-    return lines, numbers
+        lines.append(f"largest difference: {numbers['difference']:.1e}")
+    # The tolerance for rounding is relative to the data, because the Hessian may be zero.
+    tolerance = 1e-10 * max(np.abs(sxx).max(), 1.0)
+    summary = summarize(spectrum, tolerance)
+    numbers |= dataclasses.asdict(summary) | {"smallest_abs": float(np.abs(spectrum).min())}
+    return lines + _verdict(shortcut_depth, order, summary, numbers["smallest_abs"], tolerance), numbers
 
 
 def _verdict(shortcut_depth: int, order: int, summary: Summary, smallest: float, tolerance: float) -> list[str]:
@@ -193,14 +151,6 @@ def _verdict(shortcut_depth: int, order: int, summary: Summary, smallest: float,
         return [condition, index, "zero is not a stationary point and therefore not a saddle"]
     saddle = "yes" if summary.smallest < -tolerance else "no"
     return [condition, index, f"strict saddle: {saddle} (smallest eigenvalue {summary.smallest:.4g})"]
-
-
-def _apply_activation(name: str, X: NDArray[np.float64]) -> NDArray[np.float64]:
-    import keras
-
-    # Keras' functions compute in the dtype of their arguments.
-    activated = keras.activations.get(name)(keras.ops.convert_to_tensor(X))  # pyright: ignore[reportOptionalCall]
-    return np.asarray(keras.ops.convert_to_numpy(activated), dtype=np.float64)
 
 
 def _in_words(spectrum: NDArray[np.float64]) -> str:

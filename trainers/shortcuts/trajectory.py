@@ -4,18 +4,15 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
 from trainers.experiments.panels import add_legend, make_legend_entry, panels
-from trainers.shortcuts.data import Problem
-from trainers.shortcuts.panels import COLORS
+from trainers.shortcuts.conditions import eigenvalue_pool, summarize_hessian
 from trainers.shortcuts.settings import TrajectorySettings, UnitSettings
-from trainers.shortcuts.spectra import eigenvalue_pool, summarize_hessian
-from trainers.shortcuts.training import Training, best_rate, trainings
+from trainers.shortcuts.training import COLORS, Problem, Training, best_rate, trainings
 
 KINDS = ("xavier", "orthogonal", "2-shortcut")
 
@@ -116,18 +113,19 @@ def _spread_over_loss(loss: NDArray[np.float64], count: int) -> list[int]:
     return sorted({int(np.argmax(log10_loss <= level)) for level in levels} | {len(loss) - 1})
 
 
+def _curves(rows: Sequence[TrajectoryRow], column: str) -> list[NDArray[np.float64]]:
+    """Return log10 of the losses and the values of a column, (2, records), ordered by the loss, for each run."""
+    runs = by_column([row for row in rows if row.loss > 0], "run").values()
+    return [np.array(sorted((np.log10(row.loss), _value(row, column)) for row in run)).T for run in runs]
+
+
 def interpolate(rows: Sequence[TrajectoryRow], column: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
     """Interpolate a column of each run linearly in log10 of the loss, with NaN outside its range of losses.
 
     The column is "index", "log10_max_abs", "log10_p10_abs", or "log10_condition", their difference. The result has
     shape (runs, grid).
     """
-    curves = []
-    for run in sorted({row.run for row in rows}):
-        points = [(np.log10(row.loss), _value(row, column)) for row in rows if row.run == run and row.loss > 0]
-        x, y = np.array(sorted(points)).T
-        curves.append(np.interp(grid, x, y, left=np.nan, right=np.nan))
-    return np.array(curves)
+    return np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in _curves(rows, column)])
 
 
 def at_common_losses(
@@ -137,16 +135,11 @@ def at_common_losses(
 
     There is an array (points,) for each kind. The losses are logarithmically spaced, in ascending order.
     """
-    spans = []
-    for rows in kinds:
-        by_run: dict[int, list[float]] = {}
-        for row in rows:
-            if row.loss > 0:
-                by_run.setdefault(row.run, []).append(float(np.log10(row.loss)))
-        if not by_run:
-            return None
-        spans.append((max(map(min, by_run.values())), min(map(max, by_run.values()))))
-    low, high = max(span[0] for span in spans), min(span[1] for span in spans)
+    curves = [_curves(rows, column) for rows in kinds]
+    if not all(curves):
+        return None
+    losses = [x for kind in curves for x, _ in kind]
+    low, high = max(x[0] for x in losses), min(x[-1] for x in losses)
     if low >= high:
         return None
     grid = np.linspace(low, high, points)
@@ -188,7 +181,7 @@ def verdict(rows: Sequence[TrajectoryRow]) -> Verdict:
 
 
 def draw(rows: Sequence[TrajectoryRow]) -> Figure:
-    """Draw eigenvalues and index against the loss for each activation, as means and deviations over the runs."""
+    """Draw eigenvalues and index against the loss for each activation, as means over the runs."""
     activations = by_column(rows, "activation")
     figure, axes = panels(2 * len(activations))
     for place, (activation, chosen) in enumerate(activations.items()):
@@ -201,25 +194,16 @@ def draw(rows: Sequence[TrajectoryRow]) -> Figure:
                 (eigenvalues, "log10_p10_abs", "--"),
                 (index, "index", "-"),
             ):
-                _draw_band(each, grid, interpolate(by_kind, column, grid), COLORS[kind], style)
+                curves = interpolate(by_kind, column, grid)
+                there = np.isfinite(curves).any(axis=0)
+                each.plot(grid[there], np.nanmean(curves[:, there], axis=0), style, color=COLORS[kind])
         loss = "log10(loss - optimum)" if activation == "linear" else "log10 loss"
-        figures = ("6", "8 left") if activation == "linear" else ("7", "8 left with ReLU")
-        for each, label, number in ((eigenvalues, "log10 |eigenvalue|", figures[0]), (index, "index", figures[1])):
-            title = f"{activation}, depth {chosen[0].depth}; Figure {number}"
-            each.set(title=title, xlabel=loss, ylabel=label)
+        for each, label in ((eigenvalues, "log10 |eigenvalue|"), (index, "index")):
+            each.set(title=f"{activation}, depth {chosen[0].depth}; Figures 6 to 8", xlabel=loss, ylabel=label)
     handles = [make_legend_entry(kind, color=COLORS[kind]) for kind in KINDS]
     handles += [make_legend_entry("largest |eigenvalue|, index"), make_legend_entry("10th percentile", linestyle="--")]
-    add_legend(figure, handles, columns=5)
+    add_legend(figure, handles)
     return figure
-
-
-def _draw_band(axes: Axes, grid: NDArray[np.float64], curves: NDArray[np.float64], color: str, style: str) -> None:
-    """Draw the mean over the runs with losses in the range, and a band of one standard deviation."""
-    there = np.isfinite(curves).any(axis=0)
-    curves, grid = curves[:, there], grid[there]
-    mean, spread = np.nanmean(curves, axis=0), np.nanstd(curves, axis=0)
-    axes.plot(grid, mean, style, color=color, marker="o" if len(grid) == 1 else None)
-    axes.fill_between(grid, mean - spread, mean + spread, color=color, alpha=0.15)
 
 
 def draw_single(rows: Sequence[TrajectoryRow]) -> Figure:
