@@ -67,7 +67,6 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
         get_optimizer_factory(recipe),
         task.schedule(),
         recipe,
-        task.source.preprocess_on_device,
     )
 
 
@@ -76,8 +75,7 @@ def fit_stem(task: Task, learner: Learner) -> None:
     layers = [layer for layer in learner.model.layers if isinstance(layer, PatchWhitening2D)]
     if not layers:
         return
-    prepare = learner.preprocess or (lambda images: images)
     batches = task.source.examples(WHITENING_IMAGES).dataset()
-    images = np.concatenate([prepare(images).numpy()[weights.numpy() > 0] for images, _, weights in batches])
+    images = np.concatenate([images.numpy()[weights.numpy() > 0] for images, _, weights in batches])
     for layer in layers:
         layer.adapt(images)
