@@ -22,17 +22,6 @@ CENTRAL = 224 / 256
 Window: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
-def train_window(augmentation: str, key: tf.Tensor, smallest_area: float = SMALLEST_AREA) -> Window | None:
-    """Return the window of an image for training, or None for the whole image.
-
-    Args:
-        augmentation: one of `AUGMENTATIONS`.
-        key: int64, `(2,)`, seed of the random window.
-        smallest_area: see `random_window`.
-    """
-    return (lambda shape: random_window(shape, key, smallest_area)) if augmentation == "standard" else None
-
-
 def evaluation_window(augmentation: str) -> Window | None:
     """Return the window of an image for evaluation, or None for the whole image."""
     return central_window if augmentation == "standard" else None
@@ -94,8 +83,8 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
     """Decode an image or a window of it.
 
     Args:
-        contents: string scalar, content of a JPEG, PNG, WebP, BMP or GIF file. Of an animated GIF the first image is
-            decoded. The orientation in EXIF data is ignored, as usual for ImageNet.
+        contents: string scalar, content of a JPEG, PNG, WebP, 24-bit BMP or GIF file. Of an animated GIF the first
+            image is decoded. The orientation in EXIF data is ignored, as usual for ImageNet.
         window: function from the shape of the image to a window, or None for the whole image. JPEG files are decoded in
             the window only.
 
@@ -107,11 +96,11 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
     """
 
     def other():
-        kinds = [
-            (_is_webp(contents), lambda: _decode_webp(contents)),
-            (_has_palette(contents), lambda: _decode_palette(contents)),
-        ]
-        image = tf.case(kinds, lambda: tf.io.decode_image(contents, channels=3, expand_animations=False))
+        image = tf.cond(
+            _is_webp(contents),
+            lambda: _decode_webp(contents),
+            lambda: tf.io.decode_image(contents, channels=3, expand_animations=False),
+        )
         if window is None:
             return image
         part = window(tf.shape(image))
@@ -138,20 +127,6 @@ def _decode_webp(contents):
     with tf.control_dependencies([tf.debugging.assert_equal(is_animated, False, "animated WebP image")]):
         # With 3 channels TensorFlow rejects transparency.
         return tf.io.decode_webp(contents, channels=0)[0, :, :, :3]
-
-
-def _has_palette(contents):
-    """Return True for a BMP file with 8 bits for each pixel."""
-    is_bmp = (tf.strings.length(contents) >= 54) & (_part(contents, 0, 2) == b"BM")
-    return is_bmp & (_part(contents, 28, 2) == b"\x08\x00")
-
-
-def _decode_palette(contents):
-    indices = tf.cast(tf.io.decode_bmp(contents, channels=0)[:, :, 0], tf.int32)
-    pixels, header = (tf.io.decode_raw(_part(contents, place, 4), tf.int32)[0] for place in (10, 14))
-    colors = tf.io.decode_raw(_part(contents, 14 + header, pixels - 14 - header), tf.uint8)
-    # Blue, green, red and an unused byte.
-    return tf.gather(tf.reshape(colors, [-1, 4])[:, 2::-1], indices)
 
 
 def _part(contents, begin, length):

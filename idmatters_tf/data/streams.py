@@ -97,7 +97,9 @@ class StreamTrainBatches:
 
         def decode(contents, labels, keys, flips):
             def window(number):
-                return _decoding.train_window(self.augmentation, keys[number], self.smallest_area)
+                if self.augmentation != "standard":
+                    return None
+                return lambda shape: _decoding.random_window(shape, keys[number], self.smallest_area)
 
             images = _decoding.decode_batch(size, contents, self.size, window)
             flipped = tf.where(flips[:, tf.newaxis, tf.newaxis, tf.newaxis], images[:, :, ::-1], images)

@@ -45,21 +45,15 @@ class GramOperator(scipy.sparse.linalg.LinearOperator):
         def __new__(cls, *args: Any, **options: Any) -> Self: ...
 
     def __init__(self, operator: Any):
-        self._operator = operator
         rows, columns = operator.shape
-        self._wide = rows < columns
+        self._tall = operator if rows >= columns else operator.H
         super().__init__(np.dtype(operator.dtype), (min(rows, columns),) * 2)  # pyright: ignore[reportCallIssue]
 
     def _matvec(self, vector: ArrayLike) -> NDArray[Any]:
-        flat = np.ravel(vector)
-        if self._wide:
-            return self._operator.matvec(self._operator.rmatvec(flat))
-        return self._operator.rmatvec(self._operator.matvec(flat))
+        return self._tall.rmatvec(self._tall.matvec(np.ravel(vector)))
 
     def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:
-        if self._wide:
-            return self._operator.matmat(self._operator.rmatmat(matrix))
-        return self._operator.rmatmat(self._operator.matmat(matrix))
+        return self._tall.rmatmat(self._tall.matmat(matrix))
 
     def _adjoint(self) -> "GramOperator":
         return self

@@ -185,7 +185,7 @@ def test_shapes_follow_from_the_seed():
     assert not np.array_equal(data.train_images[:20], data.test_images)
     assert data.classes == len(set(data.class_names)) == 10
     for count in (0, -1, 1.5e16, "10"):
-        with pytest.raises(DataError, match="Argument `train` must be a positive number of images"):
+        with pytest.raises(ValueError, match="Argument `train` must be a positive integer"):
             shapes.load(count)
 
 
