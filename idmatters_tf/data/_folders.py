@@ -11,8 +11,6 @@ from idmatters_tf.data._sources import Path
 from idmatters_tf.data.images import DataError
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif")
-# TensorFlow cannot decode TIFF.
-_UNSUPPORTED = (".tiff", ".tif")
 # Usual names of the file with the labels of a flat folder of validation images.
 LABEL_FILES = ("val_labels.txt", "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt")
 
@@ -102,10 +100,9 @@ def list_classes(folder: Path) -> ImageFiles:
         images, others = _images_and_others(folder / name)
         ignored += [f"{name}/{other}" for other in others]
         if not images:
-            tiff = next((other for other in others if other.lower().endswith(_UNSUPPORTED)), None)
             raise DataError(
-                f"class folder {folder / name} contains no images ({', '.join(SUFFIXES)}). "
-                + (f"TIFF is not supported: convert {tiff} to PNG." if tiff else "Add images or remove the folder.")
+                f"class folder {folder / name} contains no images ({', '.join(SUFFIXES)}). Add images or remove the "
+                f"folder."
             )
         names += [f"{name}/{image}" for image in images]
         labels += [label] * len(images)
@@ -169,17 +166,13 @@ def _read_labels(path, images):
 
 def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
     """Raise DataError unless both splits have the same class folders."""
-    for ours, theirs, which in (
-        (train.class_names, test.class_names, f"in {train.root} but not in {test.root}"),
-        (test.class_names, train.class_names, f"in {test.root} but not in {train.root}"),
-    ):
-        only = [name for name in ours if name not in set(theirs)]
-        if only:
-            shown = ", ".join(only[:5]) + (", ..." if len(only) > 5 else "")
-            raise DataError(
-                f"training and validation images must have the same class folders. {len(only)} of {len(ours)} are "
-                f"{which}: {shown}"
-            )
+    differing = sorted(set(train.class_names) ^ set(test.class_names))
+    if differing:
+        shown = ", ".join(differing[:5]) + (", ..." if len(differing) > 5 else "")
+        raise DataError(
+            f"training and validation images must have the same class folders. {len(differing)} are in only one of "
+            f"{train.root} and {test.root}: {shown}"
+        )
 
 
 def holds_images(folder: Path) -> bool:

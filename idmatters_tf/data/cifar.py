@@ -12,6 +12,7 @@ Finding and checking files requires neither TensorFlow nor the network.
 import dataclasses
 import tarfile
 import zlib
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,8 +29,6 @@ class _Variant:
     name: str
     folder: str
     archive: str
-    python_archive: str
-    python_folder: str
     train_files: tuple[str, ...]
     train_records: int
     test_file: str
@@ -58,8 +57,6 @@ VARIANTS = {
         name="cifar10",
         folder="cifar-10-batches-bin",
         archive="cifar-10-binary.tar.gz",
-        python_archive="cifar-10-python.tar.gz",
-        python_folder="cifar-10-batches-py",
         train_files=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
         train_records=10_000,
         test_file="test_batch.bin",
@@ -72,8 +69,6 @@ VARIANTS = {
         name="cifar100",
         folder="cifar-100-binary",
         archive="cifar-100-binary.tar.gz",
-        python_archive="cifar-100-python.tar.gz",
-        python_folder="cifar-100-python",
         train_files=("train.bin",),
         train_records=50_000,
         test_file="test.bin",
@@ -98,7 +93,7 @@ def locate(name: str, data_dir: Path | None = None) -> Location | None:
     variant = VARIANTS[name]
     root = _sources.data_root(data_dir)
     if root.is_file():
-        return None if root.name == variant.python_archive else Location("archive", root)
+        return Location("archive", root)
     for folder in _sources.folders(root):
         for candidate in (folder, folder / variant.folder):
             if (candidate / variant.test_file).is_file() and candidate.name == variant.folder:
@@ -124,19 +119,19 @@ def load(name: str, data_dir: Path | None = None, download: bool = False) -> Ima
         An `ImageData` with 50,000 training and 10,000 test images of shape (32, 32, 3).
 
     Raises:
-        DataError: no files were found or downloaded, the folder contains the other data set, or files have the wrong
-            length or invalid labels.
+        DataError: no files were found or downloaded, or files have the wrong length or invalid labels.
     """
     if name not in VARIANTS:
         raise DataError(f"Argument `name` must be one of {', '.join(map(repr, VARIANTS))}. Received: name={name!r}")
     location = locate(name, data_dir)
     if location is None:
-        root = _sources.data_root(data_dir)
-        other = None if root.is_file() else locate(_other(name), root)
-        # A folder that contains the other data set may receive this one. The other data set's own folder may not.
-        is_other = other is not None and (other.path in root.parents or other == Location("folder", root))
-        if is_other or not download:
-            raise _not_found(name, data_dir, other)
+        if not download:
+            variant = VARIANTS[name]
+            hint = (
+                f" The Python version, with pickles, is not supported: download {variant.archive}. "
+                f"`idmatters_tf.data.shapes` (dataset shapes) needs no files."
+            )
+            raise _sources.not_found(name, data_dir, f"{variant.folder}/, {variant.archive}", hint)
         return _sources.load_tfds(name, _sources.data_root(data_dir), download=True)
     if location.kind == "tfds":
         return _sources.load_tfds(name, location.path, download=False)
@@ -173,25 +168,12 @@ def _read_folder(folder, variant, expected):
 
 
 def _read_archive(archive, variant, expected):
-    other = VARIANTS[_other(variant.name)]
-    wanted = {f"{variant.folder}/{file}": records * variant.record_bytes for file, records in expected.items()}
-    found = {}
+    wanted = [f"{variant.folder}/{file}" for file in expected]
     try:
-        # Nothing is unpacked to disk, so paths in the archive do no harm. Sizes are checked before contents are read:
-        # terabytes of zeros compress to a small file.
+        # Nothing is unpacked to disk, so paths in the archive do no harm.
         with tarfile.open(archive) as members:
-            for member in members:
-                if member.name.startswith(f"{other.folder}/"):
-                    raise DataError(_holds_other(variant, archive), arguments=("dataset", "data_dir"))
-                if member.size > max(wanted.values()):
-                    raise tarfile.ReadError(f"{member.name} in it has {member.size:,} bytes")
-                if member.name in wanted:
-                    if not member.isreg() or member.size != wanted[member.name]:
-                        raise tarfile.ReadError(
-                            f"{member.name} in it must be a file of {wanted[member.name]:,} bytes, has {member.size:,}"
-                        )
-                    stream = members.extractfile(member)
-                    found[member.name] = b"" if stream is None else stream.read()
+            chosen = (member for member in members if member.name in wanted and member.isreg())
+            found = {member.name: cast(Any, members.extractfile(member)).read() for member in chosen}
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(":")
         raise DataError(f"{archive} cannot be read as {variant.archive}: {reason}. Download it again.") from error
@@ -219,29 +201,3 @@ def _decode(data, variant, records, path):
         )
     channels_first = table[:, variant.label_bytes :].reshape(records, 3, 32, 32)
     return np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)), labels
-
-
-def _other(name):
-    """Return the name of the other data set."""
-    return "cifar100" if name == "cifar10" else "cifar10"
-
-
-def _holds_other(variant, path):
-    other = _other(variant.name)
-    wanted = variant.name
-    return f"{path} contains {other}, not {wanted}. Load {other}, or pass the folder of {wanted} as `data_dir`."
-
-
-def _not_found(name, data_dir, other):
-    variant = VARIANTS[name]
-    root = _sources.data_root(data_dir)
-    hint = " `idmatters_tf.data.shapes` (dataset shapes) needs no files."
-    for pickles in (variant.python_archive, variant.python_folder):
-        if root.name == pickles or any((folder / pickles).exists() for folder in _sources.folders(root)):
-            hint += f" {pickles} contains pickles, which are never loaded. Download {variant.archive}."
-            break
-    else:
-        if other is not None:
-            return DataError(_holds_other(variant, other.path), arguments=("dataset", "data_dir"))
-    looked_for = f"{variant.folder}/, {variant.archive}"
-    return _sources.not_found(name, data_dir, looked_for, hint)

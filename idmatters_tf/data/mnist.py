@@ -10,6 +10,7 @@ Finding files requires neither TensorFlow nor the network.
 """
 
 import gzip
+import math
 import zlib
 
 import numpy as np
@@ -103,18 +104,14 @@ def _read(path, entry_shape):
         data = gzip.decompress(content) if path.suffix == ".gz" else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} cannot be decompressed: {error}. Download it again.") from error
-    dimensions = 1 + len(entry_shape)
-    header = 4 + 4 * dimensions
-    if len(data) < header or data[:4] != bytes([0, 0, _UNSIGNED_BYTES, dimensions]):
+    # Zeros, the type, the number of dimensions, the number of entries and their shape.
+    header = bytes([0, 0, _UNSIGNED_BYTES, 1 + len(entry_shape)]), np.array(entry_shape, ">u4").tobytes()
+    start = 8 + len(header[1])
+    count = int.from_bytes(data[4:8], "big")
+    length = start + count * math.prod(entry_shape)
+    if (data[:4], data[8:start]) != header or len(data) != length:
         raise DataError(
-            f"{path} must be an idx file of unsigned bytes with {dimensions} dimensions. Received: a file that begins "
-            f"with the bytes {data[:4].hex(' ') or 'of nothing'}. Download it again."
+            f"{path} must be an idx file of unsigned bytes with entries of shape {entry_shape}, {length:,} bytes in "
+            f"all by its own header. Received: {len(data):,} bytes. Download it again."
         )
-    shape = tuple(int(size) for size in np.frombuffer(data, ">u4", dimensions, offset=4))
-    length = header + int(np.prod(shape, dtype=np.int64))
-    if shape[1:] != entry_shape or len(data) != length:
-        raise DataError(
-            f"{path} must hold entries of shape {entry_shape}, {length:,} bytes in all by its own header. Received: "
-            f"entries of shape {shape[1:]}, {len(data):,} bytes. Download it again."
-        )
-    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+    return np.frombuffer(data, np.uint8, offset=start).reshape(count, *entry_shape)

@@ -10,7 +10,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.data.images import DataError, ImageData
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf.data.images import ImageData
 
 SIZE = 32
 SUPERSAMPLING = 2
@@ -28,9 +29,7 @@ def load(train: int = 10_000, test: int = 2_000, seed: int = 0) -> ImageData:
     Returns:
         An `ImageData`. The numbers of images of the classes differ by at most one.
     """
-    for argument, value in (("train", train), ("test", test)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise DataError(f"Argument `{argument}` must be a positive number of images. Received: {argument}={value}")
+    train, test = positive_integer("train", train), positive_integer("test", test)
     streams = np.random.SeedSequence(seed).spawn(2)
     train_images, train_labels = draw(train, np.random.default_rng(streams[0]))
     test_images, test_labels = draw(test, np.random.default_rng(streams[1]))

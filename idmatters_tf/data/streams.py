@@ -1,8 +1,7 @@
 """Batches of images that are read and decoded during training.
 
 Like in `idmatters_tf.data.batches`, order and random choices are functions of (seed, position): a resumed run starts
-with the next image, and a replica reads its share only. Batches contain decoded images, which `preprocess_on_device`
-resizes, flips and standardizes on the devices.
+with the next image, and a replica reads its share only.
 """
 
 import os
@@ -17,6 +16,7 @@ from idmatters_tf._environment import cores
 from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
+from idmatters_tf.data.augment import standardize
 from idmatters_tf.data.batches import replica_batch, shuffle_positions, without_autotuning
 from idmatters_tf.data.imagenet import StreamedImageData
 from idmatters_tf.data.images import ImageData
@@ -28,8 +28,7 @@ _AUGMENTATION, _FLIPS = 3, 2
 class StreamTrainBatches:
     """Training batches of images in files.
 
-    The interface is that of `idmatters_tf.data.batches.TrainBatches`, except that `dataset` returns images for
-    `preprocess_on_device`.
+    The interface is that of `idmatters_tf.data.batches.TrainBatches`.
 
     Args:
         images: `ImageFiles` or `Records`.
@@ -70,8 +69,7 @@ class StreamTrainBatches:
         """Return the preprocessed examples from `start` to `stop` of the global batch of a step."""
         stop = self.batch_size if stop is None else stop
         data = tf.data.Dataset.from_tensors(tf.cast(step, tf.int64))
-        images, labels = self._batches(data, lambda step: (step, start), stop - start).get_single_element()
-        return _decoding.preprocess_on_device(images, self.size), labels
+        return self._batches(data, lambda step: (step, start), stop - start).get_single_element()
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
         """Return the batches of `steps` steps, with one element for each replica in turn."""
@@ -98,11 +96,14 @@ class StreamTrainBatches:
             return (*self._source.look_up(self.indices(positions)), keys, flips[start : start + size] > 0)
 
         def decode(contents, labels, keys, flips):
-            def image(number):
-                window = _decoding.train_window(self.augmentation, keys[number], self.smallest_area)
-                return _decoding.decode(contents(number), window)
+            def window(number):
+                if self.augmentation != "standard":
+                    return None
+                return lambda shape: _decoding.random_window(shape, keys[number], self.smallest_area)
 
-            return (*_decoding.pack(size, image), flips), labels
+            images = _decoding.decode_batch(size, contents, self.size, window)
+            flipped = tf.where(flips[:, tf.newaxis, tf.newaxis, tf.newaxis], images[:, :, ::-1], images)
+            return standardize(flipped), labels
 
         return self._source.map_contents(numbers.map(choose, num_parallel_calls=2), size, decode)
 
@@ -110,8 +111,8 @@ class StreamTrainBatches:
 class StreamEvaluationBatches:
     """Batches that contain every image in files once, without augmentation.
 
-    The interface is that of `idmatters_tf.data.batches.EvaluationBatches`, except that `dataset` returns images for
-    `preprocess_on_device`. The arguments are those of `StreamTrainBatches`.
+    The interface is that of `idmatters_tf.data.batches.EvaluationBatches`. The arguments are those of
+    `StreamTrainBatches`.
     """
 
     def __init__(self, images: ImageFiles | Records, batch_size: int, augmentation: str = "paper", size: int = 224):
@@ -123,8 +124,17 @@ class StreamEvaluationBatches:
         """Number of global batches that contain all images."""
         return -(-self.count // self.batch_size)
 
-    def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> tf.data.Dataset:
-        """Return (images, labels, weights), with one element for each replica in turn."""
+    def dataset(
+        self, share: Share = ALONE, first: Int = 0, steps: int | None = None, standardized: bool = True
+    ) -> tf.data.Dataset:
+        """Return (images, labels, weights), with one element for each replica in turn.
+
+        Args:
+            share: replicas that the data set feeds.
+            first: first global batch.
+            steps: number of global batches (default: all).
+            standardized: False for images in 0..255.
+        """
         size = replica_batch(self.batch_size, share)
         steps = self.steps if steps is None else steps
 
@@ -136,8 +146,8 @@ class StreamEvaluationBatches:
 
         def decode(contents, labels, weights):
             window = _decoding.evaluation_window(self.augmentation)
-            packed = _decoding.pack(size, lambda number: _decoding.decode(contents(number), window))
-            return (*packed, tf.zeros([size], tf.bool)), labels, weights
+            images = _decoding.decode_batch(size, contents, self.size, lambda _: window)
+            return standardize(images) if standardized else images, labels, weights
 
         chosen = tf.data.Dataset.range(steps * share.count).map(choose, num_parallel_calls=2)
         return without_autotuning(self._source.map_contents(chosen, size, decode).prefetch(2))
@@ -146,14 +156,14 @@ class StreamEvaluationBatches:
 def decode_all(data: StreamedImageData) -> ImageData:
     """Decode all images of a data set, resized as with augmentation "none"."""
     parts = {}
-    for split, images in (("train", data.train), ("test", data.test)):
-        pixels = np.empty((len(images), data.size, data.size, 3), np.uint8)
-        labels = np.empty(len(images), np.int32)
-        batches = StreamEvaluationBatches(images, min(64, len(images)), "none", data.size)
-        for number, (packed, batch_labels, weights) in enumerate(batches.dataset()):
+    for split, files in (("train", data.train), ("test", data.test)):
+        pixels = np.empty((len(files), data.size, data.size, 3), np.uint8)
+        labels = np.empty(len(files), np.int32)
+        batches = StreamEvaluationBatches(files, min(64, len(files)), "none", data.size)
+        for number, (images, batch_labels, weights) in enumerate(batches.dataset(standardized=False)):
             count = int(np.sum(weights))
             part = slice(number * batches.batch_size, number * batches.batch_size + count)
-            pixels[part] = np.round(_decoding.resize(packed[0], packed[1], packed[2], data.size)[:count])
+            pixels[part] = np.round(images[:count])
             labels[part] = batch_labels[:count]
         parts |= {f"{split}_images": pixels, f"{split}_labels": labels}
     return ImageData(data.name, **parts, class_names=data.class_names, origin=data.origin)

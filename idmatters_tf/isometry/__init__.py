@@ -23,14 +23,7 @@ from idmatters_tf.isometry.spectra import (
     spectral_norm,
 )
 
-# Kernels: distances from the identity and norms.
-from idmatters_tf.isometry.kernels import (
-    KernelDistance,
-    delta_orthogonal_kernel,
-    identity_kernel,
-    kernel_distance,
-    kernel_distances,
-)
+# Norms of kernels.
 from idmatters_tf.isometry.norms import KernelNorms, block_norms, branch_bounds, kernel_norms
 
 # Measurements during training.
@@ -44,19 +37,14 @@ __all__ = [
     "Isometry",
     "IsometryMonitor",
     "JacobianOperator",
-    "KernelDistance",
     "KernelNorms",
     "block_distances",
     "block_norms",
     "branch_bounds",
-    "delta_orthogonal_kernel",
     "draw_distances",
     "extreme_singular_values",
     "find_blocks",
-    "identity_kernel",
     "jacobian",
-    "kernel_distance",
-    "kernel_distances",
     "kernel_norms",
     "measure",
     "singular_value_density",

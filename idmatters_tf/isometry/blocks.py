@@ -191,15 +191,10 @@ def _find_call(name: str, calls: Sequence[Call]) -> Call:
         return dataclasses.replace(found[0], outputs=found[1].outputs)
     if len(found) == 1:
         return found[0]
-    if len({call.name for call in found}) > 1:
-        raise ValueError(
-            f"Several layers are called {name!r}: {', '.join(dict.fromkeys(call.name for call in found))}. Pass one "
-            f"of these full names."
-        )
     if found:
         raise ValueError(
-            f"The layer {name!r} is called {len(found)} times, so its name is ambiguous. Name blocks by layers that "
-            f"are called once."
+            f"Argument `blocks` must name layers uniquely that are called once. Received: {name!r}, which names the "
+            f"calls {', '.join(call.name for call in found)}."
         )
     raise ValueError(
         f"Argument `blocks` names {name!r}, which is not a layer of the model (layers inside other layers, and of "

@@ -267,17 +267,12 @@ class _Difference(scipy.sparse.linalg.LinearOperator):
         vector = np.asarray(vector, self.dtype)
         return self._first.matvec(vector) - self._second.matvec(vector)
 
-    def _rmatvec(self, vector: ArrayLike) -> NDArray[Any]:
-        vector = np.asarray(vector, self.dtype)
-        return self._first.rmatvec(vector) - self._second.rmatvec(vector)
-
     def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:
         matrix = np.asarray(matrix, self.dtype)
         return self._first.matmat(matrix) - self._second.matmat(matrix)
 
-    def _rmatmat(self, matrix: ArrayLike) -> NDArray[Any]:
-        matrix = np.asarray(matrix, self.dtype)
-        return self._first.rmatmat(matrix) - self._second.rmatmat(matrix)
+    def _adjoint(self) -> "_Difference":
+        return _Difference(self._first.H, self._second.H)
 
 
 def _identity(block: Block, jacobian: JacobianOperator) -> Any:

@@ -53,9 +53,8 @@ class GramOperator(scipy.sparse.linalg.LinearOperator):
         def __new__(cls, *args: Any, **options: Any) -> Self: ...
 
     def __init__(self, operator: Any):
-        self._operator = operator
         rows, columns = operator.shape
-        self._wide = rows < columns
+        self._tall = operator if rows >= columns else operator.H
         super().__init__(np.dtype(operator.dtype), (min(rows, columns),) * 2)  # pyright: ignore[reportCallIssue]
         probe = np.random.default_rng(0).normal(size=columns)
         norm = float(np.linalg.norm(np.asarray(operator.matvec(probe.astype(self.dtype)), np.float64)))
@@ -68,16 +67,12 @@ class GramOperator(scipy.sparse.linalg.LinearOperator):
         return self.scale * np.sqrt(np.maximum(eigenvalues, 0))
 
     def _matvec(self, vector: ArrayLike) -> NDArray[Any]:
-        flat, factor = np.ravel(vector), self._factor
-        if self._wide:
-            return factor * self._operator.matvec(factor * self._operator.rmatvec(flat))
-        return factor * self._operator.rmatvec(factor * self._operator.matvec(flat))
+        factor = self._factor
+        return factor * self._tall.rmatvec(factor * self._tall.matvec(np.ravel(vector)))
 
     def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:
         factor = self._factor
-        if self._wide:
-            return factor * self._operator.matmat(factor * self._operator.rmatmat(matrix))
-        return factor * self._operator.rmatmat(factor * self._operator.matmat(matrix))
+        return factor * self._tall.rmatmat(factor * self._tall.matmat(matrix))
 
     def _adjoint(self) -> "GramOperator":
         return self

@@ -1,6 +1,27 @@
-"""Regularizers for decay rates, and the dtype of sums under 16-bit policies."""
+"""Serialization of arguments, regularizers for decay rates, and the dtype of sums under 16-bit policies."""
+
+import inspect
+import types
+from typing import Any
 
 import keras
+
+
+def serialize_arguments(layer: keras.layers.Layer, kind: type[keras.layers.Layer]) -> dict[str, Any]:
+    """Return the arguments of a constructor for `get_config`.
+
+    Args:
+        layer: layer with an attribute for each argument, of the same name.
+        kind: class with the constructor, `type(layer)` or a base class of it.
+    """
+    names = [name for name in inspect.signature(kind).parameters if name != "kwargs"]
+    return {name: _serialize(getattr(layer, name)) for name in names}
+
+
+def _serialize(value: Any) -> Any:
+    if isinstance(value, types.FunctionType):
+        return keras.activations.serialize(value)
+    return keras.saving.serialize_keras_object(value)
 
 
 def decay_regularizer(weight_decay: float) -> keras.regularizers.Regularizer | None:

@@ -8,6 +8,7 @@ from keras import ops
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import reseed
+from idmatters_tf.layers._arguments import serialize_arguments
 from idmatters_tf.layers._image_shapes import channel_axis, channels, resolve_data_format, strided_shape
 from idmatters_tf.layers.convolutional import SHORTCUTS, PadShortcut2D
 
@@ -144,18 +145,7 @@ class BasicBlock2D(keras.layers.Layer):
         return strided_shape(input_shape, self)
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            "filters": self.filters,
-            "strides": self.strides,
-            "preactivation": self.preactivation,
-            "shortcut": self.shortcut,
-            "norm": self.norm,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "norm_regularizer": keras.regularizers.serialize(self.norm_regularizer),
-            "data_format": self.data_format,
-        }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **serialize_arguments(self, BasicBlock2D)}
 
 
 def batch_normalization(

@@ -8,7 +8,7 @@ from keras import ops
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseed
-from idmatters_tf.layers._arguments import wide_dtype
+from idmatters_tf.layers._arguments import serialize_arguments, wide_dtype
 from idmatters_tf.layers._image_shapes import (
     channel_axis,
     channels,
@@ -86,13 +86,7 @@ class PadShortcut2D(keras.layers.Layer):
         return keras.KerasTensor(strided_shape(inputs.shape, self), dtype=wide_dtype(self))
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            "filters": self.filters,
-            "strides": self.strides,
-            "pooling": self.pooling,
-            "data_format": self.data_format,
-        }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **serialize_arguments(self, PadShortcut2D)}
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -270,21 +264,4 @@ class ResidualConv2D(keras.layers.Layer):
         return keras.KerasTensor(strided_shape(inputs.shape, self), dtype=wide_dtype(self))
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "shortcut": self.shortcut,
-            "norm": self.norm,
-            "norm_first": self.norm_first,
-            "norm_momentum": self.norm_momentum,
-            "branch_scale": self.branch_scale,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "last_kernel_initializer": keras.initializers.serialize(self.last_kernel_initializer),
-            "projection_initializer": keras.initializers.serialize(self.projection_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "data_format": self.data_format,
-        }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **serialize_arguments(self, ResidualConv2D)}

@@ -14,7 +14,7 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import ScaledGlorot, reseed
-from idmatters_tf.layers._arguments import wide_dtype
+from idmatters_tf.layers._arguments import serialize_arguments, wide_dtype
 
 
 class VectorLayer(keras.layers.Layer):
@@ -78,11 +78,7 @@ class LinearResidual(VectorLayer):
         return self.wide(inputs) + self.wide(branch)
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **serialize_arguments(self, LinearResidual)}
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -152,16 +148,7 @@ class ResidualDense(VectorLayer):
         return self.wide(inputs) + branch if self.skip else branch
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            "units": self.units,
-            "activation": keras.activations.serialize(self.activation),
-            "skip": self.skip,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "last_kernel_initializer": keras.initializers.serialize(self.last_kernel_initializer),
-        }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **serialize_arguments(self, ResidualDense)}
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -226,16 +213,7 @@ class ShortcutUnit(VectorLayer):
         return self.wide(inputs) + branch if self.shortcut else branch
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            "depth": self.depth,
-            "pre": keras.activations.serialize(self.pre),
-            "mid": keras.activations.serialize(self.mid),
-            "post": keras.activations.serialize(self.post),
-            "shortcut": self.shortcut,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **serialize_arguments(self, ShortcutUnit)}
 
 
 def last_dimension(input_shape: Shape, layer: keras.layers.Layer) -> int:

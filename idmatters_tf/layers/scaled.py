@@ -8,6 +8,7 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import reseed
+from idmatters_tf.layers._arguments import serialize_arguments
 from idmatters_tf.layers._image_shapes import check_widening, pad_channels, resolve_data_format, strided_shape
 
 
@@ -160,16 +161,4 @@ class ScaledResidualConv2D(keras.layers.Layer):
         return strided_shape(input_shape, self)
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "last_kernel_size": self.last_kernel_size,
-            "strides": self.strides,
-            "activation": keras.activations.serialize(self.activation),
-            "branch_gain": self.branch_gain,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "seed": self.seed,
-            "data_format": self.data_format,
-        }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **serialize_arguments(self, ScaledResidualConv2D)}

@@ -9,6 +9,7 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import reseed
+from idmatters_tf.layers._arguments import serialize_arguments
 from idmatters_tf.layers.dense import ResidualDense, VectorLayer, last_dimension
 
 
@@ -100,14 +101,7 @@ class ResidualDenseStack(VectorLayer):
         return block
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            "blocks": self.blocks,
-            "units": self.units,
-            "lookahead": self.lookahead,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **serialize_arguments(self, ResidualDenseStack)}
 
 
 def _chain(h: Tensor, weights: Sequence[Tensor]) -> Tensor:

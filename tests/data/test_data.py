@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from idmatters_tf.data import _sources, cifar, shapes
+from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
 
 rng = np.random.default_rng(5)
@@ -88,26 +88,11 @@ def test_archive_is_read_in_place(tmp_path):
         cifar.load("cifar10", path)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "size", "message"),
-    [
-        ("data_batch_1.bin", tarfile.REGTYPE, 200_000_000, "has 200,000,000 bytes"),
-        ("readme.html", tarfile.REGTYPE, 200_000_000, "has 200,000,000 bytes"),
-        ("data_batch_1.bin", tarfile.REGTYPE, 7, "must be a file of 30,730 bytes, has 7"),
-        ("data_batch_1.bin", tarfile.DIRTYPE, 0, "must be a file of"),
-        ("data_batch_1.bin", tarfile.FIFOTYPE, 0, "must be a file of"),
-        ("data_batch_1.bin", tarfile.SYMTYPE, 0, "must be a file of"),
-        ("data_batch_1.bin", tarfile.LNKTYPE, 0, "must be a file of"),
-        ("other.bin", tarfile.REGTYPE, 0, "no cifar-10-batches-bin/data_batch_1.bin in it"),
-    ],
-)
-def test_odd_members_of_an_archive_are_refused_before_they_are_read(tmp_path, name, kind, size, message):
-    member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-    # A link leads to itself. The archive ends after the header, so that reading the content would be another error.
-    member.type, member.size, member.linkname = kind, size, member.name
+def test_an_archive_without_the_files_is_refused(tmp_path):
     with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as archive:
-        archive.addfile(member)
-    with pytest.raises(DataError, match=rf"cannot be read as cifar-10-binary.tar.gz: .*{message}"):
+        archive.addfile(tarfile.TarInfo("cifar-100-binary/train.bin"))
+    message = r"cannot be read as cifar-10-binary.tar.gz: no cifar-10-batches-bin/data_batch_1.bin in it"
+    with pytest.raises(DataError, match=message):
         cifar.load("cifar10", tmp_path)
 
 
@@ -145,15 +130,8 @@ def test_wrong_lengths_and_labels_are_refused(tmp_path):
 def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"not found in .*Pass the folder that holds one of these as `data_dir`"):
         cifar.load("cifar10", tmp_path)
-    (tmp_path / "cifar-10-python.tar.gz").touch()
-    (tmp_path / "cifar-100-python").mkdir()
-    for name, folder, pickles in (
-        ("cifar10", tmp_path, "cifar-10-python.tar.gz"),
-        ("cifar10", tmp_path / "cifar-10-python.tar.gz", "cifar-10-python.tar.gz"),
-        ("cifar100", tmp_path / "cifar-100-python", "cifar-100-python"),
-    ):
-        with pytest.raises(DataError, match=f"{pickles} contains pickles, which are never loaded"):
-            cifar.load(name, folder)
+    with pytest.raises(DataError, match=r"pickles, is not supported: download cifar-100-binary.tar.gz"):
+        cifar.load("cifar100", tmp_path)
     with pytest.raises(DataError, match=f"not found in {tmp_path}/nowhere, which does not exist"):
         cifar.load("cifar10", tmp_path / "nowhere")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "elsewhere"))
@@ -161,31 +139,6 @@ def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
         cifar.load("cifar100")
     with pytest.raises(DataError, match="`name` must be one of 'cifar10', 'cifar100'"):
         cifar.load("cifar1000")
-
-
-@pytest.mark.parametrize(("name", "other"), [("cifar10", "cifar100"), ("cifar100", "cifar10")])
-def test_the_data_of_the_other_data_set_are_recognized(name, other, tmp_path, monkeypatch):
-    (tmp_path / "binary").mkdir()
-    folder, _ = write_files(tmp_path / "binary", other)
-    prepared = tmp_path / "tfds" / other / "3.0.2"
-    prepared.mkdir(parents=True)
-    (prepared / "dataset_info.json").touch()
-    archive = tmp_path / "archive" / OFFICIAL[name].archive
-    archive.parent.mkdir()
-    with tarfile.open(archive, "w:gz") as members:
-        members.add(folder, folder.name)
-    message = f"contains {other}, not {name}. Load {other}, or pass the folder of {name} as `data_dir`"
-    # The data set itself, whose folder is not a place to download the other one to.
-    monkeypatch.setattr(_sources, "load_tfds", lambda name, folder, download: (name, folder, download))
-    for place in (folder, prepared, prepared.parent, archive, archive.parent):
-        with pytest.raises(DataError, match=message) as caught:
-            cifar.load(name, place, download=True)
-        assert caught.value.arguments == ("dataset", "data_dir")
-    # A folder with several data sets.
-    for place in (tmp_path / "binary", tmp_path / "tfds"):
-        with pytest.raises(DataError, match=message):
-            cifar.load(name, place)
-        assert cifar.load(name, place, download=True) == (name, place, True)
 
 
 def test_tensorflow_datasets(tmp_path):
@@ -232,7 +185,7 @@ def test_shapes_follow_from_the_seed():
     assert not np.array_equal(data.train_images[:20], data.test_images)
     assert data.classes == len(set(data.class_names)) == 10
     for count in (0, -1, 1.5e16, "10"):
-        with pytest.raises(DataError, match="Argument `train` must be a positive number of images"):
+        with pytest.raises(ValueError, match="Argument `train` must be a positive integer"):
             shapes.load(count)
 
 

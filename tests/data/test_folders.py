@@ -117,13 +117,9 @@ def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
     (tree / "val" / "extra").mkdir()
     with pytest.raises(DataError, match=r"class folder .*/val/extra contains no images .*Add images or remove the"):
         imagenet.load(tree)
-    (tree / "val" / "extra" / "photo.TIF").touch()
-    with pytest.raises(DataError, match=r"TIFF is not supported: convert photo.TIF to PNG"):
-        imagenet.load(tree)
-    (tree / "val" / "extra" / "photo.TIF").unlink()
     (tree / "val" / "extra").rename(tree / "val" / "n00" / "inner")
     os.rename(tree / "val" / "n02", tree / "val" / "n99")
-    with pytest.raises(DataError, match=r"the same class folders. 1 of 3 are in .*train but not in .*val: n02"):
+    with pytest.raises(DataError, match=r"the same class folders. 2 are in only one of .*train and .*val: n02, n99"):
         imagenet.load(tree)
     with pytest.raises(DataError, match="contains no class folders"):
         _folders.list_classes(tree / "val" / "n00" / "inner")

@@ -50,9 +50,9 @@ def test_damaged_files_are_refused(tmp_path, arrays):
     path = tmp_path / mnist.FILES["train_images"]
     whole = path.read_bytes()
     for content, message in (
-        (whole[:-1], r"must hold entries of shape \(28, 28\), 9,424 bytes.*Received.*9,423 bytes"),
-        (idx(np.zeros((4, 32, 32), np.uint8)), r"entries of shape \(32, 32\)"),
-        (b"<html>", r"unsigned bytes with 3 dimensions. Received: .*3c 68 74 6d"),
+        (whole[:-1], r"entries of shape \(28, 28\), 9,424 bytes.*Received: 9,423 bytes"),
+        (idx(np.zeros((4, 32, 32), np.uint8)), r"entries of shape \(28, 28\)"),
+        (b"<html>", r"idx file of unsigned bytes"),
     ):
         path.write_bytes(content)
         with pytest.raises(DataError, match=message):

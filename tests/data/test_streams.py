@@ -48,10 +48,6 @@ def contents(files, place):
     return (files.root / files.names[place]).read_bytes()
 
 
-def preprocessed(images):
-    return _decoding.preprocess_on_device(images, SIZE)
-
-
 def in_memory(files, place, size=SIZE):
     """Return the image with the preprocessing of the paper, without the flip."""
     return tf.image.resize(tf.io.decode_jpeg(contents(files, place)), [size, size]).numpy()
@@ -65,8 +61,6 @@ def in_memory(files, place, size=SIZE):
         ("JPEG", "CMYK"),
         ("PNG", "RGB"),
         ("BMP", "RGB"),
-        ("BMP", "L"),
-        ("BMP", "P"),
         ("WEBP", "RGB"),
         ("WEBP", "RGBA"),
         ("GIF", "P"),
@@ -101,9 +95,8 @@ def test_animated_webp_images_are_rejected(mode):
 @pytest.mark.parametrize("augmentation", ["paper", "standard"])
 def test_users_load_images_as_evaluations_do(files, augmentation):
     batches = StreamEvaluationBatches(files, 5, augmentation, SIZE)
-    pixels, _, _ = next(iter(batches.dataset()))
-    evaluated = _decoding.resize(*pixels, SIZE).numpy()
-    for place, expected in enumerate(evaluated):
+    evaluated, _, _ = next(iter(batches.dataset(standardized=False)))
+    for place, expected in enumerate(evaluated.numpy()):
         loaded = imagenet.load_image(files.describe(place), SIZE, augmentation)
         assert loaded.dtype == np.uint8
         assert np.abs(loaded - expected).max() <= 0.5 + 1e-4
@@ -137,24 +130,6 @@ def test_random_windows_cover_the_range_of_areas():
     assert (large[:, 2] * large[:, 3] / 200_000).min() > 0.59
 
 
-@pytest.mark.parametrize("resize", [_decoding.resize_one_by_one, _decoding.resize_at_once])
-def test_packed_images_are_resized_as_each_alone(resize):
-    """Include a batch size that is unknown while tracing, as with parameter servers."""
-    kinds = (([None], tf.uint8), ([None, 2], tf.int32), ([None], tf.bool))
-    signature = [tf.TensorSpec(*kind) for kind in kinds]
-    traced = tf.function(lambda *parts: resize(*parts, 21), input_signature=signature)
-    for side, compute in ((1, lambda *parts: resize(*parts, 1)), (40, lambda *parts: resize(*parts, 40)), (21, traced)):
-        sizes, flips = rng.integers(1, 60, (5, 2)), rng.random(5) < 0.5
-        sizes[0] = 1
-        images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
-        flat = tf.constant(np.concatenate([image.ravel() for image in images]))
-        got = compute(flat, tf.constant(sizes, tf.int32), tf.constant(flips)).numpy()
-        for ours, image, flip in zip(got, images, flips, strict=True):
-            alone = tf.image.resize(image, [side, side]).numpy()
-            # Where pixels are noise, a place that is rounded in its last digit is felt.
-            np.testing.assert_allclose(ours, alone[:, ::-1] if flip else alone, atol=0.02)
-
-
 def test_training_batches_hold_the_images_of_the_order_flipped_half_of_the_time(files):
     ours = StreamTrainBatches(files, 6, seed=3, size=SIZE)
     flips = []
@@ -172,14 +147,14 @@ def test_training_batches_hold_the_images_of_the_order_flipped_half_of_the_time(
 
 def test_any_step_share_and_stride_give_the_same_examples(files):
     ours = StreamTrainBatches(files, 8, 1, "standard", SIZE)
-    stream = [preprocessed(images).numpy() for images, _ in ours.dataset(2, 4)]
+    stream = [images.numpy() for images, _ in ours.dataset(2, 4)]
     whole = dict(zip(range(2, 6), stream, strict=True))
     np.testing.assert_array_equal(StreamTrainBatches(files, 8, 1, "standard", SIZE).batch(4)[0], whole[4])
     shares = [iter(ours.dataset(2, 2, Share(4, first, 2))) for first in (0, 2)]
     for step in (2, 3):
-        parts = [preprocessed(next(share)[0]).numpy() for share in shares for _ in range(2)]
+        parts = [next(share)[0].numpy() for share in shares for _ in range(2)]
         np.testing.assert_allclose(np.concatenate(parts), whole[step], atol=2e-6)
-    turns = [preprocessed(images).numpy() for images, _ in ours.dataset(tf.constant(2, tf.int64), 2, stride=3)]
+    turns = [images.numpy() for images, _ in ours.dataset(tf.constant(2, tf.int64), 2, stride=3)]
     np.testing.assert_array_equal(turns, [whole[2], whole[5]])
 
 
@@ -226,13 +201,10 @@ def test_evaluation_counts_every_image_once(files):
     seen = []
     for first in range(2):
         for images, labels, weights in ours.dataset(Share(2, first, 1)):
-            assert not np.any(images[-1])
-            images = preprocessed(images)
             seen += [(int(x), y.tobytes()) for x, y, w in zip(labels, images.numpy(), weights, strict=True) if w]
     assert len(seen) == len(set(seen)) == 15
     assert sorted(label for label, _ in seen) == files.labels
-    ((images, labels, weights),) = ours.dataset(first=1, steps=1)
-    images = _decoding.resize(*images, SIZE)
+    ((images, labels, weights),) = ours.dataset(first=1, steps=1, standardized=False)
     assert sum(weights) == 7
     for image, label, place in zip(images[:7], labels, range(8, 15), strict=False):
         assert label == files.labels[place]

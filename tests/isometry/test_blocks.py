@@ -75,7 +75,7 @@ def test_blocks_are_named():
     ("blocks", "message"),
     [
         (["missing"], "names 'missing', which is not a layer of the model.*Its layers: .*branch, .*sum"),
-        (["shared"], "'shared' is called 2 times"),
+        (["shared"], "Received: 'shared', which names the calls shared, shared"),
         (["sum"], "layers with one input and one output. Received: 'sum' with 2 and 1"),
         ([("sum", "branch")], "not a function of its input alone: its output is not computed from its input"),
         ([("head", "head")], "its output is not computed from its input"),
@@ -128,7 +128,7 @@ def test_nested_models_that_are_not_searched():
     other = body()
     other.name = "body2"
     model = keras.Sequential([keras.Input((4, 4, 2)), body(), other])
-    with pytest.raises(ValueError, match="Several layers are called 'conv': body/conv, body2/conv"):
+    with pytest.raises(ValueError, match="Received: 'conv', which names the calls body/conv, body2/conv"):
         find_blocks(model, ["conv"])
 
 

@@ -1,4 +1,4 @@
-"""Tests of convolutions as linear maps against Keras and dense matrices, and of isometric kernels."""
+"""Tests of convolutions as linear maps against Keras and dense matrices."""
 
 import keras
 import numpy as np
@@ -8,15 +8,10 @@ from hypothesis import strategies as st
 
 from idmatters_tf.isometry import (
     ConvolutionOperator,
-    delta_orthogonal_kernel,
     extreme_singular_values,
-    identity_kernel,
-    kernel_distance,
-    kernel_distances,
     singular_value_density,
     singular_values,
 )
-from idmatters_tf.layers import ScaledConv2D
 
 SIDES = st.integers(1, 5)
 SIZES = st.tuples(st.integers(1, 6), st.integers(1, 6))
@@ -99,67 +94,3 @@ def test_large_convolution_from_products():
     np.testing.assert_allclose(extreme_singular_values(wide, 2).smallest, [1, 2])
     with pytest.raises(ValueError, match="`k` must be between 1 and 3"):
         extreme_singular_values(wide, 4)
-
-
-@given(st.integers(1, 4), st.integers(0, 3), st.sampled_from([1, 2, 3, 4]), st.sampled_from(["same", "periodic"]))
-def test_delta_orthogonal_kernels_are_isometries(inputs, more, side, padding):
-    kernel = delta_orthogonal_kernel((side, side, inputs, inputs + more), seed=inputs)
-    values = singular_values(ConvolutionOperator(kernel, (4, 5), padding=padding))
-    np.testing.assert_allclose(values, 1, atol=1e-12)
-    found = kernel_distance(kernel, (4, 5))
-    assert found.orthogonal == pytest.approx(0, abs=1e-12)
-    identity = identity_kernel(kernel.shape)
-    assert found.relative == pytest.approx(np.linalg.norm(kernel - identity) / np.linalg.norm(identity))
-    difference = ConvolutionOperator(kernel - identity, (4, 5), padding="periodic").to_dense()
-    assert found.spectral == pytest.approx(np.linalg.norm(difference, 2), abs=1e-10)
-
-
-@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4))
-def test_the_identity_kernel_is_the_identity(inputs, outputs, side):
-    kernel = identity_kernel((side, side, inputs, outputs))
-    image = np.random.default_rng(0).normal(size=(3, 4, inputs))
-    moved = (ConvolutionOperator(kernel, (3, 4)) @ image.ravel()).reshape(3, 4, outputs)
-    kept, first = min(inputs, outputs), abs(outputs - inputs) // 2
-    if outputs >= inputs:
-        np.testing.assert_array_equal(moved[..., first : first + kept], image)
-    else:
-        np.testing.assert_array_equal(moved, image[..., first : first + kept])
-    assert kernel.sum() == kept
-    assert kernel_distance(kernel).relative == 0
-
-
-def test_the_nearest_delta_orthogonal_kernel():
-    kernel = random_kernel(3, 3, 3, 4)
-    left, _, right = np.linalg.svd(kernel[1, 1], full_matrices=False)
-    nearest = np.zeros_like(kernel)
-    nearest[1, 1] = left @ right
-    assert kernel_distance(kernel).orthogonal == pytest.approx(np.linalg.norm(kernel - nearest) / np.sqrt(3))
-    for seed in range(20):
-        other = delta_orthogonal_kernel(kernel.shape, seed)
-        assert np.linalg.norm(kernel - other) > np.linalg.norm(kernel - nearest)
-    with pytest.raises(ValueError, match="at least as many outputs as inputs"):
-        delta_orthogonal_kernel((3, 3, 4, 3))
-
-
-def test_kernels_of_a_model():
-    inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, kernel_initializer="identity", name="same")])
-    inputs = keras.Input((5, 5, 2))
-    hidden = keras.layers.Conv2D(4, 3, kernel_initializer="zeros", name="zero")(inputs)
-    model = keras.Model(inputs, inner(keras.layers.GlobalAveragePooling2D()(keras.layers.DepthwiseConv2D(2)(hidden))))
-    found = kernel_distances(model)
-    assert [path.split("/")[-2] for path in found] == ["zero", "same"]
-    zero, same = found.values()
-    assert (zero.relative, zero.orthogonal, zero.spectral) == (1, 1, None)
-    assert (same.relative, same.spectral) == (0, 0)
-    # Two layers of the same path.
-    inputs = keras.Input((2,))
-    towers = [keras.Model(inputs, keras.layers.Dense(2, name="a")(inputs)) for _ in range(2)]
-    for factor, tower in enumerate(towers, 1):
-        tower.get_layer("a").kernel.assign(factor * np.eye(2))
-    found = kernel_distances(keras.Model(inputs, [tower(inputs) for tower in towers]))
-    assert {path: distance.relative for path, distance in found.items()} == {"a/kernel": 0, "a/kernel:2": 1}
-    scaled = keras.Sequential([keras.Input((5, 5, 2)), ScaledConv2D(2, 1, gain=3.0)])
-    scaled.layers[0].kernel.assign(np.eye(2)[None, None])
-    assert [each.relative for each in kernel_distances(scaled).values()] == [2]
-    with pytest.raises(ValueError, match="`shape` must be"):
-        identity_kernel((3, 3, 2))

@@ -1,8 +1,6 @@
 """Folders of labeled images and ImageNet, decoded during training or once."""
 
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from trainers.cli.arguments import UsageError
@@ -158,13 +156,6 @@ class StreamedSource(Source["StreamedImageData"]):
         examples = images.without(set(range(len(images))).difference(chosen))
         size = min(EXAMPLES_AT_ONCE, len(examples))
         return StreamEvaluationBatches(examples, size, self.options.augment, self.options.size)
-
-    @functools.cached_property
-    def preprocess_on_device(self) -> Callable:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Preprocessing of a batch on the devices."""
-        from idmatters_tf.data._decoding import preprocess_on_device
-
-        return functools.partial(preprocess_on_device, size=self.options.size)
 
     def explain(self, error: Exception, step: int) -> str:
         """Return an error message with the first broken image near a step, and "" for other errors."""

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from idmatters_tf.data.protocols import DataSet, EvaluationBatchSource, TrainBatchSource
@@ -92,11 +91,9 @@ class Source(abc.ABC, Generic[Data]):
 
     Attributes:
         preprocessing: layer fitted to the training images, for exports; None if each image is standardized on its own.
-        preprocess_on_device: preprocessing of a batch on the devices, see `trainers.training.learner.Learner`.
     """
 
     preprocessing: "keras.layers.Layer | None" = None
-    preprocess_on_device: Callable | None = None
 
     def __init__(self, data: Data, batch_size: int, seed: int):
         self.data, self.batch_size, self.seed = data, batch_size, seed

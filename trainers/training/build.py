@@ -73,7 +73,6 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
         get_optimizer_factory(recipe),
         get_schedule(recipe, find_drop_steps(recipe, task.source.training_images)),
         recipe,
-        task.source.preprocess_on_device,
     )
 
 
@@ -82,9 +81,8 @@ def fit_stem(task: Task, learner: Learner) -> None:
     layers = [layer for layer in learner.model.layers if isinstance(layer, PatchWhitening2D)]
     if not layers:
         return
-    prepare = learner.preprocess or (lambda images: images)
     batches = task.source.examples(WHITENING_IMAGES).dataset()
-    images = np.concatenate([prepare(images).numpy()[weights.numpy() > 0] for images, _, weights in batches])
+    images = np.concatenate([images.numpy()[weights.numpy() > 0] for images, _, weights in batches])
     for layer in layers:
         layer.adapt(images)
 

@@ -33,13 +33,14 @@ def curvature_callback(
     Raises:
         UsageError: the loss cannot be measured.
     """
-    batches = examples.dataset()
-    if learner.preprocess is not None:
-        prepare = learner.preprocess
-        batches = batches.map(lambda images, labels, weights: (prepare(images), labels, weights))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
     monitor = CurvatureMonitor(
-        batches, loss, log_dir=run.path / "events", measure_options=EFFORT, copy=copy, optimizer=learner.optimizer
+        examples.dataset(),
+        loss,
+        log_dir=run.path / "events",
+        measure_options=EFFORT,
+        copy=copy,
+        optimizer=learner.optimizer,
     )
     monitor.set_model(learner.model)
     try:

@@ -41,7 +41,6 @@ class Learner:
         schedule: learning rate as a function of the step.
         recipe: other settings of an update. The batch size is that of the global batch. Clipping bounds the gradient of
             all replicas. With label smoothing, the reported cross-entropy is that of the original labels.
-        preprocess: maps the elements of batches to images for the network, on the devices; None: no mapping.
     """
 
     def __init__(
@@ -51,9 +50,8 @@ class Learner:
         make_optimizer: Callable[[], keras.optimizers.Optimizer],
         schedule: Schedule,
         recipe: Recipe,
-        preprocess: Callable | None = None,
     ):
-        self.strategy, self.schedule, self.recipe, self.preprocess = strategy, schedule, recipe, preprocess
+        self.strategy, self.schedule, self.recipe = strategy, schedule, recipe
         with strategy.scope():
             self.model = build_model()
             self.optimizer = make_optimizer()
@@ -115,7 +113,6 @@ class Learner:
         """Return this replica's part of the gradient and of `[cross-entropy, weight penalty, error]`."""
         replica = tf.distribute.get_replica_context()
         recipe, batch_size = self.recipe, self.recipe.batch_size
-        images = self._prepared(images)
         if size is not None:
             images = resize(images, size)
         with tf.GradientTape() as tape:
@@ -183,7 +180,6 @@ class Learner:
 
         With `mirror`, the logits are averaged over each image and its mirror image.
         """
-        images = self._prepared(images)
         logits = self.model(images, training=False)
         if mirror:
             logits = (logits + self.model(images[:, :, ::-1], training=False)) / 2
@@ -214,9 +210,6 @@ class Learner:
         for variable in (*self.model.variables, *self.optimizer.variables):
             sha.update(np.ascontiguousarray(variable).data)
         return sha.hexdigest()[:16]
-
-    def _prepared(self, images):
-        return images if self.preprocess is None else self.preprocess(images)
 
 
 def _cross_entropy(labels, logits):
