@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import pytest
 from matplotlib.figure import Figure
 
 from trainers.experiments.experiment import Experiment, Verdict, by_columns
@@ -77,14 +76,6 @@ def test_results_are_written_unless_there_are_no_cases(tmp_path):
     nothing = run_experiment(EXPERIMENT, [], PNG, tmp_path / "empty")
     assert (nothing.rows, nothing.paths, nothing.verdicts) == ([], [], [])
     assert not (tmp_path / "empty").exists()
-
-
-@pytest.mark.parametrize(("format", "beginning"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_figures_in_other_formats(tmp_path, format, beginning):
-    single = dataclasses.replace(EXPERIMENT, figures={"first": draw})
-    path = run_experiment(single, ROWS, Settings(RunSettings("runs/x", format=format)), tmp_path).paths[1]
-    assert path.suffix == f".{format}"
-    assert path.read_bytes().startswith(beginning)
 
 
 def test_panels_stand_two_in_a_row_and_a_single_point_is_a_dot():
