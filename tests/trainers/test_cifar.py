@@ -94,9 +94,8 @@ def test_a_run_leaves_what_it_promises(whole):
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
-def test_tensorboard_shows_scalars_images_and_settings(whole):
+def test_tensorboard_shows_scalars_and_images(whole):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams import plugin_data_pb2
 
     loaded = {run: EventAccumulator(str(whole[0] / "events" / run)).Reload() for run in ("", "train", "test")}
     tags = {run: set(events.Tags()["tensors"]) for run, events in loaded.items()}
@@ -110,18 +109,6 @@ def test_tensorboard_shows_scalars_images_and_settings(whole):
     assert min(tag for of_run in tags.values() for tag in of_run if not tag.startswith("_")) == "loss"
     assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 60, 120]
     assert loaded[""].Tensors("norms/mean_frobenius")[0].step == 0
-    # The HParams tab has chosen columns and integers.
-    metadata = loaded[""].summary_metadata
-    content = {
-        tag: plugin_data_pb2.HParamsPluginData.FromString(metadata[f"_hparams_/{tag}"].plugin_data.content)
-        for tag in ("experiment", "session_start_info")
-    }
-    experiment, trial = content["experiment"].experiment, content["session_start_info"].session_start_info
-    assert {"dataset", "model", "learning_rate", "seed"} <= {info.name for info in experiment.hparam_infos}
-    assert len(experiment.hparam_infos) <= 10
-    assert [info.display_name for info in experiment.metric_infos] == ["best test error", "test error", "test loss"]
-    assert trial.hparams["momentum"].number_value == 0.9
-    assert trial.hparams["steps"].string_value == str(STEPS)
 
 
 def test_the_same_command_on_a_finished_run_does_nothing(whole, program):

@@ -56,18 +56,13 @@ DAMAGED = {
     "empty": "Received: shape",
     "binary": "can't decode byte",
     "folder": "cannot be read: Is a directory",
-    "empty.npy": "empty.npy: the file is empty",
     "tiny.npy": "must be between 1e-60 and 1e+60",
-    "large.npy": "must be between 1e-60 and 1e+60",
-    "nothing.npy": "Received: shape",
     "words.npy": "must hold real numbers",
-    "promises.npy": "greater than file size",
 }
 INVALID = [
     (["--dim", "0"], "argument --dim: expected a whole number of at least 1 and at most 256, received '0'"),
     (["--depths", "4", "x"], "--depths: expected a whole number of at least 1 and at most 10000, received 'x'"),
     (["--condition", "0.5"], "argument --condition: expected a number of at least 1"),
-    (["--condition", "1e308"], "argument --condition: expected a number of at least 1 and at most"),
     (["--determinant", "zero"], "argument --determinant: expected one of positive, negative, both"),
     (["--target", "nowhere.npy"], "--target nowhere.npy does not exist"),
     (["--target", "nowhere.npy", "--dim", "3"], "--target replaces --dim"),
@@ -82,13 +77,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, recwar
     (tmp_path / "empty").touch()
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x93")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "empty.npy").touch()
     np.save("tiny.npy", 1e-320 * np.eye(2))
-    np.save("large.npy", 1e308 * np.eye(2))
-    np.save("nothing.npy", np.zeros((0, 0)))
     np.save("words.npy", np.array([["a", "b"], ["c", "d"]]))
-    with open("promises.npy", "wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": (10**8, 10**8)})
     for arguments, message in INVALID:
         code, stderr = run_in_process(main, *arguments, "--out", "run")
         assert code == 2, arguments

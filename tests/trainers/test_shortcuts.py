@@ -74,9 +74,7 @@ def test_theorem1_prints_both_spectra_and_the_verdict(tmp_path):
     [
         (["nothing"], "'nothing' is not one of the commands conditions, trajectory"),
         (["conditions", "--depths", "0"], "argument --depths: expected a whole number of at least 1 and at most 1000"),
-        (["conditions", "--components", "9"], "expected a whole number of at least 10 and at most 100"),
         (["trajectory", "--depth", "5"], "--depth must be even"),
-        (["norms", "--depths", "3"], "--depths must be even"),
         (["theorem1", "--relu-slope", "0.5"], "--relu-slope requires --mid relu or --post relu"),
         (["theorem1", "--shortcut-depth", "1", "--mid", "tanh"], "--mid requires a --shortcut-depth of at least 2"),
         (["sweep", "--data-dir", "{empty}", "--no-download"], "mnist was not found in"),
