@@ -70,16 +70,20 @@ class Forked:
         self._process.start()
         self.pid = self._process.pid
 
-    @property
-    def returncode(self):
+    def poll(self):
+        """Return the exit code, negative after a signal, or None while the process runs."""
         return self._process.exitcode
 
-    poll = returncode.fget
+    @property
+    def returncode(self):
+        return self.poll()
 
     def send_signal(self, number):
         """Send a signal if the process still runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # The process may have ended.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self):
         self.send_signal(signal.SIGKILL)

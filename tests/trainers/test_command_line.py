@@ -227,11 +227,27 @@ def test_a_config_edited_by_hand_is_checked_whichever_way_it_comes_in(tmp_path, 
     assert "\n" not in str(raised.value)
 
 
-def test_a_damaged_result_is_one_sentence(tmp_path):
+@pytest.mark.parametrize(
+    ("option", "files", "message"),
+    [
+        ("--evaluate", {}, "has no checkpoints yet"),
+        ("--export-only", {}, "has no checkpoints yet"),
+        ("--evaluate", {"config.json": '{"settings"'}, "config.json is damaged"),
+        (
+            "--export-only",
+            {"checkpoints/step-00000001/x": ""},
+            "config.json, data: the setting 'origin' is missing. Add",
+        ),
+        ("--resume", {"result.json": "{"}, "result.json is damaged .* Remove it"),
+    ],
+)
+def test_damaged_and_incomplete_runs_are_named(tmp_path, option, files, message):
     run = saved_run(tmp_path / "run")
-    (run / "result.json").write_text("{")
-    with pytest.raises(UsageError, match="result.json is damaged .* Remove it"):
-        main(["--resume", "--out", str(run)])
+    for name, text in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    with pytest.raises(UsageError, match=message):
+        main([option, *(["--out"] if option == "--resume" else []), str(run)])
 
 
 def test_curvature_is_not_measured_in_a_cluster(tmp_path, monkeypatch):
@@ -239,25 +255,6 @@ def test_curvature_is_not_measured_in_a_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
     with pytest.raises(UsageError, match="--curvature-every works on one machine, not in a cluster"):
         main(["--dataset", "shapes", "--curvature-every", "5", "--out", str(tmp_path / "run")])
-
-
-def test_an_export_needs_to_know_the_data(tmp_path):
-    run = saved_run(tmp_path / "run")
-    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
-    with pytest.raises(UsageError, match="config.json, data: the setting 'origin' is missing. Add it: text"):
-        main(["--export-only", str(run)])
-
-
-def test_a_run_without_checkpoints_and_a_damaged_config(tmp_path):
-    saved_run(tmp_path / "run")
-    for option in ("--evaluate", "--export-only"):
-        result = run_here(*OFFLINE, option, tmp_path / "run")
-        assert result.returncode == 2
-        assert "has no checkpoints yet" in result.stderr
-    (tmp_path / "run" / "config.json").write_text('{"settings"')
-    result = run_here(*OFFLINE, "--evaluate", tmp_path / "run")
-    assert result.returncode == 2
-    assert "config.json is damaged" in result.stderr
 
 
 def test_more_steps_extend_a_run_that_is_resumed(tmp_path):
