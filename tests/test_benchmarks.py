@@ -25,22 +25,3 @@ def test_the_table_shows_the_results(tmp_path):
     assert "run python benchmarks/table.py" in table(copy, "--check").stderr
     assert table(copy).returncode == 0
     assert "built: 2,345 s" in (copy / "README.md").read_text()
-
-
-def test_a_recorded_result_replaces_the_one_of_the_same_command(tmp_path):
-    copy = shutil.copytree(BENCHMARKS, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
-    saved = copy / "results" / "memorize_limits.json"
-    saved.unlink()
-    options = ["--dims", "2", "--rows", "100"]
-    for hardware in ("an abacus", "a slide rule"):
-        command = [sys.executable, str(copy / "memorize_limits.py"), *options, "--record", "--hardware", hardware]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=True)
-        # The file of a new benchmark does not describe the alternative yet.
-        described = 'add the alternative, "against"' in done.stdout
-        assert described == (hardware == "an abacus")
-        saved.write_text(saved.read_text().replace('"against": ""', '"against": "fingers"'))
-    assert table(copy).returncode == 0
-    page = (copy / "README.md").read_text()
-    assert "`--dims 2 --rows 100` | fingers" in page
-    assert "a slide rule" in page
-    assert "an abacus" not in page

@@ -108,14 +108,3 @@ def test_console_scripts_work_beside_a_package_named_trainers(site, tmp_path):
     version = run(site, tmp_path, site / "bin/idmatters-cifar", "--version")
     assert version == f"idmatters-tf {idmatters_tf.__version__} in {site}\n"
     assert "theorem-3-2" in run(site, tmp_path, site / "bin/idmatters-reproduce", "--list")
-
-
-def test_no_module_has_two_names():
-    """Those imported here so far: `models` and `idmatters_tf/models` are one folder."""
-    for name in ("layout", "linear"):
-        __import__(f"idmatters_tf.models.{name}")
-    files = {}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("idmatters_tf", "models", "trainers"):
-            files.setdefault(os.path.realpath(module.__file__), []).append(name)
-    assert [names for names in files.values() if len(names) > 1] == []

@@ -1,6 +1,5 @@
 import argparse
 import json
-import os
 import re
 import runpy
 import signal
@@ -8,7 +7,6 @@ import subprocess
 import sys
 from unittest import mock
 
-import keras
 import matplotlib
 import numpy as np
 import pytest
@@ -20,18 +18,58 @@ from tests.support.programs import run_script
 EXAMPLES = ROOT / "examples"
 
 
-def test_draw_shapes(tmp_path):
-    run_script(EXAMPLES / "draw_shapes.py", "--out", tmp_path / "shapes.png")
-    assert (tmp_path / "shapes.png").read_bytes()[:4] == b"\x89PNG"
-
-
-@pytest.mark.slow
-def test_layers_in_your_model(tmp_path):
-    options = ["--out", tmp_path, "--epochs", 1, "--images", 300]
-    said = run_script(EXAMPLES / "layers_in_your_model.py", *options)
-    assert "the reloaded and the exported model give the same logits" in said
-    assert "ResidualConv2D" in said
-    assert {path.name for path in tmp_path.iterdir()} >= {"best.keras", "model.keras", "saved_model"}
+@pytest.mark.parametrize(
+    ("name", "options", "expected", "files"),
+    [
+        ("draw_shapes", "--out OUT/shapes.png", "", ["shapes.png"]),
+        pytest.param(
+            "layers_in_your_model",
+            "--out OUT --epochs 1 --images 300",
+            "the reloaded and the exported model give the same logits",
+            ["best.keras", "model.keras", "saved_model"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "curvature_of_your_model",
+            "--out OUT --epochs 1 --images 60",
+            "exactly: Summary(max_abs=",
+            ["density.png"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "deepen_a_trained_model",
+            "--out OUT --epochs 1 --images 100",
+            "without ",
+            ["deeper.keras"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "edge_of_stability",
+            "--out OUT --images 20 --every 2 --networks identity --steps 2",
+            "identity       step     2: loss",
+            ["coupling-identity-start.png", "coupling-identity-end.png", "couplings.png", "sharpness.png"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "watch_training",
+            "--out OUT --epochs 1 --images 128",
+            "\n    1 ",
+            ["distances.png"],
+            marks=pytest.mark.slow,
+        ),
+        (
+            "isometry_against_depth",
+            "--out OUT --depths 1 --kinds fixup --widths 2 2 2 --images 64 --steps 2",
+            "start: ||J - I|| 0.00e+00 to 0.00e+00",
+            ["fixup-1.json", "isometry-blocks.png", "results.md"],
+        ),
+    ],
+)
+def test_examples_run(name, options, expected, files, tmp_path):
+    output = run_script(EXAMPLES / f"{name}.py", *options.replace("OUT", str(tmp_path)).split())
+    assert expected in output
+    for file in files:
+        assert (tmp_path / file).exists()
 
 
 def test_factorize_a_matrix(tmp_path):
@@ -40,38 +78,6 @@ def test_factorize_a_matrix(tmp_path):
     norm, lower, theorem, error = (float(word) for word in said.splitlines()[-1].split()[1:])
     assert lower <= norm < theorem
     assert error < 1e-13
-
-
-@pytest.mark.slow
-def test_curvature_of_your_model(tmp_path):
-    said = run_script(EXAMPLES / "curvature_of_your_model.py", "--out", tmp_path, "--epochs", 1, "--images", 60)
-    assert "exactly: Summary(max_abs=" in said
-    assert (tmp_path / "density.png").read_bytes()[:4] == b"\x89PNG"
-
-
-@pytest.mark.slow
-def test_deepen_a_trained_model(tmp_path):
-    said = run_script(EXAMPLES / "deepen_a_trained_model.py", "--out", tmp_path, "--epochs", 1, "--images", 100)
-    trained, deepened, *_ = said.splitlines()
-    assert trained.split(",")[-2:] == deepened.split(",")[-2:]
-    assert "without " in said
-    assert (tmp_path / "deeper.keras").exists()
-
-
-@pytest.mark.slow
-def test_edge_of_stability(tmp_path):
-    options = ["--out", tmp_path, "--images", 20, "--every", 2, "--networks", "identity"]
-    first = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 2)
-    assert "identity       step     2: loss" in first
-    # The same command with more steps resumes the run.
-    second = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 4)
-    assert "identity       step     4: loss" in second
-    assert "identity       step     2: loss" not in second
-    assert "identity, end: " in second
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names >= {"coupling-identity-start.png", "coupling-identity-end.png", "couplings.png", "sharpness.png"}
-    table = (tmp_path / "sharpness-identity.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in table] == ["step", "0", "2", "4"]
 
 
 @pytest.mark.slow
@@ -85,23 +91,6 @@ def test_first_steps_notebook(tmp_path, monkeypatch):
     namespace = {}
     exec(compile(code, "first_steps.ipynb", "exec"), namespace)
     assert namespace["history"].history["val_accuracy"][-1] > 0.2
-
-
-@pytest.mark.slow
-def test_watch_training(tmp_path):
-    said = run_script(EXAMPLES / "watch_training.py", "--out", tmp_path, "--epochs", 1, "--images", 128)
-    assert said.splitlines()[2].startswith("    1 ")
-    assert (tmp_path / "distances.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_isometry_against_depth(tmp_path):
-    options = ["--out", tmp_path, "--depths", 1, "--kinds", "fixup", "--widths", 2, 2, 2, "--images", 64, "--steps", 2]
-    for _ in range(2):
-        lines = run_script(EXAMPLES / "isometry_against_depth.py", *options).splitlines()
-        assert "start: ||J - I|| 0.00e+00 to 0.00e+00" in lines[0]
-        assert "after: ||J - I||" in lines[1]
-    # The second run reads the saved results.
-    assert {path.name for path in tmp_path.iterdir()} == {"fixup-1.json", "isometry-blocks.png", "results.md"}
 
 
 def test_encoding_of_columns(tmp_path):
@@ -135,70 +124,40 @@ def test_resume_your_fit(tmp_path):
     assert "began at batch 20; weights, optimizer and history: " in result.stdout
 
 
-# Run the example without TensorFlow on JAX, and end the process by SIGKILL before a given training step.
+# Run the example on little data, and on JAX without TensorFlow.
 CIFAR_WITH_FIT = """
-import functools, os, runpy, signal, sys
-_, kill_at, *sys.argv = sys.argv
+import functools, os, runpy, sys
 class NoTensorFlow:
     def find_spec(self, name, path=None, target=None):
         if name.startswith("tensorflow"):
             raise ModuleNotFoundError(name, name=name)
 if os.environ["KERAS_BACKEND"] == "jax":
     sys.meta_path.insert(0, NoTensorFlow())
-from idmatters_tf.callbacks import FunctionBatches
 from idmatters_tf.data import shapes
 shapes.load = functools.partial(shapes.load, 200, 100)
-uninterrupted = FunctionBatches.batch
-def batch(self, step):
-    if step == int(kill_at):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return uninterrupted(self, step)
-FunctionBatches.batch = batch
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def cifar_with_fit(backend, folder, *options, kill_at=-1):
-    example = str(EXAMPLES / "cifar_with_fit.py")
-    small = ["--dataset", "shapes", "--blocks", "1", "--stem", "4", "--widths", "4", "8", "--batch-size", "16"]
-    words = ["-c", str(kill_at), example, *small, *map(str, options)]
-    if backend == "tensorflow":
-        return run_steps([["script", f"import sys\nsys.argv = {words}\n{CIFAR_WITH_FIT}"]], folder)
-    command = [sys.executable, "-c", CIFAR_WITH_FIT, *words[1:]]
-    env = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == (-signal.SIGKILL if kill_at >= 0 else 0), done.stderr
-    return done.stdout
-
-
-def test_cifar_with_fit_on_tensorflow(tmp_path):
-    """Train with the paper's recipe and two steps per execution."""
-    steps = ["--steps", 4, "--evaluate-every", 2, "--steps-per-execution", 2, "--drop-steps", 2]
-    options = ["--preset", "paper", "--precision", "bfloat16", *steps, "--out", tmp_path / "run"]
-    said = cifar_with_fit("tensorflow", tmp_path, *options)
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        ("tensorflow", "--preset paper --precision bfloat16 --steps-per-execution 2 --drop-steps 2"),
+        pytest.param("jax", "--preset fast --precision float32 --warm-up-steps 1", marks=pytest.mark.slow),
+    ],
+)
+def test_cifar_with_fit(backend, options, tmp_path):
+    if backend == "jax":
+        pytest.importorskip("jax")
+    options += " --dataset shapes --blocks 1 --stem 4 --widths 4 8 --batch-size 16 --steps 4 --evaluate-every 2"
+    words = [str(EXAMPLES / "cifar_with_fit.py"), *options.split(), "--out", str(tmp_path / "run")]
+    said = run_steps([["script", f"import sys\nsys.argv = {words}\n{CIFAR_WITH_FIT}"]], tmp_path, backend)
     losses = [float(loss) for loss in re.findall(r" loss: (\S+)", said)]
     assert len(losses) == 2
     # The last layer is random, so that the initial loss is near that of a random guess.
     assert losses[0] == pytest.approx(np.log(10), rel=0.1)
     assert re.search(r"test error \d+\.\d\d % after 4 steps", said)
-
-
-@pytest.mark.slow
-def test_cifar_with_fit_resumes_bit_for_bit_on_jax(tmp_path):
-    """Train the fast preset without TensorFlow."""
-    pytest.importorskip("jax")
-    options = ["--preset", "fast", "--precision", "float32", "--steps", 6, "--evaluate-every", 6, "--warm-up-steps", 1]
-    options += ["--checkpoint-every", 2]
-    whole = cifar_with_fit("jax", tmp_path, *options, "--out", tmp_path / "whole")
-    cifar_with_fit("jax", tmp_path, *options, "--out", tmp_path / "resumed", kill_at=5)
-    assert [path.name for path in (tmp_path / "resumed" / "checkpoints").glob("step-*4")] == ["step-00000004"]
-    resumed = cifar_with_fit("jax", tmp_path, *options, "--out", tmp_path / "resumed")
-    assert resumed.splitlines()[-1] == whole.splitlines()[-1]
-    expected, found = (keras.saving.load_model(tmp_path / run / "model.keras") for run in ("whole", "resumed"))
-    assert any(np.any(weight) for weight in expected.get_weights())
-    for one, other in zip(expected.get_weights(), found.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_batches_of_cifar_with_fit():

@@ -1,6 +1,5 @@
 """Imports, extras and backends of the installed package."""
 
-import os
 import subprocess
 import sys
 
@@ -22,24 +21,13 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("program", "backend", "code"),
-    [
-        (["-m", "trainers.cifar"], "jax", 2),
-        (["-m", "trainers.imagenet", "--help"], "jax", 0),
-    ],
-)
-def test_programs_refuse_other_backends(program, backend, code, tmp_path):
-    env = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *program]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, done.stderr
-    expected = (
-        f"error: this program needs Keras' TensorFlow backend. Received: KERAS_BACKEND={backend}. Unset it, or train "
-        "on JAX with examples/cifar_with_fit.py\n"
+def test_programs_refuse_other_backends(program):
+    done = program("trainers.cifar", env={"KERAS_BACKEND": "jax"})
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: this program needs Keras' TensorFlow backend. Received: KERAS_BACKEND=jax. Unset it, or train on JAX "
+        "with examples/cifar_with_fit.py\n"
     )
-    assert done.stderr == (expected if code else "")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -47,7 +35,6 @@ def test_programs_refuse_other_backends(program, backend, code, tmp_path):
     [
         (["tensorflow"], "import tensorflow", "tensorflow,train"),
         (["tensorflow", "matplotlib"], "import matplotlib", "tensorflow,train"),
-        (["tensorboard"], "import tensorboard", "train"),
         (["tensorflow", "matplotlib"], "sys.argv[0] = 'idmatters-report'; import matplotlib", "train"),
     ],
 )

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from idmatters_tf.linear.statistics import regression
 from tests.support.linear_cases import random_data
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -111,18 +110,6 @@ def test_sweep_combines_every_start_with_every_rate(workers):
             np.testing.assert_allclose(found[name].weights[:, k], alone.weights)
 
 
-def test_both_forms_of_the_zero_asymmetric_start_are_one_network():
-    plain = linear.initial_weights("zero-asymmetric", 5, 1, 3, networks=1)
-    residual = linear.initial_weights("zero-asymmetric", 5, 1, 3, networks=1, shortcut=True)
-    R = np.random.default_rng(0).normal(size=(3, 3))
-    assert not linear.shortcut_compose(residual[0]).any()
-    one, other = (
-        linear.gradient_descent(W, np.eye(3), R, 0.05, 40, shortcut)
-        for W, shortcut in ((plain, False), (residual, True))
-    )
-    np.testing.assert_allclose(one.weights, other.weights + np.eye(3), atol=1e-12)
-
-
 def test_starts():
     W = linear.initial_weights("orthogonal", 2, 1, 4, seed=3, networks=5)
     np.testing.assert_allclose(W @ W.swapaxes(-1, -2), np.broadcast_to(np.eye(4), W.shape), atol=1e-13)
@@ -130,12 +117,3 @@ def test_starts():
     np.testing.assert_allclose(small, 0.01 * xavier)
     assert xavier.std() == pytest.approx(10**-0.5, rel=0.03)
     assert not linear.initial_weights("zero", 1, 1, 2).any()
-
-
-def test_regression_has_the_rank_of_the_inputs():
-    X = np.outer([1.0, 2.0, 0.0], np.arange(1.0, 6.0))
-    sxx, syx, _ = linear.sufficient_statistics(X, X[::-1])
-    root, targets = regression(sxx, syx)
-    assert root.shape == targets.shape == (3, 1)
-    np.testing.assert_allclose(root @ root.T, sxx, atol=1e-12)
-    np.testing.assert_allclose(targets @ root.T, syx, atol=1e-12)

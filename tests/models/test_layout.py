@@ -28,12 +28,6 @@ def test_builders_accept_a_layout_and_its_fields(builder):
         builder(flavour=3)
 
 
-def test_strides():
-    assert cifar_layout(2, (8, 16, 32), 4).strides == (1, 2, 2)
-    assert IMAGENET.strides == (2, 2, 2, 2)
-    assert (IMAGENET.stem_size, IMAGENET.stem_strides) == (7, 2)
-
-
 def test_wrong_layouts():
     for changes, message in (
         ({"widths": (), "blocks": (), "strides": ()}, "`widths` must have at least one stage"),

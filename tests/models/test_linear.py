@@ -123,14 +123,6 @@ def test_starts_and_saving(tmp_path):
     check_saving(shortcut_network(3, 2, 2, mid="relu"), inputs, tmp_path / "model.keras")
 
 
-def test_factorization_in_a_model():
-    keras.config.set_dtype_policy("float64")
-    R = np.array([[2.0, 1.0], [-1.0, 1.0]])
-    model = linear_residual(2, 20)
-    assign_weights(model, linear.factorize(R, 20))
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(model(np.eye(2))).T, R, atol=1e-13)
-
-
 def test_bad_arguments():
     with pytest.raises(ValueError, match="`dim` must be a positive integer. Received: dim=0"):
         plain(0, 3)

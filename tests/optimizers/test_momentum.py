@@ -33,10 +33,6 @@ def test_it_equals_keras_sgd_until_the_rate_drops():
     assert abs(ours[2] - keras_own[2]) > 1e-3
 
 
-def test_without_momentum_it_is_gradient_descent():
-    np.testing.assert_allclose(path(Momentum(0.1, 0.0)), path(keras.optimizers.SGD(0.1)), rtol=1e-6)
-
-
 def test_fit_save_and_load(tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(Momentum(keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.1, 0.01])), "mse")

@@ -3,7 +3,6 @@
 `python -m tests.support.mask_cases NAME...` compares the named cases and prints their names.
 """
 
-import functools
 import sys
 
 import keras
@@ -68,12 +67,6 @@ def padded_attention(begin):
     return x, residual(attention()(hidden, hidden), hidden), vectors(), "sum"
 
 
-def attention_alone(begin):
-    x = keras.Input((TIME, WIDTH))
-    hidden = begin(keras.layers.Masking()(x))
-    return x, attention()(hidden, hidden), vectors(), "attention"
-
-
 def embedded_recurrence(begin):
     x = keras.Input((TIME,), dtype="int32")
     hidden = begin(keras.layers.Embedding(9, WIDTH, mask_zero=True)(x))
@@ -85,17 +78,10 @@ def masked_recurrence(begin):
     return x, recurrent(keras.layers.GRU)(begin(keras.layers.Masking()(x))), vectors(), "recurrent"
 
 
-def both_ways(begin):
-    x = keras.Input((TIME, WIDTH))
-    layer = keras.layers.Bidirectional(recurrent(), merge_mode="sum", name="both")
-    return x, layer(begin(keras.layers.Masking()(x))), vectors(), "both"
-
-
-def explicit_mask(begin, positional=False):
+def explicit_mask(begin):
     x, real = keras.Input((TIME, WIDTH)), keras.Input((TIME,), dtype="bool")
     hidden, layer = begin(keras.layers.Dense(WIDTH)(x)), recurrent()
-    end = layer(hidden, None, real) if positional else layer(hidden, mask=real)
-    return [x, real], residual(end, hidden), [vectors(), ~PADDING], "sum"
+    return [x, real], residual(layer(hidden, mask=real), hidden), [vectors(), ~PADDING], "sum"
 
 
 def mask_of_every_pair(begin):
@@ -165,12 +151,9 @@ def called_twice(begin):
 
 CASES = {
     "padded attention": padded_attention,
-    "attention by name": attention_alone,
     "embedding and LSTM": embedded_recurrence,
     "masked GRU by name": masked_recurrence,
-    "Bidirectional": both_ways,
     "explicit mask": explicit_mask,
-    "explicit mask by position": functools.partial(explicit_mask, positional=True),
     "attention_mask": mask_of_every_pair,
     "attention with two explicit masks": two_explicit_masks,
     "attention with two attached masks": two_attached_masks,

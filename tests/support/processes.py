@@ -1,7 +1,9 @@
 """Runs of the training programs in separate processes, and their files."""
 
 import contextlib
+import importlib
 import json
+import multiprocessing.forkserver
 import os
 import pathlib
 import re
@@ -11,76 +13,112 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 from tests.conftest import ROOT
-from tests.support import forge
 from trainers.launch import local_cluster
 
-# The programs that the forge has imported.
+# The programs that `tests.support.preloaded` has imported.
 FORKED = ("trainers.cifar", "trainers.imagenet")
+# Time limit in seconds on a busy machine.
+PATIENCE = 900.0
+
+
+def execute(words, environment, output, errors):
+    """Run a program in a forked process and end the process."""
+    for descriptor, path in ((1, output), (2, errors)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), descriptor)
+    os.chdir(ROOT)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["-m", *words[1:]]
+    import tensorflow as tf
+
+    from trainers.cli.startup import run_program
+
+    # AutoGraph takes half of the time of a short training, and the programs have no control flow to convert.
+    try:
+        run_program(tf.autograph.experimental.do_not_convert(importlib.import_module(words[0]).main))
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The destruction of imported modules would first copy their memory.
+        os._exit(ended.code if isinstance(ended.code, int) else 1)
 
 
 class Forked:
-    """A process of the forge with the interface of `subprocess.Popen`.
+    """A process with all modules imported, with the interface of `subprocess.Popen`.
+
+    It is forked from a server that has imported the modules, so that it uses one second of a core instead of ten.
 
     Args:
         words: a module and its arguments.
         env: environment of the process.
+        separate: if True, `communicate` returns standard output and standard error, not both in one text.
     """
 
-    def __init__(self, words, env=None):
+    def __init__(self, words, env=None, separate=False):
         self._folder = tempfile.TemporaryDirectory()
-        log = pathlib.Path(self._folder.name, "log")
-        self._process = forge.shared().start(list(map(str, words)), log, env or os.environ)
-        self.pid, self.poll, self.send_signal = self._process.pid, self._process.poll, self._process.send
+        self._logs = [pathlib.Path(self._folder.name, name) for name in ("output", "errors")][: 1 + separate]
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.support.preloaded"])
+        # The environment of the server, which is started with the first process.
+        with mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):
+            multiprocessing.forkserver.ensure_running()
+        arguments = list(map(str, words)), dict(env or os.environ), self._logs[0], self._logs[-1]
+        self._process = context.Process(target=execute, args=arguments, daemon=True)
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self):
+        """Return the exit code, negative after a signal, or None while the process runs."""
+        return self._process.exitcode
 
     @property
     def returncode(self):
-        return self._process.code
+        return self.poll()
+
+    def send_signal(self, number):
+        """Send a signal if the process still runs."""
+        if self.poll() is None:
+            # The process may have ended.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, timeout=forge.PATIENCE):
-        """Wait for the end and return both outputs as one text, and None. After a timeout the process continues."""
-        deadline = time.monotonic() + timeout
-        while self.poll() is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            time.sleep(0.02)
-        return self._process.said(), None
+    def communicate(self, timeout=PATIENCE):
+        """Wait for the end and return the outputs. After a timeout the process continues."""
+        self._process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        texts = [log.read_text(errors="backslashreplace") if log.exists() else "" for log in self._logs]
+        return texts[0], texts[1] if len(texts) > 1 else None
 
 
-def start(*arguments, cold=False, env=None):
-    """Start `python -m ARGUMENTS...`, with both outputs in `stdout`.
-
-    Args:
-        cold: if True, start a new interpreter also for a program that the forge has imported.
-        env: environment of the process, by default that of this process.
-    """
-    if arguments[0] in FORKED and not cold:
+def start(*arguments, env=None):
+    """Start `python -m ARGUMENTS...` with both outputs in `stdout`, in this or the given environment."""
+    if arguments[0] in FORKED:
         return Forked(arguments, env)
     command = [sys.executable, "-m", *map(str, arguments)]
     outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, cwd=ROOT, env=env, **outputs)
 
 
-def run_forked(*arguments, timeout=240):
-    """Return the result of the fixture `program` for a program that the forge has imported."""
-    with tempfile.TemporaryDirectory() as folder:
-        log, errors = pathlib.Path(folder, "log"), pathlib.Path(folder, "errors")
-        words = list(map(str, arguments))
-        process = forge.shared().start(words, log, os.environ, errors)
-        code = process.wait(timeout)
-        return subprocess.CompletedProcess(words, code, log.read_text(), errors.read_text())
+def run_forked(*arguments):
+    """Return the result of the fixture `program` for a program that the server has imported."""
+    process = Forked(arguments, separate=True)
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
 
 def run_steps(steps, folder, backend="tensorflow"):
-    """Run the steps of `tests.support.steps` in one process, on TensorFlow one of the forge. Return the output."""
+    """Run the steps of `tests.support.steps` in one process, on TensorFlow a forked one. Return the output."""
     file = folder / "steps.json"
     file.write_text(json.dumps(steps))
     if backend == "tensorflow":
-        done = run_forked("tests.support.steps", folder, file, timeout=900)
+        done = run_forked("tests.support.steps", folder, file)
     else:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
         command = [sys.executable, "-m", "tests.support.steps", str(folder), str(file)]

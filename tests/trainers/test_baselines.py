@@ -119,35 +119,6 @@ def test_a_preset_leaves_out_what_the_model_does_not_have(model):
     assert settings.get("blocks") == ([1] if model in ("identity", "normalizer-free") else None)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "resnet", "--blocks", 3], "--blocks is not an option of --model resnet"),
-        (["--model", "all-cnn", "--depth", 20], "--depth is not an option of --model all-cnn, but of"),
-        (["--growth", 12], "--growth is not an option of --model identity, but of --model densenet"),
-        (["--cutout", 4, "--dataset", "folder"], "--cutout is not an option of --dataset folder, but of"),
-        (["--model", "resnet", "--depth", 21, "--dataset", "shapes"], "--depth must be 6 n + 2 with"),
-        (["--model", "densenet", "--bottleneck", "--depth", 13, "--dataset", "shapes"], "--depth must be 6 n + 4"),
-        (["--train-sizes", 16, 20, "--size-steps", 100], "--size-steps must have as many values"),
-        (["--train-sizes", 16, 20, "--size-steps", 100, 50], "--size-steps must be in ascending order"),
-        (["--preset", "fast", "--widths", 32, 16], "must not decrease with --model normalizer-free"),
-        (["--preset", "fast", "--warm-up-steps", 9000], "--warm-up-steps must be less than --steps"),
-        (["--preset", "fast", "--stem", 56, "--whiten-stem"], "--stem must be even and at most 54 with --whiten-stem"),
-        (["--whiten-stem"], "--whiten-stem is not an option of --model identity"),
-        (["--train-sizes", 16, "--size-steps", 9, "--preprocess", "zca"], "requires --preprocess standardize"),
-        (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
-        (["--mirror"], "--mirror requires --evaluate"),
-        (["--dataset", "shapes", "--train-images", 50, "--held-out", 50], "--held-out must be less than the 50"),
-    ],
-)
-def test_bad_options(arguments, message, tmp_path):
-    done = run_here("trainers.cifar", "--no-download", *arguments, "--out", tmp_path / "run")
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("name", preprocessing.NAMES)
 def test_preprocessing_is_kept_with_the_run(name, tmp_path):
     images = shapes.load(200, 1).train_images[:, ::4, ::4]

@@ -95,9 +95,8 @@ def test_a_run_leaves_what_it_promises(whole):
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
-def test_tensorboard_shows_scalars_images_and_settings(whole):
+def test_tensorboard_shows_scalars_and_images(whole):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams import plugin_data_pb2
 
     loaded = {run: EventAccumulator(str(whole[0] / "events" / run)).Reload() for run in ("", "train", "test")}
     tags = {run: set(events.Tags()["tensors"]) for run, events in loaded.items()}
@@ -111,18 +110,6 @@ def test_tensorboard_shows_scalars_images_and_settings(whole):
     assert min(tag for of_run in tags.values() for tag in of_run if not tag.startswith("_")) == "loss"
     assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 60, 120]
     assert loaded[""].Tensors("norms/mean_frobenius")[0].step == 0
-    # The HParams tab has chosen columns and integers.
-    metadata = loaded[""].summary_metadata
-    content = {
-        tag: plugin_data_pb2.HParamsPluginData.FromString(metadata[f"_hparams_/{tag}"].plugin_data.content)
-        for tag in ("experiment", "session_start_info")
-    }
-    experiment, trial = content["experiment"].experiment, content["session_start_info"].session_start_info
-    assert {"dataset", "model", "learning_rate", "seed"} <= {info.name for info in experiment.hparam_infos}
-    assert len(experiment.hparam_infos) <= 10
-    assert [info.display_name for info in experiment.metric_infos] == ["best test error", "test error", "test loss"]
-    assert trial.hparams["learning_rate"].number_value == 0.05
-    assert trial.hparams["steps"].string_value == str(STEPS)
 
 
 def test_the_same_command_on_a_finished_run_does_nothing(whole, program):
@@ -187,12 +174,6 @@ def test_a_run_is_overwritten_from_the_weights_of_another_one(whole, tmp_path):
     assert json.loads((run / "config.json").read_text())["settings"]["seed"] == 1
     first, last = records(run)[0], [record for record in records(whole[0]) if record["kind"] == "test"][-1]
     assert (first["step"], first["error"], first["loss"]) == (0, last["error"], last["loss"])
-
-
-def test_other_settings_and_other_data_are_refused(whole, program):
-    result = program("trainers.cifar", *TINY, "--out", whole[0], "--label-smoothing", 0.5, "--seed", 1)
-    assert result.returncode == 2
-    assert "label_smoothing was 0.0, now 0.5; seed was 0, now 1" in result.stderr
 
 
 def test_evaluate_and_export_again(whole, tmp_path):
@@ -320,12 +301,3 @@ def test_two_replicas_end_where_one_device_ends(tmp_path):
     assert result.returncode == 2
     assert "--batch-size must be a multiple of the 2 replicas" in result.stderr
     assert not (tmp_path / "odd").exists()
-
-
-def test_bfloat16_and_normalisation_train(tmp_path):
-    arguments = [*TINY, "--steps", 30, "--precision", "bfloat16", "--norm", "batch"]
-    result = run_here("trainers.cifar", *arguments, "--out", tmp_path / "run")
-    assert result.returncode == 0, result.stderr
-    train = [r["loss"] for r in records(tmp_path / "run") if r["kind"] == "train"]
-    assert np.isfinite(train).all()
-    assert train[-1] < train[0]

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import pytest
 from matplotlib.figure import Figure
 
 from trainers.experiments.experiment import Experiment, Verdict, by_columns
@@ -60,14 +59,6 @@ def test_the_table_and_the_figures_are_written(tmp_path):
     # The fields of the rows are the columns, and cells for None are empty.
     assert paths[0].read_text() == "name,size,value\na,1,0.5\na,2,\nb,1,1e-09\n"
     assert paths[1].read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(("format", "beginning"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_figures_in_other_formats(tmp_path, format, beginning):
-    single = dataclasses.replace(EXPERIMENT, figures={"first": draw})
-    path = single.write(ROWS, tmp_path, format)[1]
-    assert path.suffix == f".{format}"
-    assert path.read_bytes().startswith(beginning)
 
 
 def test_panels_stand_two_in_a_row_and_a_single_point_is_a_dot():

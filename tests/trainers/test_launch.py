@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.programs import run_here
 
 SLEEPERS = """
 import sys
@@ -59,8 +60,8 @@ def test_one_that_fails_ends_the_others():
         (["--workers", "0", "--", "cifar"], "--workers"),
     ],
 )
-def test_invalid_commands_are_one_line(program, arguments, message):
-    result = program("trainers.launch", *arguments)
+def test_invalid_commands_are_one_line(arguments, message):
+    result = run_here("trainers.launch", *arguments)
     assert result.returncode == 2
     assert re.search(message, result.stderr)
     assert "Traceback" not in result.stderr

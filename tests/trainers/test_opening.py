@@ -6,7 +6,7 @@ import pytest
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.experiments.program import open_run, settings_to_save
+from trainers.experiments.program import open_run
 
 DATA = {"origin": "", "digest": "1"}
 
@@ -23,10 +23,6 @@ def started(folder, depth):
         assert run is not None
         run.start({"depth": depth}, DATA)
         return run
-
-
-def test_what_is_saved_decides_the_results():
-    assert settings_to_save(Settings()) == {"depth": 3}
 
 
 def test_a_run_that_was_stopped_before_it_had_results_is_started_anew(tmp_path):
@@ -69,22 +65,3 @@ def test_a_run_of_a_training_program_is_not_overwritten(tmp_path):
         run.start({}, DATA, "trainers.cifar")
     with pytest.raises(UsageError, match=r"is a run of trainers.cifar"), open_run(tmp_path, {}, overwrite=True):
         pass
-
-
-def test_help_imports_nothing_heavy(program, tmp_path):
-    code = (
-        "import sys\n"
-        "from trainers.expressivity import __main__ as expressivity\n"
-        "from trainers.landscape import __main__ as landscape\n"
-        "from trainers.shortcuts import __main__ as shortcuts\n"
-        "programs = ((landscape,), (expressivity,), (shortcuts,), (shortcuts, 'sweep'), (shortcuts, 'theorem1'))\n"
-        "for program, *command in programs:\n"
-        "    try: program.main([*command, '--help'])\n"
-        "    except SystemExit: pass\n"
-        "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
-    )
-    (tmp_path / "script.py").write_text(code)
-    result = program("script", env={"PYTHONPATH": str(tmp_path)})
-    for default in ("4 8 16 32 64", "32", "4 8 16 32 64 96"):
-        assert f"(default: {default})" in result.stdout
-    assert result.stdout.splitlines()[-1] == "[]"

@@ -88,19 +88,10 @@ def test_values_are_separated_by_commas_or_spaces(words):
             ["--steps", "0"],
             "argument --steps: expected a whole number of at least 1 and at most 2147483647",
         ),
-        (
-            ["--steps", "6,00"],
-            "argument --steps: expected a whole number of at least 1 and at most 2147483647",
-        ),
         (["--steps", "1.5"], "received '1.5'"),
         (["--momentum", "1"], "argument --momentum: expected a number of at least 0 and below 1, received '1'"),
-        (["--momentum", "nan"], "received 'nan'"),
         (["--clip-norm", "0"], "argument --clip-norm: expected a number above 0, received '0'"),
         (["--head", "none"], "argument --head: expected one of random, trained, received 'none'"),
-        (
-            ["--widths", "8,0"],
-            "argument --widths: expected a whole number of at least 1 and at most 2147483647",
-        ),
         (["--widths", "8,,16"], "received ''"),
         (["--out", ""], "argument --out: expected text that is not empty, received ''"),
         (["--mom", "0.5"], "unrecognized arguments: --mom"),
@@ -179,15 +170,9 @@ def test_json_and_back():
             "x.json: steps: expected a whole number of at least 1 and at most 2147483647",
         ),
         ({"steps": True}, "x.json: steps: expected a whole number"),
-        ({"steps": 2.0}, "x.json: steps: expected a whole number"),
-        ({"steps": None}, "x.json: steps: expected a whole number of at least 1 and at most 2147483647"),
         (
             {"widths": 8},
             "x.json: widths: expected a list, each a whole number of at least 1 and at most 2147483647",
-        ),
-        (
-            {"widths": [8, "16"]},
-            "x.json: widths: expected a whole number of at least 1 and at most 2147483647",
         ),
         (
             {"widths": []},

@@ -13,13 +13,6 @@ from trainers.datasets import preprocessing
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), dtype=np.uint8)
 
 
-def test_what_is_kept_computes_the_same(tmp_path):
-    layer = preprocessing.fit("channels", IMAGES)
-    preprocessing.save(layer, IMAGES.shape[1:], tmp_path)
-    kept = preprocessing.load(tmp_path)
-    np.testing.assert_array_equal(preprocessing.apply(kept, IMAGES), preprocessing.apply(layer, IMAGES))
-
-
 def test_a_damaged_one_is_one_sentence(tmp_path):
     preprocessing.save(preprocessing.fit("channels", IMAGES), IMAGES.shape[1:], tmp_path)
     path = tmp_path / preprocessing.FILE

@@ -1,0 +1,26 @@
+"""Imports of the server that forks the processes of `tests.support.processes`. They compute nothing."""
+
+import gc
+import importlib
+import os
+import sys
+
+# Modules that `trainers.cifar` imports.
+MODULES = ("keras", "matplotlib.pyplot", "tensorflow", "tensorboard.plugins.hparams.api", "trainers.cifar")
+MODULES += (
+    "idmatters_tf.curvature",
+    "idmatters_tf.data.augment",
+    "idmatters_tf.data.batches",
+    "idmatters_tf.models.cifar",
+)
+MODULES += ("trainers.cluster.strategy", "trainers.run.events", "trainers.run.figures", "trainers.training.build")
+MODULES += ("trainers.training.export", "trainers.training.session", "trainers.training.synchronous")
+MODULES += ("trainers.training.train", "tests.support.processes")
+
+os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
+# As for `python -m trainers.NAME`, which handles Ctrl-C from its first import on.
+sys.argv = ["-m"]
+for name in MODULES:
+    importlib.import_module(name)
+# The garbage collector of a forked process would write to shared memory.
+gc.freeze()
