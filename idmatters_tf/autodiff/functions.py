@@ -209,12 +209,12 @@ def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[
     shapes = [tuple(source.shape) for source in sources]
     bounds = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
     apply, found = backend.batched(linear_map), []
-    # All chunks have the same size and share one graph. The last one starts earlier.
-    chunk = min(chunk, total)
-    for start in range(0, total, chunk):
-        first = min(start, total - chunk)
-        units = np.zeros((chunk, total))
-        units[np.arange(chunk), np.arange(first, first + chunk)] = 1
+    # All chunks have the same size and share one graph. The last one starts earlier. Without entries, one product with
+    # an empty vector gives the shapes of the results.
+    chunk = max(min(chunk, total), 1)
+    for start in range(0, max(total, 1), chunk):
+        first = max(min(start, total - chunk), 0)
+        units = np.eye(chunk, total, first)
         vectors: list[Any] = [
             ops.convert_to_tensor(units[:, bounds[place] : bounds[place + 1]].reshape(chunk, *shape), source.dtype)
             for place, (shape, source) in enumerate(zip(shapes, sources, strict=True))

@@ -128,7 +128,7 @@ def compare_with_differences(products: Products, gradient: Array) -> DifferenceC
     direction = np.random.default_rng(0).normal(size=theta.size)
     direction /= np.linalg.norm(direction)
     exact = products.product("hessian", direction[None].astype(dtype))[0].astype(np.float64)
-    eps = float(np.finfo(dtype).eps)
+    eps = products.objective.eps
     # Each weight moves by a few thousandths of a typical weight in float32 and a few millionths in float64.
     step = eps ** (1 / 3) * max(float(np.linalg.norm(theta)), 1e-2 * np.sqrt(theta.size))
     differences, jumps, size = [], [], 0.0

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
+import ml_dtypes
 import numpy as np
 from keras import ops
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ class Objective:
         arguments: all variables of the model, those of the flat vector first.
         slices: slice of the flat vector for each layer.
         dtype: dtype of the flat vector, "float32" or "float64".
+        eps: relative rounding of the variables.
         size: length of the flat vector.
     """
 
@@ -61,8 +63,10 @@ class Objective:
         self.arguments = [*self.variables, *others]
         self.sizes = [int(np.prod(variable.shape, dtype=np.int64)) for variable in self.variables]
         self.size = sum(self.sizes)
-        # Dtype of the values, because JAX stores float64 variables as float32 unless jax_enable_x64 is set.
-        self.dtype = str(np.result_type(*(_get_dtype(variable) for variable in self.variables)))
+        # Dtypes of the values, because JAX stores float64 variables as float32 unless jax_enable_x64 is set.
+        dtypes = {_get_dtype(variable) for variable in self.variables}
+        self.dtype = "float64" if "float64" in dtypes else "float32"
+        self.eps = max(float(ml_dtypes.finfo(dtype).eps) for dtype in dtypes)
         self.slices = _layer_slices(model, self.variables, self.sizes)
         self._seeds = {id(state) for state in seed_states(model)}
         self.batches = Batches(data, batch_size, class_weight)

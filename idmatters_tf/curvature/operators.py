@@ -196,8 +196,9 @@ class HessianOperator(CurvatureOperator):
             infinite, the loss is not finite, evaluations differ, the loss does not fit the data, or the data are in
             several batches with `training=True`.
 
-    Shape `(P, P)`, with P the number of entries of the variables, in their dtype. `@`, `matvec` and `matmat` work as in
-    SciPy. In the scope of a `tf.distribute.MirroredStrategy`, batches are split over the replicas.
+    Shape `(P, P)`, with P the number of entries of the variables, in float64 for variables of float64 and otherwise in
+    float32. `@`, `matvec` and `matmat` work as in SciPy. In the scope of a `tf.distribute.MirroredStrategy`, batches
+    are split over the replicas.
 
     Example:
 

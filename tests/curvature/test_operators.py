@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, dense_hessian, layer_coupling
+from idmatters_tf.curvature import (
+    FisherOperator,
+    GaussNewtonOperator,
+    HessianOperator,
+    dense_hessian,
+    layer_coupling,
+    top_eigenpairs,
+)
 from idmatters_tf.models.linear import assign_weights, shortcut_network
 from tests.support import curvature_cases as cases
 
@@ -224,6 +231,25 @@ def test_the_model_is_left_as_it_was_and_followed():
     model.trainable_variables[0].assign(before[0])
     x[:] *= 2
     assert not np.allclose(of_list.gradient(), gradient)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_variables_in_half_precision(dtype, tolerance):
+    x = np.random.default_rng(0).normal(size=(16, 20)).astype("float32")
+    products, largest, weights = [], [], None
+    for policy in (dtype, "float32"):
+        keras.config.set_dtype_policy(policy)
+        keras.utils.set_random_seed(0)
+        hidden = keras.layers.Dense(20, "tanh")
+        model = keras.Sequential([keras.Input((20,)), hidden, keras.layers.Dense(20)])
+        weights = weights or [np.asarray(weight, np.float32) for weight in model.get_weights()]
+        model.set_weights(weights)
+        operator = HessianOperator(model, "mse", (x, x), hidden)
+        assert operator.dtype == np.float32
+        products.append(operator @ np.ones(420, np.float32))
+        largest.append(top_eigenpairs(operator, 1, tolerance=1e-2).values)
+    np.testing.assert_allclose(*products, atol=tolerance * np.abs(products[1]).max())
+    np.testing.assert_allclose(*largest, rtol=tolerance)
 
 
 def test_mixed_precision_equals_float32_up_to_rounding():

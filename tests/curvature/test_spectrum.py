@@ -181,6 +181,23 @@ def test_with_enough_products_trace_and_diagonal_are_exact():
     assert trace(low, 12).standard_error < 1e-12
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int64"])
+def test_matrices_of_other_dtypes(dtype):
+    matrix = (10 * planted(np.linspace(-1, 3, 60))).astype(dtype)
+    same = matrix.astype(np.float64)
+    np.testing.assert_allclose(top_eigenpairs(matrix).values, top_eigenpairs(same).values, rtol=1e-3)
+    np.testing.assert_allclose(spectral_density(matrix, 2, 9).nodes, spectral_density(same, 2, 9).nodes, rtol=1e-3)
+    assert trace(matrix, 18).value == pytest.approx(trace(same, 18).value, rel=1e-3)
+    np.testing.assert_allclose(diagonal(matrix, 60).value, np.diag(same), rtol=1e-5)
+
+
+def test_density_of_tiny_eigenvalues():
+    matrix = planted(np.linspace(-1, 3, 20))
+    tiny, same = spectral_density(1e-25 * matrix, 2), spectral_density(matrix, 2)
+    np.testing.assert_allclose(1e25 * tiny.grid, same.grid)
+    np.testing.assert_allclose(1e-25 * tiny.density, same.density, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -193,6 +210,8 @@ def test_with_enough_products_trace_and_diagonal_are_exact():
         (lambda A: spectral_density(A, bandwidth=-1.0), "`bandwidth` must be positive"),
         (lambda A: trace(A, 3), "`products` must be at least 6"),
         (lambda A: diagonal(A, 1), "`probes` must be at least 2"),
+        (lambda A: trace(1j * A), "`operator` must be a real matrix, or an operator of .*Received: dtype complex128"),
+        (lambda A: top_eigenpairs(scipy.sparse.linalg.aslinearoperator(A.astype("float16"))), "dtype float16"),
         (lambda A: summarize([]), "`eigenvalues` must be a non-empty list"),
         (lambda A: summarize([np.nan]), "`eigenvalues` must be finite"),
         (lambda A: trace(A, progress="yes"), "`progress` must be True or False"),

@@ -3,13 +3,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.linalg import aslinearoperator
 
 from idmatters_tf.isometry import (
     ConvolutionOperator,
     block_distances,
     block_norms,
     branch_bounds,
+    extreme_singular_values,
     kernel_norms,
+    measure,
+    singular_value_density,
+    singular_values,
     spectral_norm,
 )
 from idmatters_tf.layers import LinearResidual, ResidualConv2D
@@ -56,6 +61,41 @@ def test_matrices_and_zero_kernels():
     matrix = rng.normal(size=(4, 6))
     assert spectral_norm(matrix) == pytest.approx(np.linalg.svd(matrix)[1][0], rel=1e-12)
     assert spectral_norm(ConvolutionOperator(np.zeros((3, 3, 2, 2)), (4, 4))) == 0
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_tiny_and_huge_maps(size):
+    # Squares of the singular values are outside of the range of float32.
+    kernel, matrix = rng.normal(size=(3, 3, 2, 2)), rng.normal(size=(300, 290)).astype("float32")
+    exact = np.linalg.svd(matrix, compute_uv=False)
+    assert spectral_norm(ConvolutionOperator(size * kernel, (5, 5))) == pytest.approx(
+        size * spectral_norm(ConvolutionOperator(kernel, (5, 5)))
+    )
+    scaled = np.float32(size) * matrix
+    model = keras.Sequential([keras.Input((300,)), keras.layers.Dense(290, use_bias=False, name="dense")])
+    model.layers[0].kernel.assign(scaled)
+    block = measure(model, np.ones((1, 300), "float32"), ["dense"], end_to_end=False).blocks["dense"]
+    ends, density = extreme_singular_values(scaled), singular_value_density(scaled, 2, 10)
+    found = [spectral_norm(scaled), spectral_norm(aslinearoperator(scaled)), ends.largest[0], block.largest[0]]
+    np.testing.assert_allclose(found, size * exact[0], rtol=1e-3)
+    np.testing.assert_allclose(ends.smallest[0], size * exact[-1], atol=0.03 * size * exact[0])
+    assert 0.9 * size * exact[0] < density.grid[-1] < 1.1 * size * exact[0]
+    residual = keras.Sequential([keras.Input((6, 6, 2)), ResidualConv2D(2, name="block")])
+    residual.layers[0].conv1.kernel.assign(size * kernel)
+    norms = kernel_norms(residual)["block"][0]
+    assert norms.frobenius == pytest.approx(size * np.linalg.norm(kernel))
+    assert norms.spectral == pytest.approx(size * spectral_norm(ConvolutionOperator(kernel, (6, 6))), rel=1e-3)
+
+
+def test_maps_that_are_not_finite():
+    for value in (np.nan, np.inf):
+        matrix = np.ones((300, 300), np.float32)
+        matrix[3, 4] = value
+        convolution = ConvolutionOperator(value * np.ones((3, 3, 2, 2)), (5, 5))
+        for operator in (matrix, aslinearoperator(matrix), aslinearoperator(matrix[:4, :5]), convolution):
+            assert np.isnan(spectral_norm(operator))
+        assert np.isnan(extreme_singular_values(matrix).smallest).all()
+        assert np.isnan(singular_values(matrix)).all()
 
 
 def test_block_norms_of_a_model():

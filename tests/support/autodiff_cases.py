@@ -68,6 +68,11 @@ def closed_forms():
     # Zero if no output depends on a tensor.
     close(gradient(lambda parts: ops.sum(parts[0]), [x, A]), [*np.ones(4), *np.zeros(16)])
     assert hessian(function, x).shape == (4, 4)
+    # Tensors without entries.
+    assert jacobian(ops.square, np.zeros((0, 3))).shape == (0, 3, 0, 3)
+    assert jacobian(lambda x: ops.sum(x) * x[:0], x).shape == (0, 4)
+    assert jacobian(lambda x: ops.sum(x) * A, np.zeros(0)).shape == (4, 4, 0)
+    assert hessian(lambda x: ops.sum(x**2), np.zeros(0)).shape == (0, 0)
 
 
 def nested_structures():
