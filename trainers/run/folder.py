@@ -20,7 +20,7 @@ from typing import Any
 from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
 from idmatters_tf.checkpointing import (
-    check_folder,
+    PathOccupied,
     check_held,
     check_replaceable,
     checkpoint_path,
@@ -86,11 +86,16 @@ class DataDescription:
 
 def check_exports(folder: pathlib.Path) -> None:
     """Raise PathOccupied if the location of an export in a folder is occupied. Nothing is changed."""
-    check_folder(folder / "best")
+    _check_folder(folder / "best")
     for name in EXPORTED_FILES:
         check_replaceable(folder / name)
     for name in EXPORTED_FOLDERS:
         check_replaceable(folder / name, folder=True)
+
+
+def _check_folder(path):
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise PathOccupied(path, "is a file, not a folder")
 
 
 class Run:
@@ -153,7 +158,7 @@ class Run:
             # The chief may be writing the files.
             return
         for name in FOLDERS:
-            check_folder(self.path / name)
+            _check_folder(self.path / name)
         for name in (*FILES, *names):
             check_replaceable(self.path / name)
         check_exports(self.path)
