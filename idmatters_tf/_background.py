@@ -4,7 +4,6 @@ The caller copies the values to host memory first, since the next training step 
 is in progress, so that a process requires the memory of one additional copy.
 """
 
-import os
 import threading
 from collections.abc import Callable
 
@@ -12,8 +11,7 @@ from collections.abc import Callable
 class BackgroundWriter:
     """Executor of one write at a time in a thread.
 
-    The thread is not a daemon, so that the interpreter waits for the write before it exits. In a forked process no
-    write is in progress.
+    The thread is not a daemon, so that the interpreter waits for the write before it exits.
     """
 
     def __init__(self) -> None:
@@ -21,7 +19,6 @@ class BackgroundWriter:
         self._ended = threading.Event()
         self._ended.set()
         self._error: BaseException | None = None
-        self._process = os.getpid()
 
     def submit(self, write: Callable[[], object]) -> None:
         """Start a write in the thread after the previous one has ended.
@@ -50,9 +47,6 @@ class BackgroundWriter:
             BaseException: the error of the write, once. An exception that a signal raises in the meantime, such as
                 KeyboardInterrupt, is raised after the write has ended.
         """
-        if self._process != os.getpid():
-            # After a fork the thread runs in the parent process.
-            self.__init__()
         interrupt = None
         while not self._ended.is_set():
             try:

@@ -1,6 +1,5 @@
 """One write at a time in a thread."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -72,24 +71,6 @@ def test_ctrl_c_while_waiting_is_raised_when_the_write_has_ended(blocked):
     threading.Timer(0.1, interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         writer.wait()
-    assert happened == ["written"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_nothing_is_in_flight_in_a_fork(blocked):
-    writer, release, happened = blocked
-    child = os.fork()
-    if not child:
-        # Where this waited, the child would end by the signal.
-        signal.alarm(PATIENCE)
-        writer.wait()
-        writer.submit(lambda: happened.append("by the child"))
-        writer.wait()
-        os._exit(0 if happened == ["by the child"] else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert not happened
-    release.set()
-    writer.wait()
     assert happened == ["written"]
 
 

@@ -9,16 +9,14 @@ Keras nor TensorFlow is imported.
 """
 
 from idmatters_tf.checkpointing.files import (
-    MANIFEST,
     PathOccupied,
-    check_folder,
     check_replaceable,
     remove_listed,
     remove_unfinished,
     replacing,
     write_atomically,
 )
-from idmatters_tf.checkpointing.locks import LOCK_FILE, FolderInUse, FolderLock, FolderLost, check_held
+from idmatters_tf.checkpointing.locks import FolderInUse, FolderLock, FolderLost, check_held
 from idmatters_tf.checkpointing.store import (
     checkpoint_path,
     describe_differences,
@@ -31,13 +29,10 @@ from idmatters_tf.checkpointing.store import (
 )
 
 __all__ = [
-    "LOCK_FILE",
-    "MANIFEST",
     "FolderInUse",
     "FolderLock",
     "FolderLost",
     "PathOccupied",
-    "check_folder",
     "check_held",
     "check_replaceable",
     "checkpoint_path",

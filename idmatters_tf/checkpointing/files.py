@@ -56,12 +56,6 @@ def check_replaceable(path: str | os.PathLike, *, folder: bool = False) -> None:
             raise PathOccupied(occupied, reason)
 
 
-def check_folder(path: str | os.PathLike) -> None:
-    """Raise PathOccupied if the object at a path, which need not exist, is not a folder."""
-    if os.path.lexists(path) and not os.path.isdir(path):
-        raise PathOccupied(path, "is a file, not a folder")
-
-
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[pathlib.Path]:
     """Yield a temporary path in the same folder, which replaces `path` after the block has succeeded.
@@ -165,7 +159,7 @@ def remove_listed(folder: pathlib.Path) -> None:
         for path in sorted(folder.rglob("*"), reverse=True):
             if _is_listed(path, folder, manifest):
                 with contextlib.suppress(OSError):
-                    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+                    path.rmdir() if path.is_dir() else path.unlink()
         if os.listdir(folder) == [MANIFEST]:
             (folder / MANIFEST).unlink()
     # Fails if the folder is not empty.
@@ -231,7 +225,7 @@ def _finish_exchange(path):
 
 
 def _remove(path):
-    if path.is_dir() and not path.is_symlink():
+    if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

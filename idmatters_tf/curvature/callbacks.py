@@ -1,6 +1,5 @@
 """Callback that measures the Hessian during `model.fit`."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ class CurvatureMonitor(Monitor[Measurement]):
 
     TensorBoard gets as scalars: eigenvalues at both ends, the sharpness over the optimizer's stability threshold, the
     gradient's alignment with the top eigenvectors, trace, index, gradient norm and loss; and the spectral density as an
-    image. `measurements` stores the same. Each eigenvalue search starts from the previous eigenvectors. A measurement
-    costs about probes * steps + products + 30 Hessian-vector products, each about 2.3 gradients on `data`.
+    image. `measurements` stores the same. A measurement costs about probes * steps + products + 30 Hessian-vector
+    products, each about 2.3 gradients on `data`.
 
     Args:
         data: fixed sample of a few hundred or thousand examples without augmentation; see `HessianOperator`.
@@ -32,7 +31,7 @@ class CurvatureMonitor(Monitor[Measurement]):
         optimizer: optimizer for the stability threshold; that of the model if None.
 
     Attributes:
-        measurements: `Measurement` by number of finished epochs or steps. Only the last one keeps its `vectors`.
+        measurements: `Measurement` by number of finished epochs or steps.
     """
 
     prefix = "curvature"
@@ -63,14 +62,8 @@ class CurvatureMonitor(Monitor[Measurement]):
         model: Any = self.model
         if self._copy is not None:
             self._copy.set_weights(model.get_weights())
-        start = None
-        if self.measurements:
-            newest, last = next(reversed(self.measurements.items()))
-            start = last.vectors
-            # Eigenvectors take several times the memory of the network.
-            self.measurements[newest] = dataclasses.replace(last, vectors=start[:, :0])
         threshold = stability_threshold(model.optimizer if self._optimizer is None else self._optimizer)
-        return measure(self._operator, **self._measure_options, start=start, threshold=threshold)
+        return measure(self._operator, **self._measure_options, threshold=threshold)
 
     def logged(self, measured: Measurement) -> dict[str, float]:
         return measured.scalars()

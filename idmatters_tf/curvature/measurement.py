@@ -1,7 +1,6 @@
 """Measurements of a Hessian during training, and their presentation in TensorBoard."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,6 @@ class Measurement:
         index, index_error: fraction of eigenvalues below -1 % of the largest in magnitude, by Lanczos quadrature, and
             its standard error; see `SpectralDensity.index`.
         density: `SpectralDensity`.
-        vectors: eigenvectors at the two ends, (P, j), as the start of the next search.
         eigenvalue_products: number of products for the eigenvalues.
     """
 
@@ -45,7 +43,6 @@ class Measurement:
     index: float
     index_error: float
     density: SpectralDensity
-    vectors: NDArray[Any]
     eigenvalue_products: int
 
     def scalars(self) -> dict[str, float]:
@@ -70,7 +67,6 @@ def measure(
     products: int = 30,
     tolerance: float = 1e-3,
     seed: int = 0,
-    start: NDArray[Any] | None = None,
     threshold: float | None = None,
 ) -> Measurement:
     """Measure eigenvalues at both ends, alignment, trace, index, density, gradient norm and loss.
@@ -85,7 +81,6 @@ def measure(
         products: number of products of `trace`.
         tolerance: tolerance of the eigenvalues, see `top_eigenpairs`.
         seed: seed of the random vectors.
-        start: `vectors` of an earlier measurement, (P, j).
         threshold: stability threshold of the optimizer, stored in the result.
     """
     count = min(eigenvalues, operator.shape[0] // 2) or 1
@@ -94,7 +89,7 @@ def measure(
     norm = float(np.linalg.norm(gradient))
     if not np.isfinite([loss, norm, *(operator @ np.ones(operator.shape[0]))]).all():
         return _not_finite(loss, norm, count, threshold, operator)
-    ends = top_eigenpairs(operator, count, "both" if both else "largest", tolerance, start=start, seed=seed)
+    ends = top_eigenpairs(operator, count, "both" if both else "largest", tolerance, seed=seed)
     density = spectral_density(operator, probes, steps, seed=seed)
     index, total = density.index(), trace(operator, products, seed=seed)
     along = ends.vectors[:, :count].astype(np.float64).T @ gradient
@@ -110,7 +105,6 @@ def measure(
         index=float(index.value),
         index_error=float(index.standard_error),
         density=density,
-        vectors=ends.vectors,
         eigenvalue_products=ends.products,
     )
 

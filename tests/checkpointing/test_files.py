@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from idmatters_tf.checkpointing import (
-    MANIFEST,
     PathOccupied,
     find_newest_intact,
     list_steps,
@@ -18,6 +17,7 @@ from idmatters_tf.checkpointing import (
     saving,
     write_atomically,
 )
+from idmatters_tf.checkpointing.files import MANIFEST
 from tests.conftest import ROOT
 from tests.support.occupants import NO_FILES, NO_FOLDERS, tree, write_folder
 

@@ -8,14 +8,8 @@ import sys
 
 import pytest
 
-from idmatters_tf.checkpointing import (
-    LOCK_FILE,
-    FolderInUse,
-    FolderLock,
-    FolderLost,
-    saving,
-    write_atomically,
-)
+from idmatters_tf.checkpointing import FolderInUse, FolderLock, FolderLost, saving, write_atomically
+from idmatters_tf.checkpointing.locks import LOCK_FILE
 from tests.conftest import ROOT
 from tests.support.occupants import tree
 

@@ -6,7 +6,8 @@ Each function creates an object at a path.
 import os
 import pathlib
 
-from idmatters_tf.checkpointing import MANIFEST, replacing
+from idmatters_tf.checkpointing import replacing
+from idmatters_tf.checkpointing.files import MANIFEST
 
 
 def tree(folder):

@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from idmatters_tf.checkpointing import LOCK_FILE, FolderLock, FolderLost, write_atomically
+from idmatters_tf.checkpointing import FolderLock, FolderLost, write_atomically
+from idmatters_tf.checkpointing.locks import LOCK_FILE
 from trainers.cli.arguments import RunError, UsageError
 from trainers.run.folder import Run
 from trainers.run.lock import hold_lock
