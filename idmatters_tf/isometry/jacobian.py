@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import (
     AttachedMasks,
+    Call,
     get_mask,
     graph_calls,
     graph_inputs,
@@ -195,33 +196,50 @@ def blocks_at_inputs(
     _check_model(model)
     found = find_blocks(model, blocks)
     values = graph_inputs(model, inputs)
+    given, calls = dict(values), graph_calls(model) or []
     with substitute_values():
-        attached = run_calls(graph_calls(model) or [], values, training)
+        attached = run_calls(calls, values, training)
+    has_masks = any(call.masks for block in found for call in block.calls)
+    shared = _shared_tensors(calls, given, values, len(values[id(found[0].start)]), training) if has_masks else set()
     for block in found:
         batch = values[id(block.start)]
         _check_float(batch.dtype, f"The input of the block {block.name!r}")
         places = []
         for rows in _rows(batch, training or together):
-            places.append((_function(block, values, attached, rows, training), batch[rows]))
+            places.append((_function(block, values, attached, shared, rows, training), batch[rows]))
         yield BlockAtInputs(block, places, not training)
 
 
+def _shared_tensors(
+    calls: Sequence[Call], inputs: dict[int, Tensor], values: dict[int, Tensor], examples: int, training: bool
+) -> set[int]:
+    """Return the symbolic tensors that all examples share, such as causal attention masks, by their identity.
+
+    Their lengths do not change if the examples are given twice. Symbolic shapes do not distinguish unknown sizes.
+    """
+    twice = {
+        key: ops.concatenate([tensor, tensor]) if len(tensor) == examples else tensor for key, tensor in inputs.items()
+    }
+    with substitute_values():
+        run_calls(calls, twice, training)
+    return {key for key, tensor in values.items() if tuple(tensor.shape[:1]) == tuple(twice[key].shape[:1])}
+
+
 def _function(
-    block: Block, values: dict[int, Tensor], attached: AttachedMasks, rows: slice, training: bool
+    block: Block, values: dict[int, Tensor], attached: AttachedMasks, shared: set[int], rows: slice, training: bool
 ) -> Callable[[Any], Any]:
     """Return the function from a block's input to its output at some examples, with the masks of these examples.
 
-    `values` and `attached` are the values and masks of the whole model, from `run_calls`.
+    `values` and `attached` are the values and masks of the whole model, from `run_calls`. `shared` are tensors that all
+    examples share.
     """
     batch = values[id(block.start)]
     examples = len(batch[rows])
     own = {(id(call.outputs[0]), place) for call in block.calls for place in range(len(call.inputs))}
     of_inputs = {key: mask for key, mask in attached.items() if key in own}
-    explicit, shared = {}, {}
-    for tensor in {id(tensor): tensor for call in block.calls for tensor in call.masks}.values():
-        # An attention mask may be shared by all examples.
-        by_example = tensor.shape[:1] == block.start.shape[:1]
-        (explicit if by_example else shared)[id(tensor)] = values[id(tensor)]
+    masks = {id(tensor): values[id(tensor)] for call in block.calls for tensor in call.masks}
+    of_all = {key: mask for key, mask in masks.items() if key in shared}
+    of_examples = {key: mask for key, mask in masks.items() if key not in shared}
 
     def chosen(masks: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
         found = {key: mask[rows] if len(mask) == len(batch) else mask for key, mask in masks.items()}
@@ -230,7 +248,7 @@ def _function(
     def function(tensor: Tensor) -> Tensor:
         # Several products are computed at once, on copies of the point.
         copies = tensor.shape[0] // examples
-        computed = {id(block.start): tensor, **shared, **chosen(explicit, copies)}
+        computed = {id(block.start): tensor, **of_all, **chosen(of_examples, copies)}
         run_calls(block.calls, computed, training, chosen(of_inputs, copies))
         return computed[id(block.end)]
 

@@ -92,6 +92,25 @@ def mask_of_every_pair(begin):
     return [x, pairs], end, [vectors(), ~allowed], "sum"
 
 
+class Causal(keras.layers.Layer):
+    """Layer that returns the causal mask of its input, (time, time)."""
+
+    def call(self, x):
+        places = ops.arange(ops.shape(x)[1])
+        return places[:, None] >= places
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor((x.shape[1], x.shape[1]), "bool")
+
+
+def mask_of_all_examples(begin):
+    """Return a model of sequences of any length, with a mask without an axis of examples."""
+    x = keras.Input((None, WIDTH))
+    hidden = begin(keras.layers.Dense(WIDTH)(x))
+    end = attention()(hidden, hidden, attention_mask=Causal()(hidden))
+    return x, end, np.random.default_rng(0).normal(size=(2, TIME, WIDTH)).astype("float32"), "attention"
+
+
 def two_explicit_masks(begin):
     x, real, other = keras.Input((TIME, WIDTH)), *(keras.Input((TIME,), dtype="bool") for _ in range(2))
     hidden = begin(keras.layers.Dense(WIDTH)(x))
@@ -155,6 +174,7 @@ CASES = {
     "masked GRU by name": masked_recurrence,
     "explicit mask": explicit_mask,
     "attention_mask": mask_of_every_pair,
+    "mask shared by all examples": mask_of_all_examples,
     "attention with two explicit masks": two_explicit_masks,
     "attention with two attached masks": two_attached_masks,
     "a mask that attention removes": removed_mask,
