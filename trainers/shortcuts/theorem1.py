@@ -22,7 +22,7 @@ MOST_PARAMETERS = 5000
 
 def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
     """Return the eigenvalues at zero in ascending order. An activation ReLU requires a `relu_slope`."""
-    slope = network.relu_slope if network.mid == "relu" else SLOPES[network.mid]
+    slope = SLOPES[network.mid] if network.relu_slope is None else network.relu_slope
     sxx, syx, _ = problem.statistics
     return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, slope)
 
