@@ -17,9 +17,11 @@ def as_operator(operator: Any) -> scipy.sparse.linalg.LinearOperator:
     Raises:
         ValueError: for complex matrices, and for operators of other dtypes.
     """
-    if (isinstance(operator, np.ndarray) or scipy.sparse.issparse(operator)) and operator.dtype.kind in "biuf":
-        operator = operator.astype(np.result_type(operator.dtype, np.float32))
-    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    converted: Any = operator
+    is_matrix = isinstance(operator, np.ndarray) or scipy.sparse.issparse(operator)
+    if is_matrix and converted.dtype.kind in "biuf":
+        converted = converted.astype(np.result_type(converted.dtype, np.float32))
+    operator = scipy.sparse.linalg.aslinearoperator(converted)
     if operator.dtype not in (np.float32, np.float64):
         raise ValueError(
             f"Argument `operator` must be a real matrix, or an operator of dtype float32 or float64. Received: dtype "

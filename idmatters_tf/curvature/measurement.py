@@ -88,7 +88,7 @@ def measure(
     loss, gradient = operator.loss(), operator.gradient().astype(np.float64)
     norm = float(np.linalg.norm(gradient))
     if not np.isfinite([loss, norm, *(operator @ np.ones(operator.shape[0]))]).all():
-        return _not_finite(loss, norm, count, threshold, operator)
+        return _not_finite(loss, norm, count, threshold)
     ends = top_eigenpairs(operator, count, "both" if both else "largest", tolerance, seed=seed)
     density = spectral_density(operator, probes, steps, seed=seed)
     index, total = density.index(), trace(operator, products, seed=seed)
@@ -109,15 +109,24 @@ def measure(
     )
 
 
-def _not_finite(
-    loss: float, norm: float, count: int, threshold: float | None, operator: CurvatureOperator
-) -> Measurement:
+def _not_finite(loss: float, norm: float, count: int, threshold: float | None) -> Measurement:
     """Return the measurement of a model whose curvature is not finite."""
     unknown, one = np.full(count, np.nan), np.full((1, 1), np.nan)
     density = SpectralDensity(one[0], one[0], one[0], np.nan, one, one)
-    vectors = np.zeros((operator.shape[0], 0), operator.dtype)
-    numbers = [np.nan] * 4
-    return Measurement(loss, norm, unknown, unknown, unknown, threshold, *numbers, density, vectors, 1)
+    return Measurement(
+        loss,
+        norm,
+        largest=unknown,
+        smallest=unknown,
+        alignment=unknown,
+        threshold=threshold,
+        trace=np.nan,
+        trace_error=np.nan,
+        index=np.nan,
+        index_error=np.nan,
+        density=density,
+        eigenvalue_products=1,
+    )
 
 
 def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]:

@@ -217,7 +217,7 @@ def _shared_tensors(
 
     Their lengths do not change if the examples are given twice. Symbolic shapes do not distinguish unknown sizes.
     """
-    twice = {
+    twice: Any = {
         key: ops.concatenate([tensor, tensor]) if len(tensor) == examples else tensor for key, tensor in inputs.items()
     }
     with substitute_values():

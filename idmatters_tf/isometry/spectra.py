@@ -125,7 +125,8 @@ def matrix_singular_values(matrix: Floats) -> Floats:
     """Return all singular values of a matrix, in descending order; NaN if an entry is not finite."""
     if not np.isfinite(matrix).all():
         return np.full(min(matrix.shape), np.nan)
-    return np.linalg.svd(matrix, compute_uv=False)
+    singular_values: Any = np.linalg.svd(matrix, compute_uv=False)
+    return singular_values
 
 
 def dense(operator: Any) -> Floats:

@@ -128,8 +128,9 @@ def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
 def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
     """Return True if a block returns exactly its input."""
     with _keras_internals.substitute_values():
-        returned = block(x, training=False)
-    return bool(np.array_equal(ops.convert_to_numpy(returned), ops.convert_to_numpy(x)))
+        returned: Any = ops.convert_to_numpy(block(x, training=False))
+    given: Any = ops.convert_to_numpy(x)
+    return bool(np.array_equal(returned, given))
 
 
 def gradients(

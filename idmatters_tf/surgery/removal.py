@@ -197,7 +197,8 @@ def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:
     variables = [*model.variables, *model.metrics_variables, *recurrent_states(model)]
     values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
     try:
-        results: Any = model.evaluate(examples, steps=sum(1 for _ in batches), return_dict=True, verbose=0)
+        evaluate: Any = model.evaluate
+        results: Any = evaluate(examples, steps=sum(1 for _ in batches), return_dict=True, verbose=0)
     finally:
         # On JAX, an evaluation that fails would leave the variables without values.
         for variable, value in zip(variables, values, strict=True):
