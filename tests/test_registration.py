@@ -8,7 +8,7 @@ import keras
 import idmatters_tf
 
 REGISTERED = {
-    "expressivity": ["BitReader", "ChunkIndicator", "ExactModel", "SlotLabel"],
+    "expressivity": ["ExactModel"],
     "initializers": ["IdentityNormal", "ScaledGlorot", "StandardNormal"],
     "layers": [
         "BasicBlock2D",

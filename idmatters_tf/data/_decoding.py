@@ -96,11 +96,11 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
     """
 
     def other():
-        image = tf.cond(
-            _is_webp(contents),
-            lambda: _decode_webp(contents),
-            lambda: tf.io.decode_image(contents, channels=3, expand_animations=False),
-        )
+        kinds = [
+            (_is_webp(contents), lambda: _decode_webp(contents)),
+            (_has_palette(contents), lambda: _decode_palette(contents)),
+        ]
+        image = tf.case(kinds, lambda: tf.io.decode_image(contents, channels=3, expand_animations=False))
         if window is None:
             return image
         part = window(tf.shape(image))
@@ -127,6 +127,21 @@ def _decode_webp(contents):
     with tf.control_dependencies([tf.debugging.assert_equal(is_animated, False, "animated WebP image")]):
         # With 3 channels TensorFlow rejects transparency.
         return tf.io.decode_webp(contents, channels=0)[0, :, :, :3]
+
+
+def _has_palette(contents):
+    """Return True for a BMP file with 8 bits for each pixel."""
+    is_bmp = (tf.strings.length(contents) >= 54) & (_part(contents, 0, 2) == b"BM")
+    return is_bmp & (_part(contents, 28, 2) == b"\x08\x00")
+
+
+def _decode_palette(contents):
+    """Decode the colors of a BMP file, for which TensorFlow returns the indices into the palette."""
+    indices = tf.cast(tf.io.decode_bmp(contents, channels=0)[:, :, 0], tf.int32)
+    pixels, header = (tf.io.decode_raw(_part(contents, place, 4), tf.int32)[0] for place in (10, 14))
+    colors = tf.io.decode_raw(_part(contents, 14 + header, pixels - 14 - header), tf.uint8)
+    # Blue, green, red and an unused byte.
+    return tf.gather(tf.reshape(colors, [-1, 4])[:, 2::-1], indices)
 
 
 def _part(contents, begin, length):

@@ -61,6 +61,8 @@ def in_memory(files, place, size=SIZE):
         ("JPEG", "CMYK"),
         ("PNG", "RGB"),
         ("BMP", "RGB"),
+        ("BMP", "L"),
+        ("BMP", "P"),
         ("WEBP", "RGB"),
         ("WEBP", "RGBA"),
         ("GIF", "P"),
