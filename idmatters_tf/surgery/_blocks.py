@@ -130,7 +130,8 @@ def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
     """Return True if a block returns exactly its input."""
     with _keras_internals.substitute_values():
         returned = block(x, training=False)
-    return bool(np.array_equal(*(np.asarray(ops.convert_to_numpy(part)) for part in (returned, x))))
+    outputs, inputs = (np.asarray(ops.convert_to_numpy(part)) for part in (returned, x))
+    return bool(np.array_equal(outputs, inputs))
 
 
 def gradients(
