@@ -103,18 +103,15 @@ def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
     Raises:
         ValueError: if no choice of zeros makes the block the identity with nonzero gradients.
     """
-    x = random_like(tensor)
-    if is_identity(block, x):
-        dead = _dead_kernels(block, x)
-        if dead:
-            raise ValueError(_dead_block_message(block, dead))
-        return
+    shape = concrete_shape(tensor, UNKNOWN_SIZE)
+    x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=shape), dtype=tensor.dtype)
     variables = block.trainable_variables
     values = [ops.convert_to_numpy(variable) for variable in variables]
-    dead: list[str] = []
     # Weights are listed in order of creation, which is usually but not always the order of computation.
-    for order in (range(len(variables)), range(len(variables) - 1, -1, -1)):
-        if not _zero_last_weights(block, x, variables, values, order):
+    orders = [range(len(variables)), range(len(variables) - 1, -1, -1)]
+    dead: list[str] = []
+    for order in [None] if is_identity(block, x) else orders:
+        if order is not None and not _zero_last_weights(block, x, variables, values, order):
             raise ValueError(
                 f"The block {block.name!r} ({type(block).__name__}) is not the identity with all trainable weights at "
                 f"zero. It must compute x + f(x), with a last kernel in f and nothing after the sum."
@@ -122,15 +119,19 @@ def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
         dead = _dead_kernels(block, x)
         if not dead:
             return
-    raise ValueError(_dead_block_message(block, dead))
+    raise ValueError(
+        f"The block {block.name!r} ({type(block).__name__}) cannot be trained: the gradient is zero for "
+        f"{', '.join(dead)}. Initialize only the last kernel of a branch with zeros, and no other kernel, scale or "
+        f"normalization gain."
+    )
 
 
 def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
     """Return True if a block returns exactly its input."""
     with _keras_internals.substitute_values():
-        returned: Any = ops.convert_to_numpy(block(x, training=False))
-    given: Any = ops.convert_to_numpy(x)
-    return bool(np.array_equal(returned, given))
+        returned = block(x, training=False)
+    outputs, inputs = (np.asarray(ops.convert_to_numpy(part)) for part in (returned, x))
+    return bool(np.array_equal(outputs, inputs))
 
 
 def gradients(
@@ -163,12 +164,6 @@ def gradients(
         return ops.cast(total, "float32")
 
     return [np.asarray(ops.convert_to_numpy(part)) for part in gradient(value, list(variables))]
-
-
-def random_like(tensor: Tensor, seed: int = 0) -> Tensor:
-    """Draw standard normal numbers in the shape of a symbolic tensor."""
-    shape = concrete_shape(tensor, UNKNOWN_SIZE)
-    return ops.convert_to_tensor(np.random.default_rng(seed).normal(size=shape), dtype=tensor.dtype)
 
 
 def concrete_shape(tensor: Tensor, unknown: int) -> list[int]:
@@ -221,14 +216,6 @@ def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list
     if not moved:
         waiting = set(range(len(variables)))
     return [variables[place].path for place in sorted(waiting)]
-
-
-def _dead_block_message(block: keras.layers.Layer, dead: Sequence[str]) -> str:
-    return (
-        f"The block {block.name!r} ({type(block).__name__}) cannot be trained: the gradient is zero for "
-        f"{', '.join(dead)}. Initialize only the last kernel of a branch with zeros, and no other kernel, scale or "
-        f"normalization gain."
-    )
 
 
 def _is_kernel(variable: keras.Variable) -> bool:

@@ -23,11 +23,11 @@ def compile_like(
         model: the copy.
         original: the original model.
         variables: dict from `id` of the original's variables to the variables of the copy.
-        optimizer: optimizer whose state is transferred. If None, the copy of a compiled model gets a new optimizer with
-            the same settings.
+        optimizer: optimizer whose state is transferred, including iterations, learning rate and loss scale. If None,
+            the copy of a compiled model gets a new optimizer with the same settings.
 
     Raises:
-        ValueError: if the optimizer's state cannot be transferred.
+        ValueError: if the optimizer belongs to another model, or has state of an unknown kind.
     """
     arguments = _keras_internals.compile_arguments(original)
     own = getattr(original, "optimizer", None)
@@ -35,7 +35,7 @@ def compile_like(
         if optimizer is getattr(own, "inner_optimizer", None):
             # `compile` has wrapped it for loss scaling.
             optimizer = own
-        optimizer = carry_optimizer(optimizer, model, original, variables)
+        optimizer = _carry_optimizer(optimizer, model, original, variables)
     elif arguments is None:
         return
     elif own is not None:
@@ -49,25 +49,29 @@ def compile_like(
         model.compile(**arguments | copied | options)
 
 
-def carry_optimizer(
+def check_norms_can_grow(optimizer: Any, blocks: Sequence[keras.layers.Layer]) -> None:
+    """Raise a ValueError if Muon, which preserves kernel norms, would keep a block at the identity."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if not isinstance(optimizer, Muon):
+        return
+    for block in blocks:
+        for variable in optimizer.kernels_of_zeros(block.trainable_variables):
+            raise ValueError(
+                f"Muon preserves the norm of each kernel: {variable.path} of the block {block.name!r} would stay "
+                f"zero. Pass a block with a trained factor on its branch, such as "
+                f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
+            )
+
+
+def _carry_optimizer(
     optimizer: keras.optimizers.Optimizer,
     model: keras.Model,
     original: keras.Model,
     variables: Mapping[int, keras.Variable],
 ) -> keras.optimizers.Optimizer:
-    """Return a new optimizer for a copied model, with the state of the original's optimizer for common variables.
+    """Return a new optimizer for a copied model, with the state of the given one for common variables.
 
-    Iterations, learning rate and loss scale are kept. Slots of new variables start at zero, and their averages
-    (`use_ema`) at the weights.
-
-    Args:
-        optimizer: optimizer of the original, which is not changed.
-        model: the copy.
-        original: the original model.
-        variables: dict from `id` of the original's variables to the variables of the copy.
-
-    Raises:
-        ValueError: if the optimizer belongs to another model, or has state of an unknown kind.
+    Slots of new variables start at zero, and their averages (`use_ema`) at the weights.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(
@@ -85,20 +89,6 @@ def carry_optimizer(
     if optimizer.built:
         _carry_state(optimizer, new, [variables.get(id(variable)) for variable in old])
     return new
-
-
-def check_norms_can_grow(optimizer: Any, blocks: Sequence[keras.layers.Layer]) -> None:
-    """Raise a ValueError if Muon, which preserves kernel norms, would keep a block at the identity."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if not isinstance(optimizer, Muon):
-        return
-    for block in blocks:
-        for variable in optimizer.kernels_of_zeros(block.trainable_variables):
-            raise ValueError(
-                f"Muon preserves the norm of each kernel: {variable.path} of the block {block.name!r} would stay "
-                f"zero. Pass a block with a trained factor on its branch, such as "
-                f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
-            )
 
 
 def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) -> None:

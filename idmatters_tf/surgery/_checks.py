@@ -59,13 +59,7 @@ def example_inputs(model: keras.Model, data: Any = None) -> Any:
 
 
 def compute_outputs(model: keras.Model, inputs: Any, given: bool) -> list[Tensor]:
-    """Return the flattened outputs of a model, without changing its state.
-
-    Args:
-        model: the model.
-        inputs: batch of inputs.
-        given: True if the caller passed the inputs, False if they are random. It selects the error message.
-    """
+    """Return the flattened outputs of a model, without changing its state; `given` is False for random inputs."""
     try:
         with _keras_internals.substitute_values():
             return keras.tree.flatten(model(inputs, training=False))
@@ -107,16 +101,7 @@ def check_outputs(before: list[Tensor], after: list[Tensor], tolerance: float) -
 
 
 def check_gradients(model: keras.Model, inputs: Any, blocks: Sequence[keras.layers.Layer]) -> None:
-    """Check that each block has a gradient.
-
-    Args:
-        model: model with the blocks.
-        inputs: batch of inputs.
-        blocks: the blocks.
-
-    Raises:
-        ValueError: if all gradients of a block are zero, or one is not finite.
-    """
+    """Raise a ValueError if all gradients of a block of the model are zero, or one is not finite."""
     values = iter(gradients(model, inputs, [variable for block in blocks for variable in block.trainable_variables]))
     for block in blocks:
         largest = [np.abs(next(values).astype(np.float32)).max(initial=0.0) for _ in block.trainable_variables]

@@ -54,6 +54,9 @@ class ModelCopy:
             for layer in model.layers:
                 if id(layer) not in self.removed_ids:
                     layers += [self._copy_operation(layer), *self._inserted.get(id(layer), [])]
+            if len(layers) == 1:
+                # Keras does not build a Sequential model without layers.
+                layers.append(keras.layers.Identity())
             copied: Any = type(model)(layers, name=model.name)
         else:
             copied = type(model)(inputs, outputs, name=model.name)
@@ -65,11 +68,17 @@ class ModelCopy:
 
     def _copy_operation(self, operation: Any) -> Any:
         if id(operation) not in self._copies:
-            if nested_graph(operation) is None:
-                self._copies[id(operation)] = copied = _build_from_configuration(operation)
-            else:
-                copied = self._copy_model(operation)
-            self._originals[id(copied)] = operation
+            if nested_graph(operation) is not None:
+                return self._copy_model(operation)
+            try:
+                copied = _keras_internals.copy_operation(operation)
+            except Exception as error:
+                reason = (
+                    "implement `get_config` and register its classes and functions with Keras. Replace a lambda by a "
+                    "function with a name (`def`) or a `keras.layers.Lambda`."
+                )
+                raise ValueError(_copy_error(operation, f"{reason} {error}")) from error
+            self._originals[id(copied)], self._copies[id(operation)] = operation, copied
         return self._copies[id(operation)]
 
     def _call(self, copied: Any, *args: Any, **kwargs: Any) -> Any:
@@ -212,17 +221,6 @@ def _constructible(model: keras.Model) -> bool:
     if isinstance(model, keras.Sequential):
         return type(model).__init__ is keras.Sequential.__init__
     return _keras_internals.has_functional_constructor(model)
-
-
-def _build_from_configuration(operation: Any) -> Any:
-    try:
-        return _keras_internals.copy_operation(operation)
-    except Exception as error:
-        reason = (
-            "implement `get_config` and register its classes and functions with Keras. Replace a lambda by a function "
-            "with a name (`def`) or a `keras.layers.Lambda`."
-        )
-        raise ValueError(_copy_error(operation, f"{reason} {error}")) from error
 
 
 def _copy_error(operation: Any, reason: str) -> str:

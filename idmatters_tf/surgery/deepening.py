@@ -31,10 +31,12 @@ def deepen(
     the compiler may fuse operations around a block differently and change the rounding. A call costs two forward passes
     and one backward pass on a small batch, and the memory of a second model.
 
-    The model itself does not change: weights and seeds are copied. Shared layers are followed by the same blocks at
-    each call. Several inputs and outputs, masks, `keras.ops`, preprocessing layers and `training=False` are preserved.
-    Frozen layers stay frozen and inserted blocks are trainable: after `model.trainable = False` only the blocks are
-    trained. Blocks after "conv" are named "conv_deeper1", "conv_deeper2", ...
+    The model itself does not change: weights, seeds, vocabularies and recurrent states are copied. Shared layers are
+    followed by the same blocks at each call. Several inputs and outputs, masks, `keras.ops`, preprocessing layers and
+    `training=False` are preserved. Frozen layers stay frozen and inserted blocks are trainable: after
+    `model.trainable = False` only the blocks are trained. Blocks after "conv" are named "conv_deeper1",
+    "conv_deeper2", ... Outputs keep their names for the losses and metrics of `compile`. A model loaded from a file
+    names its outputs after their last layers.
 
     Source: Chen et al., *Net2Net* (2016, arXiv:1511.05641), whose Net2DeeperNet inserts identity layers; Hardt & Ma,
     *Identity Matters in Deep Learning*, for residual blocks near the identity; Wu et al., *LLaMA Pro* (2024,
@@ -46,6 +48,7 @@ def deepen(
         after: name of a layer, or several. "nested/layer" for a layer of a nested model if its name is not unique.
         block: None for `ResidualConv2D` after images (rank 4) and `ResidualDense` after vectors (rank 2, or 3 along the
             last axis), as wide as the input, with He's normal distribution for the first kernel and zeros for the last.
+            With `data_format="channels_first"`, there is a default block only after layers with this argument.
             Otherwise a layer to copy, or a function that returns a layer and receives the tensor's shape if it takes an
             argument. The layer must compute x + f(x) and have a `get_config`. As few of its last weights as possible
             are set to zero to make it the identity. In a transformer block these are the output projections of
@@ -80,7 +83,7 @@ def deepen(
     count = positive_integer("count", count)
     if not tolerance >= 0:
         raise ValueError(f"Argument `tolerance` must be 0 or more. Received: tolerance={tolerance!r}")
-    targets = _targets(model, [after] if isinstance(after, str) else list(after))
+    targets = _targets(model, after)
     taken = {operation.name for _, operation in operations(model)}
     blocks: dict[int, list[keras.layers.Layer]] = {}
 
@@ -112,26 +115,28 @@ def deepen(
     return copy.model
 
 
-def _targets(model: keras.Model, names: list[str]) -> set[int]:
+def _targets(model: keras.Model, after: str | Sequence[str]) -> set[int]:
     """Return the `id` of each named operation."""
-    if not names:
-        raise ValueError("Argument `after` must name at least one layer. Received: none")
-    known = list(operations(model))
-    found: set[int] = set()
+    names = [after] if isinstance(after, str) else after
+    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"Argument `after` must be the name of a layer or a list of names. Received: after={after!r}")
+    paths = list(operations(model))
+    targets: set[int] = set()
     for name in names:
-        matches = [operation for path, operation in known if path == name]
-        matches = matches or [operation for _, operation in known if operation.name == name]
+        matches = [(path, operation) for path, operation in paths if path == name]
+        matches = matches or [(path, operation) for path, operation in paths if operation.name == name]
         if len(matches) > 1:
-            paths = [path for path, operation in known if operation.name == name]
-            raise ValueError(f"Argument `after`: there are several layers {name!r}. Pass one of {', '.join(paths)}.")
+            choices = ", ".join(path for path, _ in matches)
+            raise ValueError(f"Argument `after`: there are several layers {name!r}. Pass one of {choices}.")
         if not matches:
-            near = difflib.get_close_matches(str(name), [path for path, _ in known], n=3, cutoff=0.3)
+            near = difflib.get_close_matches(name, [path for path, _ in paths], n=3, cutoff=0.3)
             hint = f" Did you mean {', '.join(near)}?" if near else ""
             raise ValueError(f"Argument `after`: {model.name!r} has no layer {name!r}.{hint}")
-        if id(matches[0]) in found:
+        target = id(matches[0][1])
+        if target in targets:
             raise ValueError(f"Argument `after` names the layer {name!r} twice. Use `count` for several blocks.")
-        found.add(id(matches[0]))
-    return found
+        targets.add(target)
+    return targets
 
 
 def _make_unique_name(stem: str, taken: set[str]) -> str:

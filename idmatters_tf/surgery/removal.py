@@ -80,7 +80,7 @@ def remove_identities(
         `Removal`.
 
     Raises:
-        ValueError: if the model cannot be copied, `tolerance` is negative, or `data` has another type.
+        ValueError: if the model cannot be copied, `tolerance` is negative, or `data` is empty or has another type.
     """
     if not tolerance >= 0:
         raise ValueError(f"Argument `tolerance` must be 0 or more. Received: tolerance={tolerance!r}")
@@ -88,6 +88,10 @@ def remove_identities(
     if hasattr(data, "__array__"):
         data = (data,)
     batches = Batches(data, batch_size)
+    first = next(iter(batches), None)
+    if first is None:
+        raise ValueError("Argument `data` must contain at least one example. Received: none")
+    has_loss = has_compiled_loss(model) and split_batch(first).y is not None
     skips = _skips(graph)
     distances = _distances(model, batches, skips)
     names = {id(operation): path for path, operation in operations(model)}
@@ -104,18 +108,18 @@ def remove_identities(
         model=copy.model,
         distances={names[key]: distance for key, distance in sorted(distances.items(), key=lambda item: item[1])},
         removed=tuple(path for key, path in names.items() if key in copy.removed_ids),
-        before=_evaluate(model, batches),
-        after=_evaluate(copy.model, batches),
+        before=_evaluate(model, batches) if has_loss else {},
+        after=_evaluate(copy.model, batches) if has_loss else {},
     )
 
 
 def _skips(graph: Any) -> dict[int, int]:
     """Return, by `id` of each sum x + f(x), the position of x among its arguments."""
-    found: dict[int, int | None] = {}
+    places: dict[int, int | None] = {}
     for node in _keras_internals.nodes(graph):
         nested = nested_graph(node.operation)
         if nested is not None:
-            found |= _skips(nested)
+            places |= _skips(nested)
         if not _keras_internals.is_addition(node.operation) or len(node.input_tensors) != 2:
             continue
         first, second = node.input_tensors
@@ -123,9 +127,9 @@ def _skips(graph: Any) -> dict[int, int]:
         if first is second or tuple(first.shape) != tuple(second.shape):
             place = None
         # All calls of a shared sum must have the same structure.
-        same = found.setdefault(id(node.operation), place) == place
-        found[id(node.operation)] = place if same else None
-    return {key: place for key, place in found.items() if place is not None}
+        same = places.setdefault(id(node.operation), place) == place
+        places[id(node.operation)] = place if same else None
+    return {key: place for key, place in places.items() if place is not None}
 
 
 def _depends(tensor: Tensor, on: Tensor) -> bool:
@@ -189,16 +193,14 @@ def _may_be_block(operation: Any) -> bool:
 
 def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:
     """Return the loss and metrics of a model on batches, without changing its state."""
-    if not has_compiled_loss(model) or split_batch(next(iter(batches))).y is None:
-        return {}
     # A generator, because Keras reads a list of batches as the arrays of several inputs. Without `steps`, Keras counts
     # the end of the data as a batch.
     examples = ((batch.x, batch.y, batch.weights) for batch in map(split_batch, batches))
     variables = [*model.variables, *model.metrics_variables, *recurrent_states(model)]
     values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
     try:
-        evaluate: Any = model.evaluate
-        results: Any = evaluate(examples, steps=sum(1 for _ in batches), return_dict=True, verbose=0)
+        options: dict[str, Any] = {"steps": sum(1 for _ in batches), "return_dict": True, "verbose": 0}
+        results: Any = model.evaluate(examples, **options)
     finally:
         # On JAX, an evaluation that fails would leave the variables without values.
         for variable, value in zip(variables, values, strict=True):

@@ -96,11 +96,14 @@ def test_first_steps_of_adam_for_new_variables():
     assert (round(lengths[0], 1), round(lengths.max(), 1), lengths.argmax() + 1) == (3.2, 6.6, 12)
 
 
-def test_weight_decay_exclusions_are_kept():
+@pytest.mark.parametrize("carried", [True, False])
+def test_weight_decay_exclusions_are_kept(carried):
     model = network()
     optimizer = keras.optimizers.SGD(0.1, weight_decay=0.1)
     optimizer.exclude_from_weight_decay([model.get_layer("head").kernel], ["bias"])
-    deeper = deepen(model, "hidden", optimizer=optimizer)
+    model.compile(optimizer, "mse")
+    deeper = deepen(model, "hidden", optimizer=optimizer if carried else None)
+    deeper.optimizer.build(deeper.trainable_variables)
     before = values(deeper)
     zeros = [ops.zeros(variable.shape) for variable in deeper.trainable_variables]
     deeper.optimizer.apply(zeros, deeper.trainable_variables)

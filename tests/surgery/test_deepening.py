@@ -190,7 +190,8 @@ def test_saturated_outputs_are_checked_on_given_data():
 def test_wrong_arguments():
     for arguments, message in (
         ({"after": "hiden"}, "no layer 'hiden'. Did you mean hidden"),
-        ({"after": []}, "at least one layer"),
+        ({"after": []}, "must be the name of a layer or a list of names"),
+        ({"after": layers.Dense(1)}, "must be the name of a layer or a list of names"),
         ({"after": ["hidden", "hidden"]}, "twice"),
         ({"after": "hidden", "count": 0}, "`count` must be a positive integer"),
         ({"after": "hidden", "tolerance": -1}, "`tolerance` must be 0 or more"),

@@ -117,11 +117,19 @@ def test_shared_block_is_measured_over_all_calls():
     assert result.distances["block"] == pytest.approx(expected, rel=1e-3)
 
 
+def test_all_layers_are_removed(stack):
+    _, x, _ = stack
+    model = keras.Sequential([keras.Input((6,)), ResidualDense(5, last_kernel_initializer="zeros")])
+    np.testing.assert_array_equal(remove_identities(model, 0.0, x).model(x), x)
+
+
 def test_wrong_arguments(stack):
     model, x, _ = stack
     with pytest.raises(ValueError, match="`tolerance` must be 0 or more"):
         remove_identities(model, -1, x)
     with pytest.raises(ValueError, match="`data` must be"):
         remove_identities(model, 0.1, None)
+    with pytest.raises(ValueError, match="`data` must contain at least one example"):
+        remove_identities(model, 0.1, [])
     with pytest.raises(ValueError, match="`model` must be a keras.Model"):
         remove_identities("model", 0.1, x)
