@@ -239,7 +239,7 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, timeout=120, env=env, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=tmp_path, timeout=240, env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     # The programs hide TensorFlow's start-up messages.
