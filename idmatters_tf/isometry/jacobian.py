@@ -257,6 +257,8 @@ def _function(
 
 def _rows(batch: Tensor, together: bool) -> list[slice]:
     """Return the slices of the batch, one for each point."""
+    if not len(batch):
+        raise ValueError("Argument `inputs` must contain at least one example. Received: an empty batch.")
     return [slice(None)] if together else [slice(place, place + 1) for place in range(len(batch))]
 
 

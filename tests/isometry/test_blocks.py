@@ -151,6 +151,9 @@ def test_models_without_blocks_raise():
     model(np.ones((1, 4)))
     with pytest.raises(ValueError, match="must be a built functional or Sequential"):
         find_blocks(model)
+    for empty in (jacobian, measure):
+        with pytest.raises(ValueError, match="`inputs` must contain at least one example. Received: an empty batch"):
+            empty(body(), np.ones((0, 4, 4, 2)))
     # The whole model can still be differentiated.
     matrix = jacobian(model, np.ones((1, 4), "float32")) @ np.eye(4)
     np.testing.assert_allclose(matrix, np.transpose(model.dense.kernel), atol=1e-6)
