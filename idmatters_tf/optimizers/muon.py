@@ -180,7 +180,7 @@ class Muon(Momentum):
         with_bias = {layer for layer, *_ in biases}
 
         def is_kernel(layer: str, variable: keras.Variable) -> bool:
-            *_, outputs = shape = variable.shape or (1,)
+            *_, outputs = shape = tuple(variable.shape) or (1,)
             if len(shape) < self.least_rank or outputs == 1 or variable.name not in _KERNEL_NAMES:
                 return False
             layer_name = layer.rpartition("/")[2]

@@ -76,16 +76,6 @@ def test_factorisation_norms_lie_between_the_bounds_and_fall_as_one_over_depth()
     assert rows[1].polar / rows[2].polar == pytest.approx(64, rel=0.1)
 
 
-def test_figures_name_targets_and_depths_that_are_left_out():
-    # Depth 2 is too shallow for the paper's construction.
-    targets = {f"R{number}": np.diag([2.0 + number, 1.0]) for number in range(5)}
-    rows = [row for name, R in targets.items() for depth in (2, 8) for row in factorization.measure(name, R, depth)]
-    figure = factorization.draw(rows)
-    assert figure.get_suptitle() == "the first 4 of 5 targets; the table has all of them"
-    notes = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert notes == 4 * ["not defined at depth 2: the paper's construction"]
-
-
 def test_descent_certifies_its_path_and_the_standard_network_stays():
     R = random_target(3, 2.0, 1, 0)
     by_network = {kind: list(descent.measure("R", R, 8, kind, 400, 40)) for kind in descent.STYLES}

@@ -1,7 +1,6 @@
 """Tests of `trainers.shortcuts` on small cases, and of the numbers of its experiments."""
 
 import csv
-import dataclasses
 import json
 
 import keras
@@ -196,16 +195,6 @@ def test_verdicts_can_go_both_ways():
 
     assert norms.verdict(falling(lambda depth: 6.0 / depth)).seen is True
     assert norms.verdict(falling(lambda depth: float(depth))).seen is False
-
-
-def test_figures_name_kinds_that_diverge_or_are_beyond_float64():
-    row = sweep.SweepRow("linear", "xavier", 4, 0.1, True, 0.5, 0, 1, 0.0)
-    figure = sweep.draw([row, dataclasses.replace(row, depth=8, loss=None, diverged=1)])
-    assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["diverged at every rate: xavier at 8"]
-    start = conditions.ConditionsRow("xavier", 4, 10, 3.0, 0.1, 0, 1.0, 0.5)
-    figure = conditions.draw([start, dataclasses.replace(start, depth=64, lg_condition=12.0, at_limit=7)])
-    notes = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert notes == ["beyond float64, drawn at its limit: xavier at 64 (7 runs)"]
 
 
 def moment(run, loss, index=0.0, max_abs=1.0, p10_abs=1.0):
