@@ -199,7 +199,8 @@ ON_JAX = [
     "test_background_saving.py::test_training_continues_during_a_write_of_the_values_of_a_step",
     "test_exact_resume.py::test_stopped_and_started_again[several steps per execution, loss scale, class weights]",
 ]
-SLOWLY_ON_JAX = ["test_background_saving.py", "test_exact_resume.py", "test_sources.py", "--slow"]
+SLOWLY_ON_JAX = ["test_background_saving.py", "test_exact_resume.py", "test_resume_and_callbacks.py", "test_sources.py"]
+SLOWLY_ON_JAX += ["--slow"]
 
 
 @pytest.mark.skipif(two_devices.ARE_MADE, reason="this is the process with two devices")
