@@ -36,7 +36,6 @@ class Cluster:
 
     Attributes:
         description: the argument.
-        is_chief: True for the task that writes the run's folder.
         asynchronous: True if there are parameter servers.
         is_synchronous: True if several tasks make each update together.
         workers: number of tasks that compute gradients.
@@ -44,14 +43,13 @@ class Cluster:
 
     def __init__(self, description: ClusterDescription | None = None, strategy: "tf.distribute.Strategy | None" = None):
         self.description, self._strategy = description, strategy
-        self.is_chief = description is None or description.is_chief
         self.asynchronous = description is not None and description.asynchronous
         self.is_synchronous = description is not None and not description.asynchronous
         self.workers = 1 if description is None else description.workers
 
     def gather(self, value: Any) -> list[Any]:
         """Return the JSON values of all tasks that make updates together, the chief's first."""
-        if self.description is None or self._strategy is None or self.asynchronous:
+        if self._strategy is None or not self.is_synchronous:
             return [value]
         import tensorflow as tf
 
