@@ -1,6 +1,7 @@
 """Serialization of plain data as JSON and NumPy arrays, without pickle."""
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import os
@@ -48,13 +49,13 @@ class Encoder:
         if value is None or type(value) in (bool, int, float, str):
             return value
         if type(value) is list:
-            return [self.encode(each) for each in value]
+            return [self.encode(item) for item in value]
         if type(value) is tuple:
-            return {"tuple": [self.encode(each) for each in value]}
+            return {"tuple": [self.encode(item) for item in value]}
         if type(value) in (set, frozenset):
-            return {type(value).__name__: sorted((self.encode(each) for each in value), key=json.dumps)}
+            return {type(value).__name__: sorted((self.encode(item) for item in value), key=json.dumps)}
         if type(value) is dict:
-            return {"dict": [[self.encode(key), self.encode(each)] for key, each in value.items()]}
+            return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
         if type(value) is np.ndarray or isinstance(value, np.generic):
             return self._array("array" if type(value) is np.ndarray else "scalar", np.asarray(value))
         kind = type(value)
@@ -69,11 +70,11 @@ class Encoder:
     def _array(self, kind, array):
         name = f"a{len(self.arrays)}"
         encoded = {kind: name}
-        if _find_extension_type(array.dtype.name) is not None:
-            # NumPy's files do not support bfloat16 and similar types.
+        if array.dtype.isbuiltin == 2:
+            # NumPy's files do not support bfloat16 and other types of `ml_dtypes`.
             encoded |= {"dtype": array.dtype.name, "shape": list(array.shape)}
             array = np.frombuffer(array.tobytes(), np.uint8)
-        elif not _is_readable(array.dtype):
+        elif array.dtype.kind not in "biufcSUMm":
             raise NotPlainData(f"an array of the type {array.dtype}")
         self.arrays[name] = array
         return encoded
@@ -82,19 +83,19 @@ class Encoder:
 def decode(encoded: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Return the value that `Encoder.encode` has encoded."""
     if isinstance(encoded, list):
-        return [decode(each, arrays) for each in encoded]
+        return [decode(item, arrays) for item in encoded]
     if not isinstance(encoded, dict):
         return encoded
     kind, content = next(iter(encoded.items()))
     if kind in ("tuple", "set", "frozenset"):
-        return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](decode(each, arrays) for each in content)
+        return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](decode(item, arrays) for item in content)
     if kind == "dict":
-        return {decode(key, arrays): decode(each, arrays) for key, each in content}
+        return {decode(key, arrays): decode(item, arrays) for key, item in content}
     if kind == "dataclass":
         return _find_class(*content)(**decode(encoded["fields"], arrays))
     array = arrays[content]
     if "dtype" in encoded:
-        array = np.frombuffer(array.tobytes(), _find_extension_type(encoded["dtype"])).reshape(encoded["shape"])
+        array = np.frombuffer(array.tobytes(), np.dtype(encoded["dtype"])).reshape(encoded["shape"])
     if kind == "tensor":
         return keras.ops.convert_to_tensor(array)
     return array[()] if kind == "scalar" else array
@@ -115,17 +116,23 @@ class Snapshot:
     def __init__(self, value: Any) -> None:
         encoder = Encoder()
         self._text = json.dumps(encoder.encode(value))
-        self._arrays = {name: _copy(array) for name, array in encoder.arrays.items()}
+        self._arrays = {
+            name: array.copy(order="K") if array.flags.writeable or not array.flags.owndata else array
+            for name, array in encoder.arrays.items()
+        }
+
+    def checksum(self) -> str:
+        """Return the SHA-256 sum of the value."""
+        digest = hashlib.sha256(self._text.encode())
+        for array in self._arrays.values():
+            digest.update(array.tobytes())
+        return digest.hexdigest()
 
     def write(self, folder: str | os.PathLike) -> None:
         """Write the copy to the files `state.json` and `arrays.npz` in a folder. Raises OSError."""
         folder = pathlib.Path(folder)
         np.savez(folder / ARRAYS, allow_pickle=False, **self._arrays)
         (folder / STATE).write_text(self._text, encoding="utf-8")
-
-
-def _copy(array):
-    return array if array.flags.owndata and not array.flags.writeable else array.copy(order="K")
 
 
 def read(folder: str | os.PathLike) -> Any:
@@ -136,27 +143,7 @@ def read(folder: str | os.PathLike) -> Any:
 
 
 def _find_class(module: str, name: str) -> Any:
-    found: Any = getattr(importlib.import_module(module), name) if module.startswith(f"{_PACKAGE}.") else None
-    if not dataclasses.is_dataclass(found):
+    kind: Any = getattr(importlib.import_module(module), name) if module.startswith(f"{_PACKAGE}.") else None
+    if not dataclasses.is_dataclass(kind):
         raise ValueError(f"{module}.{name} is not a dataclass of {_PACKAGE}.")
-    return found
-
-
-def _find_extension_type(name):
-    """Return the type of this name that `ml_dtypes` adds to NumPy, or None."""
-    import ml_dtypes
-
-    found = getattr(ml_dtypes, name, None)
-    return np.dtype(found) if isinstance(found, type) and issubclass(found, np.generic) else None
-
-
-def _is_readable(dtype):
-    """Return True if NumPy restores a type from its own files without pickle."""
-    # The kind T is that of strings of variable length.
-    if dtype.hasobject or dtype.kind == "T":
-        return False
-    try:
-        return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
-    except TypeError:
-        # A type of `ml_dtypes` in a structured array.
-        return False
+    return kind

@@ -1,17 +1,18 @@
 """Locked folders of checkpoints of running `fit`s, with writes in the background."""
 
-import atexit
+import concurrent.futures
 import contextlib
 import pathlib
 import warnings
 from collections.abc import Callable, Iterator
 
-from idmatters_tf._background import BackgroundWriter
 from idmatters_tf.checkpointing import FolderLock, describe_newest, list_steps, remove_steps, saving
 
 
 class Store:
     """Checkpoints of a `fit` in a locked folder, which a thread writes while training continues.
+
+    The interpreter waits for the thread before it exits.
 
     Args:
         folder: folder of the checkpoints.
@@ -23,7 +24,8 @@ class Store:
 
     def __init__(self, folder: pathlib.Path, keep: int):
         self._folder, self._keep = folder, keep
-        self._writer = BackgroundWriter()
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+        self._written: concurrent.futures.Future[None] | None = None
         self._lock = FolderLock(folder)
 
     def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
@@ -37,7 +39,8 @@ class Store:
             OSError: the previous checkpoint could not be written. Earlier ones are unchanged.
             FolderLost: the folder or its lock was removed.
         """
-        self._writer.submit(lambda: self._write(step, write))
+        self.wait()
+        self._written = self._executor.submit(self._write, step, write)
 
     def _write(self, step, write):
         try:
@@ -50,21 +53,21 @@ class Store:
         remove_steps(self._folder, list_steps(self._folder)[: -self._keep])
 
     def wait(self) -> None:
-        """Wait for the last write and raise its error, see `save`."""
-        self._writer.wait()
+        """Wait for the last write and raise its error once, see `save`."""
+        if self._written is not None:
+            # A KeyboardInterrupt leaves the write in progress, for which `close` waits.
+            concurrent.futures.wait([self._written])
+            written, self._written = self._written, None
+            written.result()
 
-    def end(self) -> None:
-        """Wait for the last write of a `fit` that has ended with an exception, and turn its error into a warning."""
+    def close(self) -> None:
+        """Complete the write in progress, turn its error into a warning, and release the lock."""
         try:
             self.wait()
         except Exception as error:
             warnings.warn(" ".join([f"{error}.", *getattr(error, "__notes__", ())]), stacklevel=2)
-
-    def close(self) -> None:
-        """Complete the write in progress and release the lock."""
-        try:
-            self.end()
         finally:
+            self._executor.shutdown()
             self._lock.release()
 
 
@@ -99,9 +102,3 @@ def close_on_error(folder: pathlib.Path) -> Iterator[None]:
     except BaseException:
         close_store(folder)
         raise
-
-
-@atexit.register
-def _end_all():
-    for store in _open.values():
-        store.end()

@@ -35,22 +35,20 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
     """
     optimizers: Any = find_optimizers(model)
     compiled = optimizers.pop("optimizer", None)
-    owners = [
-        ("model", model.variables),
-        ("optimizer", [] if compiled is None else compiled.variables),
-        ("metrics", model.metrics_variables),
+    owners = {
+        "model": model.variables,
+        "optimizer": [] if compiled is None else compiled.variables,
+        "metrics": model.metrics_variables,
         # Inner optimizers come first, so that the optimizer around them is listed with its own variables only.
-        *((f"optimizer {path}", each.variables) for path, each in reversed(optimizers.items())),
-        *((f"generator {path}", [each.state]) for path, each in find_generators(model).items()),
-    ]
-    found: dict[str, list[Any]] = {}
+        **{f"optimizer {path}": optimizer.variables for path, optimizer in reversed(optimizers.items())},
+        **{f"generator {path}": [generator.state] for path, generator in find_generators(model).items()},
+    }
     seen: set[int] = set()
-    for owner, several in owners:
-        own = [variable for variable in {id(each): each for each in several}.values() if id(variable) not in seen]
-        seen |= set(map(id, own))
-        if own or owner in ("model", "optimizer", "metrics"):
-            found[owner] = own
-    return found
+    for owner, several in owners.items():
+        own = {id(variable): variable for variable in several if id(variable) not in seen}
+        seen |= own.keys()
+        owners[owner] = list(own.values())
+    return owners
 
 
 def read_trainable(model: keras.Model) -> list[bool]:
@@ -70,20 +68,20 @@ def find_unbuilt_optimizers(model: keras.Model) -> dict[str, Any]:
     """Return the optimizers that are not built, by owner."""
     optimizers: Any = find_optimizers(model)
     owners = {path: "optimizer" if path == "optimizer" else f"optimizer {path}" for path in optimizers}
-    return {owners[path]: each for path, each in optimizers.items() if not each.built}
+    return {owners[path]: optimizer for path, optimizer in optimizers.items() if not optimizer.built}
 
 
 def describe_variables(model: keras.Model) -> dict[str, list[list[Any]]]:
     """Return [path, shape, dtype] of each variable, by owner, with the algorithm of random generators."""
-    generators = {f"generator {path}": each for path, each in find_generators(model).items()}
-
-    def describe(owner, variable):
-        if owner in generators:
-            # The states of Philox and ThreeFry are not interchangeable.
-            return ["state", list(variable.shape), f"int64 of the algorithm {_algorithm(generators[owner])}"]
-        return [variable.path, list(variable.shape), str(variable.dtype)]
-
-    return {owner: [describe(owner, each) for each in several] for owner, several in variables(model).items()}
+    described = {
+        owner: [[getattr(each, "path", "state"), list(each.shape), str(each.dtype)] for each in several]
+        for owner, several in variables(model).items()
+    }
+    for path, generator in find_generators(model).items():
+        # The states of Philox and ThreeFry are not interchangeable.
+        for variable in described[f"generator {path}"]:
+            variable[2] = f"int64 of algorithm {int(generator.algorithm)}"
+    return described
 
 
 def read(model: keras.Model) -> dict[str, Any]:
@@ -96,7 +94,8 @@ def read(model: keras.Model) -> dict[str, Any]:
     version, internal, gauss = random.getstate()
     return {
         "variables": {
-            owner: [_read_only(_devices.read(each)) for each in several] for owner, several in variables(model).items()
+            owner: [_read_only(_devices.read(variable)) for variable in several]
+            for owner, several in variables(model).items()
         },
         "random": {
             "python": (version, np.array(internal, np.uint32), gauss),
@@ -121,7 +120,7 @@ def assign(
     """
     waiting, not_built = {}, find_unbuilt_optimizers(model)
     for owner, several in variables(model).items():
-        values = state["variables"][owner]
+        values = state["variables"].get(owner, [])
         if owner in not_built and len(values) > len(several):
             optimizer = not_built[owner]
             waiting[owner] = WaitingOptimizer(
@@ -171,7 +170,7 @@ def check_complete(model: keras.Model) -> None:
     """
     if keras.backend.backend() != "tensorflow":
         return
-    every = [each for several in variables(model).values() for each in several]
+    every = [variable for several in variables(model).values() for variable in several]
     global_seed: Any = global_seed_state()
     if global_seed is not None:
         every.append(global_seed)
@@ -194,12 +193,6 @@ def check_complete(model: keras.Model) -> None:
                 f"state cannot be restored. Use `keras.random` with a `keras.random.SeedGenerator` of the layer, a "
                 f"`tf.random.Generator` of the layer, or `tf.random.stateless_*`."
             )
-
-
-def _algorithm(generator):
-    import tensorflow as tf
-
-    return tf.random.Algorithm(generator.algorithm).name.lower()
 
 
 def _read_only(value):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, _training_state
-from idmatters_tf.callbacks._configuration import describe_configuration, find_difference
+from idmatters_tf.callbacks._configuration import describe_configuration
 from idmatters_tf.callbacks._model_parts import find_generators, find_optimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -96,8 +96,8 @@ def compiled(model=sequential, optimizer=sgd, loss="mse", run_eagerly=True):
         ({}, {"model": lambda: sequential("tanh")}, "the model: Dense.activation was 'relu', now 'tanh'"),
         ({"model": functional}, {"model": lambda: functional("tanh")}, "Dense.activation was 'relu', now 'tanh'"),
         ({"model": functional}, {"model": lambda: functional(trainable=False)}, "Dense.trainable was True, now False"),
-        ({"model": functional}, {"model": lambda: functional(penalty="l2")}, "kernel_regularizer was None, now"),
-        ({"model": functional}, {"model": lambda: functional(skip=1)}, r"the model: Functional.graph\[\d\].*layer 1"),
+        ({"model": functional}, {"model": lambda: functional(penalty="l2")}, r"kernel_regularizer\.\w+ was None, now"),
+        ({"model": functional}, {"model": lambda: functional(skip=1)}, r"the model: Functional\.graph\.\d.*layer 1"),
         ({"model": lambda: Own("relu")}, {"model": lambda: Own("tanh")}, "Dense.activation was 'relu', now 'tanh'"),
     ],
 )
@@ -197,7 +197,6 @@ def test_an_exception_leaves_any_rate(tmp_path):
 def test_names_and_seeds_are_not_compared():
     first, second = describe_configuration(compiled(functional)), describe_configuration(compiled(functional))
     assert first == second
-    assert find_difference(first, first, second) is None
     layers = [keras.layers.Dropout(0.5, seed=seed) for seed in (1, 2)]
     one, other = (describe_configuration(keras.Sequential([keras.Input((3,)), layer])) for layer in layers)
     assert one == other
@@ -259,4 +258,4 @@ def test_all_random_generators_are_found():
     described = (_training_state.describe_variables(each) for each in (model, noisy("threefry")[0]))
     difference = _training_state.find_difference(*described)
     assert difference is not None
-    assert "philox of the generator rng has become state (2,) int64 of the algorithm threefry" in difference
+    assert "algorithm 1 of the generator rng has become state (2,) int64 of algorithm 2" in difference

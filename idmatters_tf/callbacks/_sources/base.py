@@ -8,41 +8,25 @@ from idmatters_tf._keras_internals import RunningFit
 class Source:
     """Training data of a running `fit`, with a position that can be saved and restored.
 
-    `ExactResume` calls, in this order: `digest` and `first_batch`; `attach`; `restore` if there is a checkpoint; `seek`
-    before each epoch; `state` for each checkpoint; `close`.
+    `ExactResume` calls, in this order: `attach`; `restore` if there is a checkpoint; `seek` before each epoch; `state`
+    for each checkpoint; `close`. Constructors raise ValueError for data that are not deterministic.
 
     Attributes:
         steps_per_epoch: number of batches in an epoch.
+        first_batch: first batch of the data as NumPy arrays: (x,), (x, y) or (x, y, sample_weight).
+        digest: checksum of the first batch.
     """
 
     steps_per_epoch: int
-
-    def first_batch(self) -> Any:
-        """Return the first batch of the data as NumPy arrays: (x,), (x, y) or (x, y, sample_weight).
-
-        The position is unchanged.
-        """
-        raise NotImplementedError
-
-    def digest(self) -> str:
-        """Return a checksum of the first batch.
-
-        Raises:
-            ValueError: the data are not deterministic.
-        """
-        raise NotImplementedError
+    first_batch: Any
+    digest: str
 
     def attach(self, fit: RunningFit) -> None:
         """Make the running `fit` take its batches from this source."""
         raise NotImplementedError
 
     def seek(self, epoch: int, offset: int = 0) -> None:
-        """Begin the next pass of `fit` at a batch. After `restore`, it is the batch that was restored.
-
-        Args:
-            epoch: number of the epoch, from 0.
-            offset: number of batches of the epoch to skip.
-        """
+        """Begin the next pass of `fit` at a batch of an epoch. After `restore`, it is the batch that was restored."""
         raise NotImplementedError
 
     def state(self, epoch: int, offset: int) -> Any:
@@ -54,17 +38,8 @@ class Source:
         """
         return None
 
-    def restore(self, state: Any, epoch: int, offset: int) -> None:
-        """Restore the state of a checkpoint.
-
-        Args:
-            state: result of `state`.
-            epoch: epoch of the next training batch.
-            offset: index of the next training batch in the epoch.
-
-        Raises:
-            ValueError: the data differ from those of the checkpoint.
-        """
+    def restore(self, state: Any) -> None:
+        """Restore the result of `state`. Raise ValueError if the data differ from those of the checkpoint."""
 
     def close(self) -> None:
         """Release the data after the last epoch."""

@@ -73,7 +73,7 @@ class TensorFlowDataset(SavedIterator):
         endless = steps != batches
         self._fit = fit
         self._dataset = dataset.repeat() if endless and batches != tf.data.INFINITE_CARDINALITY else dataset
-        self._counters = [iter(each) for each in pipelines.operations(dataset) if pipelines.draws_seeds(each)]
+        self._counters = [iter(part) for part in pipelines.operations(dataset) if pipelines.draws_seeds(part)]
         if fit.data in _beginnings:
             _restore_from_memory(_beginnings[fit.data], counters=self._counters)
         elif self._counters:
@@ -110,10 +110,10 @@ class TensorFlowDataset(SavedIterator):
     def _describe(self, batch: Any) -> tuple[Any, str]:
         import tensorflow as tf
 
-        found = hashlib.sha256()
-        for each in tf.nest.flatten(batch, expand_composites=True):
-            found.update(tf.io.serialize_tensor(each).numpy())
-        return batch, found.hexdigest()
+        digest = hashlib.sha256()
+        for part in tf.nest.flatten(batch, expand_composites=True):
+            digest.update(tf.io.serialize_tensor(part).numpy())
+        return batch, digest.hexdigest()
 
     def close(self) -> None:
         super().close()
