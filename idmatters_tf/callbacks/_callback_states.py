@@ -71,8 +71,15 @@ class CallbackState:
             ValueError: the state cannot be saved.
         """
         callback: Any = self.callback
-        if self._has_methods:
-            return self._check_plain(callback.get_state())
+        state = callback.get_state() if self._has_methods else self._read_attributes()
+        try:
+            Snapshot(state)
+        except NotPlainData as error:
+            raise ValueError(f"The state of the callback {self.name} contains {error}. {_REMEDY}") from error
+        return state
+
+    def _read_attributes(self):
+        callback: Any = self.callback
         state = {name: _read(getattr(callback, name)) for name in self._attributes if hasattr(callback, name)}
         if self._log is not None:
             state[_TEXT] = self._log.read()
@@ -81,9 +88,14 @@ class CallbackState:
             flush_events(callback)
         if not self._is_keras_own:
             now = self._fingerprints()
-            changed = [name for name in now if now[name] != self._before.get(name)]
-            state |= {name: self._read_attribute(name) for name in changed}
-        return self._check_plain(state) if state else None
+            for name in [name for name in now if now[name] != self._before.get(name)]:
+                if is_variable(getattr(callback, name)) and name not in self._variables:
+                    raise ValueError(
+                        f"The callback {self.name} created the variable `{name}` during training, so that a restarted "
+                        f"process cannot restore it. Create it in `__init__` or `on_train_begin`."
+                    )
+                state[name] = _read(getattr(callback, name))
+        return state or None
 
     def set(self, state: Any) -> None:
         """Restore a state that `get` returned for a callback of the same class."""
@@ -98,22 +110,6 @@ class CallbackState:
                 _devices.assign(vars(callback)[name], value)
             else:
                 setattr(callback, name, value)
-
-    def _read_attribute(self, name):
-        value = getattr(self.callback, name)
-        if is_variable(value) and name not in self._variables:
-            raise ValueError(
-                f"The callback {self.name} created the variable `{name}` during training, so that a restarted process "
-                f"cannot restore it. Create it in `__init__` or `on_train_begin`."
-            )
-        return _read(value)
-
-    def _check_plain(self, state):
-        try:
-            Snapshot(state)
-        except NotPlainData as error:
-            raise ValueError(f"The state of the callback {self.name} contains {error}. {_REMEDY}") from error
-        return state
 
     def _fingerprints(self):
         """Return a checksum of each attribute that is not a setting."""

@@ -76,7 +76,7 @@ class WaitingOptimizer:
         described: their descriptions by `_training_state.describe_variables`.
     """
 
-    def __init__(self, optimizer: Any, name: str, variables: Any, values: list[Any], described: list[list[Any]]):
+    def __init__(self, optimizer: Any, name: str, variables: Any, values: list[Any], described: list[list[str]]):
         self.values, self.described, self.is_built = values, described, False
         self._optimizer, self._name, self._variables = optimizer, name, variables
         for variable, value in zip(variables(), values, strict=False):
@@ -93,7 +93,7 @@ class WaitingOptimizer:
         with outside_graphs():
             self._optimizer.build(*args, **kwargs)
             variables = self._variables()
-            if [list(variable.shape) for variable in variables] != [shape for _, shape, _ in self.described]:
+            if [str(tuple(variable.shape)) for variable in variables] != [shape for _, shape, _ in self.described]:
                 raise ValueError(
                     f"The optimizer {self._name} was built for other variables than those of the checkpoint. Start the "
                     f"same script as before, or pass another folder to ExactResume."

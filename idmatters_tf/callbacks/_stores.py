@@ -12,7 +12,8 @@ from idmatters_tf.checkpointing import FolderLock, describe_newest, list_steps, 
 class Store:
     """Checkpoints of a `fit` in a locked folder, which a thread writes while training continues.
 
-    The interpreter waits for the thread before it exits.
+    The interpreter waits for the thread before it exits. The store of an earlier `fit` in the same folder, which ended
+    with an exception, is closed first.
 
     Args:
         folder: folder of the checkpoints.
@@ -23,10 +24,13 @@ class Store:
     """
 
     def __init__(self, folder: pathlib.Path, keep: int):
+        if folder in _open:
+            _open[folder].close()
         self._folder, self._keep = folder, keep
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._written: concurrent.futures.Future[None] | None = None
         self._lock = FolderLock(folder)
+        _open[folder] = self
 
     def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
         """Write a checkpoint and then remove the oldest ones in the background, after the previous write.
@@ -69,36 +73,17 @@ class Store:
         finally:
             self._executor.shutdown()
             self._lock.release()
+            _open.pop(self._folder, None)
+
+    @contextlib.contextmanager
+    def closing_on_error(self) -> Iterator[None]:
+        """Close the store if the block raises."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
 
 # By folder. Keras does not notify callbacks when `fit` raises. The next `fit` of this process then takes over the lock.
 _open: dict[pathlib.Path, Store] = {}
-
-
-def open_store(folder: pathlib.Path, keep: int) -> Store:
-    """Lock the folder of a `fit` for this process and return the store of its checkpoints.
-
-    The store of an earlier `fit` that ended with an exception is closed first.
-
-    Raises:
-        FolderInUse: another process holds the lock.
-    """
-    close_store(folder)
-    _open[folder] = Store(folder, keep)
-    return _open[folder]
-
-
-def close_store(folder: pathlib.Path) -> None:
-    """Close the store of a folder, if it is open."""
-    if folder in _open:
-        _open.pop(folder).close()
-
-
-@contextlib.contextmanager
-def close_on_error(folder: pathlib.Path) -> Iterator[None]:
-    """Close the store of a folder if the block raises."""
-    try:
-        yield
-    except BaseException:
-        close_store(folder)
-        raise

@@ -1,6 +1,7 @@
 """State that `fit` changes: variables of the model, its optimizers and its metrics, and random generators."""
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,18 +14,9 @@ from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_generators, find_optimizers
 
 # Random operations of TensorFlow with internal state, which cannot be read.
-_STATEFUL_RANDOM = {
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoisson",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "TruncatedNormal",
-}
+_STATEFUL_RANDOM = re.compile(
+    "(Parameterized)?TruncatedNormal|Multinomial|Random(Gamma|Poisson(V2)?|Shuffle|StandardNormal|Uniform(Int)?)"
+)
 
 
 def variables(model: keras.Model) -> dict[str, list[Any]]:
@@ -66,15 +58,17 @@ def set_trainable(model: keras.Model, values: Sequence[bool]) -> None:
 
 def find_unbuilt_optimizers(model: keras.Model) -> dict[str, Any]:
     """Return the optimizers that are not built, by owner."""
-    optimizers: Any = find_optimizers(model)
-    owners = {path: "optimizer" if path == "optimizer" else f"optimizer {path}" for path in optimizers}
-    return {owners[path]: optimizer for path, optimizer in optimizers.items() if not optimizer.built}
+    return {
+        path if path == "optimizer" else f"optimizer {path}": optimizer
+        for path, optimizer in find_optimizers(model).items()
+        if not optimizer.built
+    }
 
 
-def describe_variables(model: keras.Model) -> dict[str, list[list[Any]]]:
+def describe_variables(model: keras.Model) -> dict[str, list[list[str]]]:
     """Return [path, shape, dtype] of each variable, by owner, with the algorithm of random generators."""
     described = {
-        owner: [[getattr(each, "path", "state"), list(each.shape), str(each.dtype)] for each in several]
+        owner: [[getattr(each, "path", "state"), str(tuple(each.shape)), str(each.dtype)] for each in several]
         for owner, several in variables(model).items()
     }
     for path, generator in find_generators(model).items():
@@ -85,17 +79,13 @@ def describe_variables(model: keras.Model) -> dict[str, list[list[Any]]]:
 
 
 def read(model: keras.Model) -> dict[str, Any]:
-    """Return the values of the variables and of the global generators of Python, NumPy and Keras as plain data.
-
-    The values of the variables are read-only copies, which `Snapshot` does not copy again.
-    """
+    """Return the values of the variables and of the global generators of Python, NumPy and Keras as plain data."""
     global_seed = global_seed_state()
     name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the global generator
     version, internal, gauss = random.getstate()
     return {
         "variables": {
-            owner: [_read_only(_devices.read(variable)) for variable in several]
-            for owner, several in variables(model).items()
+            owner: [_devices.read(variable) for variable in several] for owner, several in variables(model).items()
         },
         "random": {
             "python": (version, np.array(internal, np.uint32), gauss),
@@ -106,7 +96,7 @@ def read(model: keras.Model) -> dict[str, Any]:
 
 
 def assign(
-    model: keras.Model, state: dict[str, Any], described: dict[str, list[list[Any]]]
+    model: keras.Model, state: dict[str, Any], described: dict[str, list[list[str]]]
 ) -> dict[str, WaitingOptimizer]:
     """Assign the values that `read` returned.
 
@@ -140,7 +130,7 @@ def assign(
 
 
 def find_difference(
-    saved: dict[str, list[list[Any]]], now: dict[str, list[list[Any]]], growing: Iterable[str] = ()
+    saved: dict[str, list[list[str]]], now: dict[str, list[list[str]]], growing: Iterable[str] = ()
 ) -> str | None:
     """Return a text that names the first difference of two descriptions, or None if shapes and types are equal.
 
@@ -153,10 +143,10 @@ def find_difference(
         before, after = saved.get(owner, []), now.get(owner, [])
         for old, new in zip(before, after, strict=False):
             if old[1:] != new[1:]:
-                return f"{_format(old)} of the {owner} has become {_format(new)}"
+                return f"{' '.join(old)} of the {owner} has become {' '.join(new)}"
         if len(before) != len(after) and owner not in growing:
             longer, word = (before, "is missing") if len(before) > len(after) else (after, "is new")
-            return f"{_format(longer[min(len(before), len(after))])} of the {owner} {word}"
+            return f"{' '.join(longer[min(len(before), len(after))])} of the {owner} {word}"
     return None
 
 
@@ -185,23 +175,9 @@ def check_complete(model: keras.Model) -> None:
                 )
         graph = step.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-        stateful = sorted({node.op for node in nodes} & _STATEFUL_RANDOM)
-        if stateful:
-            node = next(node for node in nodes if node.op == stateful[0])
+        for node in filter(lambda node: _STATEFUL_RANDOM.fullmatch(node.op), nodes):
             raise ValueError(
                 f"The training step draws random numbers from TensorFlow's operation {node.op} ({node.name}), whose "
                 f"state cannot be restored. Use `keras.random` with a `keras.random.SeedGenerator` of the layer, a "
                 f"`tf.random.Generator` of the layer, or `tf.random.stateless_*`."
             )
-
-
-def _read_only(value):
-    # Keras returns copies. `Snapshot` copies views, which do not own their data and change with the variable.
-    for array in value if isinstance(value, list) else [value]:
-        array.flags.writeable = False
-    return value
-
-
-def _format(described):
-    path, shape, dtype = described
-    return f"{path} {tuple(shape)} {dtype}"

@@ -17,8 +17,9 @@ from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, name_callbacks
 from idmatters_tf.callbacks._configuration import describe_configuration, find_difference, label_optimizer
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
-from idmatters_tf.callbacks._sources import has_hooks, make_source
-from idmatters_tf.callbacks._stores import close_on_error, close_store, open_store
+from idmatters_tf.callbacks._sources import make_source
+from idmatters_tf.callbacks._sources.random_access import has_hooks
+from idmatters_tf.callbacks._stores import Store
 from idmatters_tf.checkpointing import checkpoint_path, describe_differences, find_newest_intact
 
 
@@ -126,9 +127,6 @@ class _StateCallback(keras.callbacks.Callback):
         self._model: Any = None
         self._resume, self._fit = resume, fit
         self._source = make_source(fit, resume.seed)
-        self._states: dict[str, CallbackState] = {}
-        self._variables: dict[str, Any] = {}
-        self._identity: dict[str, Any] = {}
         # Checkpoint to resume from, until training has resumed.
         self._pending: dict[str, Any] | None = None
         self._epoch = self._step = 0
@@ -137,12 +135,7 @@ class _StateCallback(keras.callbacks.Callback):
         self._traced: list[bool] | None = None
         self._trainable: list[bool] | None = None
         self._has_trained = False
-        self._store: Any = None
-        # Configuration at the start of the run.
-        self._configuration: dict[str, Any] = {}
-        self._environment: dict[str, Any] = {}
-        # Owners of optimizers that were not built when `fit` began, and optimizers that wait for their values.
-        self._unbuilt: set[str] = set()
+        # Optimizers that were not built when `fit` began and wait for their values, by owner.
         self._waiting: dict[str, WaitingOptimizer] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -163,13 +156,14 @@ class _StateCallback(keras.callbacks.Callback):
             ) from error
         self._variables = _training_state.describe_variables(model)
         self._unbuilt = set(_training_state.find_unbuilt_optimizers(model))
+        # Configuration at the start of the run.
         self._configuration = describe_configuration(model)
         self._source.attach(self._fit)
         others = [other for other in self._fit.callbacks if not isinstance(other, (ExactResume, _StateCallback))]
         self._states = {name: CallbackState(other, name) for name, other in name_callbacks(others).items()}
-        self._store = open_store(self._resume.folder, self._resume.keep)
+        self._store = Store(self._resume.folder, self._resume.keep)
         self._resume.resumed_at, self._step = 0, self._fit.initial_epoch * self._source.steps_per_epoch
-        with close_on_error(self._resume.folder):
+        with self._store.closing_on_error():
             self._pending = self._load()
             if self._pending is not None:
                 self._resume_from(self._pending)
@@ -209,25 +203,25 @@ class _StateCallback(keras.callbacks.Callback):
             return
         self._step = self._epoch * self._source.steps_per_epoch + done
         if self._is_due(before):
-            with close_on_error(self._resume.folder):
+            with self._store.closing_on_error():
                 self._save(self._epoch, done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         before, self._step = self._step, (epoch + 1) * self._source.steps_per_epoch
         ends = epoch + 1 >= self._fit.epochs or bool(self._model.stop_training)
         if ends or self._resume.every == "epoch" or self._is_due(before):
-            with close_on_error(self._resume.folder):
+            with self._store.closing_on_error():
                 self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Any = None) -> None:
-        with close_on_error(self._resume.folder):
+        with self._store.closing_on_error():
             self._store.wait()
         self._source.close()
         for part in _trained_objects(self._model).values():
             _unfinished.pop(part, None)
         for waiting in self._waiting.values():
             waiting.drop()
-        close_store(self._resume.folder)
+        self._store.close()
 
     def _is_due(self, before):
         """Return True if a checkpoint is due in (before, now]."""

@@ -124,12 +124,8 @@ def _find_damage(path, required):
         for name, expected in manifest["files"].items():
             if fingerprint(path / name) != expected:
                 return f"{name} has another checksum"
-    except FileNotFoundError as error:
-        return f"{pathlib.Path(error.filename).name} is missing"
-    except (ValueError, KeyError, TypeError):
-        return f"{MANIFEST} is not readable"
-    except OSError as error:
-        return str(error)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{MANIFEST} or a file in it is missing or not readable: {error}"
     return None
 
 
@@ -155,5 +151,5 @@ def describe_other_run(path: str | os.PathLike, saved: Mapping[str, Any], identi
 
     Values that the checkpoint does not contain are not compared.
     """
-    found = describe_differences(saved, identity)
-    return f"{path} is a checkpoint of another run: {'; '.join(found)}." if found else None
+    differences = describe_differences(saved, identity)
+    return f"{path} is a checkpoint of another run: {'; '.join(differences)}." if differences else None

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals import RunningFit
-from idmatters_tf.callbacks._sources.base import Source, choose_steps_per_epoch
+from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks.batches import as_arrays, checksum
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit, has_global_seed
-from idmatters_tf.callbacks._sources.base import Source, choose_steps_per_epoch
+from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches, checksum
 
 # Grain's infinite datasets have about 2^63 batches, divided by the batch size.

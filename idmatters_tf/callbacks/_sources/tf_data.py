@@ -12,6 +12,7 @@ iterator over each such operation, which is never advanced, is saved and restore
 position of the shared generator.
 """
 
+import contextlib
 import hashlib
 import re
 import uuid
@@ -24,24 +25,24 @@ import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf._tensorflow_internals import pipelines
-from idmatters_tf.callbacks._sources.base import choose_steps_per_epoch
+from idmatters_tf.callbacks._sources import choose_steps_per_epoch
 from idmatters_tf.callbacks._sources.iterators import SavedIterator
 
 # Positions of the generators of a dataset before its first `fit` in this process.
 _beginnings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-# Remedies by the name of an operation that TensorFlow cannot save.
-_REMEDIES = {
-    "PyFunc": "Write the function of `tf.numpy_function` or `from_generator` with TensorFlow operations, or pass a "
-    "`keras.utils.PyDataset` to `fit`.",
-    "EagerPyFunc": "Write the function of `tf.py_function` with TensorFlow operations, or pass a "
-    "`keras.utils.PyDataset` to `fit`.",
-    "DummySeedGenerator": "Remove `shuffle` from functions of `interleave` and `flat_map`, and shuffle their result.",
-}
+_PYTHON = "Write the function with TensorFlow operations, or pass a `keras.utils.PyDataset` to `fit`."
 _RANDOM = (
     "Use `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, rerandomize_each_iteration=True)`, or a "
     "preprocessing layer in the model."
 )
+# Remedies by the name of an operation that TensorFlow cannot save.
+_REMEDIES = {
+    "PyFunc": _PYTHON,
+    "DummySeedGenerator": "Remove `shuffle` from functions of `interleave` and `flat_map`, and shuffle their result.",
+    "Random|Rng|Multinomial|TruncatedNormal": _RANDOM,
+    "": "Compute this in the model instead.",
+}
 
 
 class TensorFlowDataset(SavedIterator):
@@ -147,44 +148,43 @@ def _check(dataset):
 
 
 def _explain(message):
-    found = re.search(r"(\w+) is stateful", message)
-    if not found:
+    stateful = re.search(r"(\w+) is stateful", message)
+    if not stateful:
         return f"TensorFlow cannot save the position in the tf.data.Dataset: {message}. Pass a PyDataset to `fit`."
-    operation = found[1]
-    random = _RANDOM if re.search("Random|Rng|Multinomial|TruncatedNormal", operation) else None
-    remedy = _REMEDIES.get(operation, random) or "Compute this in the model instead."
-    return f"TensorFlow cannot save the position in the tf.data.Dataset: {operation} has internal state. {remedy}"
+    remedy = next(remedy for names, remedy in _REMEDIES.items() if re.search(names, stateful[1]))
+    return f"TensorFlow cannot save the position in the tf.data.Dataset: {stateful[1]} has internal state. {remedy}"
+
+
+@contextlib.contextmanager
+def _folder_in_memory() -> Iterator[str]:
+    import tensorflow as tf
+
+    folder = f"ram://{uuid.uuid4().hex}"
+    tf.io.gfile.makedirs(folder)
+    try:
+        yield folder
+    finally:
+        tf.io.gfile.rmtree(folder)
 
 
 def _save_to_memory(**iterators):
     """Write a `tf.train.Checkpoint` to memory and return its files as arrays of bytes by name."""
     import tensorflow as tf
 
-    folder = f"ram://{uuid.uuid4().hex}"
-    try:
+    with _folder_in_memory() as folder:
         tf.train.Checkpoint(**iterators).write(f"{folder}/state")
-        found = {}
-        for name in sorted(tf.io.gfile.listdir(folder)):
-            with tf.io.gfile.GFile(f"{folder}/{name}", "rb") as file:
-                found[name] = np.frombuffer(file.read(), np.uint8)
-        return found
-    finally:
-        tf.io.gfile.rmtree(folder)
+        contents = {name: tf.io.read_file(f"{folder}/{name}") for name in sorted(tf.io.gfile.listdir(folder))}
+        return {name: np.frombuffer(content.numpy(), np.uint8) for name, content in contents.items()}
 
 
 def _restore_from_memory(files, **iterators):
     """Restore iterators from the files that `_save_to_memory` returned."""
     import tensorflow as tf
 
-    folder = f"ram://{uuid.uuid4().hex}"
-    try:
-        tf.io.gfile.makedirs(folder)
+    with _folder_in_memory() as folder:
         for name, content in files.items():
-            with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
-                file.write(content.tobytes())
+            tf.io.write_file(f"{folder}/{name}", content.tobytes())
         tf.train.Checkpoint(**iterators).read(f"{folder}/state").assert_consumed()
-    finally:
-        tf.io.gfile.rmtree(folder)
 
 
 def _are_equal(one, other):
