@@ -3,9 +3,8 @@
 The new content is written to a temporary path in the same folder, flushed to disk and renamed. A folder is replaced or
 removed only if it has a `manifest.json` and contains nothing else than the files and folders listed there.
 
-POSIX has no system call that replaces a folder with contents. The old folder is therefore renamed to `.replaced-NAME`,
-the new one receives its name, and the old one is removed. `remove_unfinished` and the next replacement of the same
-folder complete or revert an exchange that was interrupted by a kill.
+POSIX cannot replace a folder with contents at once. The old folder is renamed to `.replaced-NAME`, the new one receives
+its name, and the old one is removed. `remove_unfinished` completes or reverts an exchange that a kill has interrupted.
 """
 
 import contextlib
@@ -35,18 +34,8 @@ class PathOccupied(RuntimeError):
         self.path = pathlib.Path(path)
 
 
-def check_replaceable(path: str | os.PathLike, *, folder: bool = False) -> None:
-    """Raise PathOccupied if the object at a path must not be replaced.
-
-    Args:
-        path: path, which need not exist.
-        folder: True for the replacement or removal of a folder, False for that of a file.
-    """
-    path = pathlib.Path(path)
-    if not folder:
-        if path.is_dir():
-            raise PathOccupied(path, "is a folder, not a file")
-        return
+def check_replaceable(path: pathlib.Path) -> None:
+    """Raise PathOccupied if the object at the path of a folder must not be replaced or removed."""
     # The temporary name of the old folder has to be free as well.
     for occupied in (_aside(path), path):
         reason = _foreign(occupied) if os.path.lexists(occupied) else None
@@ -75,7 +64,9 @@ def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[path
     check_held(path)
     if folder:
         _finish_exchange(path)
-    check_replaceable(path, folder=folder)
+        check_replaceable(path)
+    elif path.is_dir():
+        raise PathOccupied(path, "is a folder, not a file")
     beside = path.with_name(f"{_WRITING}{os.getpid()}-{path.name}")
     try:
         _remove(beside)
