@@ -40,14 +40,8 @@ _SETTINGS = (
 class CallbackState:
     """State of one callback, which can be saved and restored.
 
-    Create it when training begins, after the callback's `on_train_begin`.
-
-    Args:
-        callback: a callback of a `fit`.
-        name: its name, see `name_callbacks`.
-
-    Raises:
-        ValueError: the state cannot be saved.
+    Create it when training begins, after the callback's `on_train_begin`. Raises ValueError if the state cannot be
+    saved.
     """
 
     def __init__(self, callback: keras.callbacks.Callback, name: str):
@@ -80,7 +74,7 @@ class CallbackState:
 
     def _read_attributes(self):
         callback: Any = self.callback
-        state = {name: _read(getattr(callback, name)) for name in self._attributes if hasattr(callback, name)}
+        state = {name: self._read(name) for name in self._attributes if hasattr(callback, name)}
         if self._log is not None:
             state[_TEXT] = self._log.read()
         if isinstance(callback, keras.callbacks.TensorBoard):
@@ -88,13 +82,8 @@ class CallbackState:
             flush_events(callback)
         if not self._is_keras_own:
             now = self._fingerprints()
-            for name in [name for name in now if now[name] != self._before.get(name)]:
-                if is_variable(getattr(callback, name)) and name not in self._variables:
-                    raise ValueError(
-                        f"The callback {self.name} created the variable `{name}` during training, so that a restarted "
-                        f"process cannot restore it. Create it in `__init__` or `on_train_begin`."
-                    )
-                state[name] = _read(getattr(callback, name))
+            changed = [name for name in now if now[name] != self._before.get(name)]
+            state |= {name: self._read(name) for name in changed}
         return state or None
 
     def set(self, state: Any) -> None:
@@ -111,6 +100,11 @@ class CallbackState:
             else:
                 setattr(callback, name, value)
 
+    def _read(self, name):
+        """Return an attribute, or its value if it is a variable. A restarted process cannot restore later variables."""
+        value = getattr(self.callback, name)
+        return _devices.read(value) if name in self._variables else value
+
     def _fingerprints(self):
         """Return a checksum of each attribute that is not a setting."""
         checksums = {}
@@ -118,7 +112,7 @@ class CallbackState:
             if name in CALLBACK_SETTINGS or name in self._attributes or self._is_setting(value):
                 continue
             try:
-                checksums[name] = Snapshot(_read(value)).checksum()
+                checksums[name] = Snapshot(self._read(name)).checksum()
             except NotPlainData as error:
                 raise ValueError(
                     f"The callback {self.name} cannot be restored: its attribute `{name}` contains {error}. {_REMEDY}"
@@ -149,11 +143,6 @@ def name_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, k
         same = sum(type(other).__qualname__ == name for other in named.values())
         named[f"{name} {same + 1}" if same else name] = callback
     return named
-
-
-def _read(value):
-    """Return the value of an attribute that is a variable, and any other attribute unchanged."""
-    return _devices.read(value) if is_variable(value) else value
 
 
 class _LogFile:

@@ -78,9 +78,8 @@ def describe_devices(model: keras.Model) -> str:
         axes = [f"{name} {size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True)]
         layouts = [f"{path} {axes}" for path, axes in distribution_layouts(distribution).items()]
         shared = ", ".join([type(distribution).__name__, *axes, *layouts])
-    kinds = [device.partition(":")[0].upper() for device in devices]
-    counts = " and ".join(f"{kinds.count(kind)} {kind}s" for kind in sorted(set(kinds)))
-    return f"{counts} ({shared})"
+    kinds = sorted({device.partition(":")[0].upper() for device in devices})
+    return f"{len(devices)} {' and '.join(kinds)}s ({shared})"
 
 
 def _strategy(model: keras.Model) -> Any:

@@ -66,16 +66,11 @@ def find_unbuilt_optimizers(model: keras.Model) -> dict[str, Any]:
 
 
 def describe_variables(model: keras.Model) -> dict[str, list[list[str]]]:
-    """Return [path, shape, dtype] of each variable, by owner, with the algorithm of random generators."""
-    described = {
+    """Return [path, shape, dtype] of each variable, by owner."""
+    return {
         owner: [[getattr(each, "path", "state"), str(tuple(each.shape)), str(each.dtype)] for each in several]
         for owner, several in variables(model).items()
     }
-    for path, generator in find_generators(model).items():
-        # The states of Philox and ThreeFry are not interchangeable.
-        for variable in described[f"generator {path}"]:
-            variable[2] = f"int64 of algorithm {int(generator.algorithm)}"
-    return described
 
 
 def read(model: keras.Model) -> dict[str, Any]:
@@ -134,10 +129,7 @@ def find_difference(
 ) -> str | None:
     """Return a text that names the first difference of two descriptions, or None if shapes and types are equal.
 
-    Args:
-        saved: result of `describe_variables`.
-        now: another result.
-        growing: owners that are built by a training step, so that one description may have more variables.
+    The owners `growing` are built by a training step, so that one description may have more variables.
     """
     for owner in dict.fromkeys([*saved, *now]):
         before, after = saved.get(owner, []), now.get(owner, [])

@@ -114,12 +114,7 @@ class ExactResume(keras.callbacks.Callback):
 
 
 class _StateCallback(keras.callbacks.Callback):
-    """Callback that restores and saves the state after all other callbacks have handled an event.
-
-    Args:
-        resume: the callback of the user.
-        fit: the running `fit`.
-    """
+    """Callback that restores and saves the state after all other callbacks have handled an event."""
 
     def __init__(self, resume: ExactResume, fit: RunningFit):
         super().__init__()
@@ -238,6 +233,7 @@ class _StateCallback(keras.callbacks.Callback):
             "steps_per_execution": model.steps_per_execution,
             "the optimizer": type(model.optimizer).__name__,
             "class_weight": None if weights is None else {int(key): float(value) for key, value in weights.items()},
+            "the kind of data": type(self._source).__name__,
             "the checksum of batch 0": self._source.digest,
         }
 
@@ -264,7 +260,7 @@ class _StateCallback(keras.callbacks.Callback):
             "traced": self._traced,
             "description": described,
             "state": read,
-            "data": self._source.state(epoch, batch),
+            "data": self._source.state(batch),
             "callbacks": {name: callback.get() for name, callback in self._states.items()},
         }
         self._store.save(self._step, _encoding.Snapshot(state).write)
@@ -352,7 +348,12 @@ class _StateCallback(keras.callbacks.Callback):
         # A run that a callback has stopped does not continue.
         epoch = max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
         if epoch >= self._fit.epochs:
-            _warn_of_finished(self._resume.folder, saved, self._fit.epochs)
+            reason = "a callback stopped it" if saved["stopped"] else f"`fit` was called with epochs={self._fit.epochs}"
+            warnings.warn(
+                f"The run in {self._resume.folder} is finished and was not trained further: it ended in epoch "
+                f"{saved['epoch']}, and {reason}. Pass another folder to ExactResume for a new run.",
+                stacklevel=2,
+            )
         self._traced = saved["traced"]
         self._resume.resumed_at = self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
         self._source.restore(saved["data"])
@@ -391,25 +392,12 @@ def _warn_of_damage(path, damage):
     warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)
 
 
-def _warn_of_finished(folder, saved, epochs):
-    if saved["stopped"]:
-        reason = f"a callback stopped it in epoch {saved['epoch']}. Pass another folder to ExactResume for a new run."
-    else:
-        reason = (
-            f"its checkpoint is that of epoch {saved['epoch']}, and `fit` was called with epochs={epochs}. Call `fit` "
-            f"with more epochs to continue, or pass another folder to ExactResume."
-        )
-    warnings.warn(f"The run in {folder} is finished and was not trained further: {reason}", stacklevel=2)
-
-
 def _check(model, fit):
     """Raise ValueError if a `fit` cannot be resumed exactly."""
     backend = keras.backend.backend()
     if backend not in ("tensorflow", "jax"):
         raise ValueError(f"ExactResume supports the backends tensorflow and jax. Received: {backend}")
     _devices.check_devices(model)
-    if fit.validation_data is fit.data and isinstance(fit.data, keras.utils.PyDataset):
-        raise ValueError("The validation data are the same object as the training data. Pass another object to `fit`.")
     # Each pass over the validation data must have the same order.
     data = fit.validation_data
     x = data[0] if isinstance(data, (tuple, list)) and len(data) else data

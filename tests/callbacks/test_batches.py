@@ -39,7 +39,9 @@ def test_rows_of_arrays_match_and_are_converted_as_in_fit():
 
 
 def test_the_checksum_distinguishes_batches():
-    digests = [checksum(FunctionBatches(lambda step, y=y: (X[step], y), 5).arrays(2)) for y in (Y, Y, Y + 1, Y.astype("int32"))]
+    digests = [
+        checksum(FunctionBatches(lambda step, y=y: (X[step], y), 5).arrays(2)) for y in (Y, Y, Y + 1, Y.astype("int32"))
+    ]
     digests.append(checksum(FunctionBatches(lambda step: (X[step], Y), 5).arrays(3)))
     assert digests[0] == digests[1]
     assert len(set(digests)) == 4

@@ -115,7 +115,7 @@ def test_compiled_again(tmp_path):
 def test_nothing_was_trained(tmp_path):
     first = fit(tmp_path, compiled())
     model, batches = compiled(), ArrayBatches(X, Y, batch_size=2, seed=0)
-    with pytest.warns(UserWarning, match="not trained further: its checkpoint is that of epoch 2, and .* epochs=2"):
+    with pytest.warns(UserWarning, match="not trained further: it ended in epoch 2, and .* epochs=2"):
         again = model.fit(batches, epochs=2, callbacks=[ExactResume(tmp_path, every=3)], verbose=0)
     assert again.history == first.history
     # No warning if training continues.
@@ -125,7 +125,7 @@ def test_nothing_was_trained(tmp_path):
 def test_stopped_by_a_callback(tmp_path):
     stops = functools.partial(keras.callbacks.EarlyStopping, "loss", min_delta=100, patience=1)
     fit(tmp_path, compiled(), stops(), epochs=9)
-    with pytest.raises(UserWarning, match="was not trained further: a callback stopped it in epoch 2. Pass"):
+    with pytest.raises(UserWarning, match="was not trained further: it ended in epoch 2, and a callback stopped it"):
         fit(tmp_path, compiled(), stops(), epochs=9)
 
 
@@ -213,20 +213,12 @@ def test_all_optimizers_are_found():
 def test_all_random_generators_are_found():
     import tensorflow as tf
 
-    def noisy(algorithm):
-        made = [tf.random.Generator.from_seed(seed, algorithm) for seed in range(3)]
-        model = functional()
-        model.rng, model.again, model.layers[1].several = made[0], made[0], {"a": [made[1], (made[2],)]}
-        return model, made
-
-    model, made = noisy("philox")
+    made = [tf.random.Generator.from_seed(seed) for seed in range(3)]
+    model = functional()
+    model.rng, model.again, model.layers[1].several = made[0], made[0], {"a": [made[1], (made[2],)]}
     found = find_generators(model)
     assert len(found) == 3
     assert {id(each) for each in found.values()} == {id(each) for each in made}
     assert found["rng"] is made[0]
     values = _training_state.read(model)["variables"]
     np.testing.assert_array_equal(values["generator rng"], [made[0].state.numpy()])
-    described = (_training_state.describe_variables(each) for each in (model, noisy("threefry")[0]))
-    difference = _training_state.find_difference(*described)
-    assert difference is not None
-    assert "algorithm 1 of the generator rng has become state (2,) int64 of algorithm 2" in difference

@@ -35,12 +35,11 @@ class Source:
         """Begin the next pass of `fit` at a batch of an epoch. After `restore`, it is the batch that was restored."""
         raise NotImplementedError
 
-    def state(self, epoch: int, offset: int) -> Any:
+    def state(self, offset: int) -> Any:
         """Return the state for a checkpoint as plain data and arrays, or None if the position is sufficient.
 
         Args:
-            epoch: epoch of the next training batch. The data may be loaded further ahead.
-            offset: index of the next training batch in the epoch.
+            offset: index of the next training batch in its epoch. The data may be loaded further ahead.
         """
         return None
 
@@ -52,15 +51,7 @@ class Source:
 
 
 def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
-    """Return the number of batches in an epoch of `fit`.
-
-    Args:
-        fit: the running `fit`.
-        length: number of batches in the data; None if it is infinite or unknown.
-
-    Raises:
-        ValueError: the length is unknown and `fit` has no `steps_per_epoch`.
-    """
+    """Return the number of batches in an epoch of `fit`, by default that of the data, None if infinite or unknown."""
     steps = fit.steps_per_epoch or length
     if steps is None:
         raise ValueError(
@@ -70,14 +61,9 @@ def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
 
 
 def make_source(fit: RunningFit, seed: int) -> Source:
-    """Return the source of the training data of a running `fit`.
+    """Return the source of the training data of a running `fit`, and the seed of the order if `fit` shuffles.
 
-    Args:
-        fit: the running `fit`.
-        seed: seed of the order if `fit` shuffles.
-
-    Raises:
-        ValueError: the data cannot be resumed exactly.
+    Raises ValueError if the data cannot be resumed exactly.
     """
     from idmatters_tf.callbacks._sources import random_access
     from idmatters_tf.callbacks._sources.iterators import GrainIterator

@@ -62,18 +62,13 @@ class SavedIterator(Source):
             self._iterator = self._begin()
         self._is_fresh = False
 
-    def state(self, epoch: int, offset: int) -> Any:
+    def state(self, offset: int) -> Any:
         if not offset and not self._is_fresh and not self._endless:
             self._iterator = self._begin()
             self._is_fresh = True
         return self._save()
 
     def restore(self, state: Any) -> None:
-        if state is None:
-            raise ValueError(
-                "The checkpoint is that of training data without an iterator. Start the same script as before, or pass "
-                "another folder to ExactResume."
-            )
         self._restored = state
 
     def close(self) -> None:
@@ -102,14 +97,7 @@ class SavedIterator(Source):
 
 
 class GrainIterator(SavedIterator):
-    """Batches of a Grain `IterDataset` or `DataLoader`, which restarts at its end.
-
-    Args:
-        fit: the running `fit`.
-
-    Raises:
-        ValueError: `steps_per_epoch` is missing, or the data are not deterministic.
-    """
+    """Batches of a Grain `IterDataset` or `DataLoader`, which restarts at its end."""
 
     def __init__(self, fit: RunningFit):
         # Keras appends the conversion of batches as an operation to the dataset or loader.

@@ -55,17 +55,11 @@ class HookedPyDataset(RandomAccess):
     A resumed run repeats the calls of the hooks. In each call the state of the global generators of Python and NumPy is
     a function of (seed, epoch). The resume is exact if the hooks depend only on these generators and on attributes of
     the dataset. A checksum of the first batch of the epoch detects other hooks on resume.
-
-    Args:
-        data: the dataset.
-        batches: its batches by step.
-        seed: seed of the global generators.
     """
 
     def __init__(self, data: keras.utils.PyDataset, batches: Batches, seed: int):
         super().__init__(batches)
         self._data, self._seed = data, seed
-        self._length = data.num_batches
         # Number of epochs that have begun, and checksum of the first batch of the last one.
         self._begun, self._checksum = 0, ""
 
@@ -74,12 +68,6 @@ class HookedPyDataset(RandomAccess):
             if self._begun:
                 self._call("end", self._begun - 1)
             self._call("begin", self._begun)
-            if self._data.num_batches != self._length:
-                raise ValueError(
-                    f"A PyDataset must have the same number of batches in each epoch. Received: "
-                    f"{type(self._data).__name__} with num_batches={self._length} in epoch 0 and "
-                    f"{self._data.num_batches} in epoch {self._begun}"
-                )
             self._checksum = checksum(self._batches.arrays(self._begun * self.steps_per_epoch))
             self._begun += 1
         super().seek(epoch, offset)
@@ -95,12 +83,10 @@ class HookedPyDataset(RandomAccess):
             random.setstate(states[0])
             np.random.set_state(states[1])  # noqa: NPY002
 
-    def state(self, epoch: int, offset: int) -> Any:
+    def state(self, offset: int) -> Any:
         return {"epoch": self._begun - 1, "checksum": self._checksum}
 
     def restore(self, state: Any) -> None:
-        if state is None:
-            return
         self.seek(state["epoch"])
         if self._checksum != state["checksum"]:
             raise ValueError(

@@ -31,28 +31,12 @@ from idmatters_tf.callbacks._sources.iterators import SavedIterator
 # Positions of the generators of a dataset before its first `fit` in this process.
 _beginnings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-_PYTHON = "Write the function with TensorFlow operations, or pass a `keras.utils.PyDataset` to `fit`."
-_RANDOM = (
-    "Use `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, rerandomize_each_iteration=True)`, or a "
-    "preprocessing layer in the model."
-)
-# Remedies by the name of an operation that TensorFlow cannot save.
-_REMEDIES = {
-    "PyFunc": _PYTHON,
-    "DummySeedGenerator": "Remove `shuffle` from functions of `interleave` and `flat_map`, and shuffle their result.",
-    "Random|Rng|Multinomial|TruncatedNormal": _RANDOM,
-    "": "Compute this in the model instead.",
-}
-
 
 class TensorFlowDataset(SavedIterator):
     """Batches of a `tf.data.Dataset`.
 
     Each epoch is one iteration over the dataset, as in `fit`. If `steps_per_epoch` differs from the number of batches,
     or if this number is unknown or infinite, the epochs are parts of one iteration over the repeated dataset.
-
-    Args:
-        fit: the running `fit`.
 
     Raises:
         ValueError: the number of batches is unknown, or an operation of the dataset cannot be saved.
@@ -82,7 +66,11 @@ class TensorFlowDataset(SavedIterator):
         try:
             super().__init__(steps, endless)
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
-            raise ValueError(_explain(error.message)) from error
+            raise ValueError(
+                f"TensorFlow cannot save the position in the tf.data.Dataset: {error.message}. Use operations without "
+                f"internal state, such as `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, "
+                f"rerandomize_each_iteration=True)`, or pass a `keras.utils.PyDataset` to `fit`."
+            ) from error
 
     def _begin(self) -> Any:
         return iter(self._dataset)
@@ -145,14 +133,6 @@ def _check(dataset):
                 "The tf.data.Dataset caches the order of a `shuffle`, which a resumed process cannot repeat. Call "
                 "`cache()` before `shuffle`, or use `shuffle(reshuffle_each_iteration=False)`."
             )
-
-
-def _explain(message):
-    stateful = re.search(r"(\w+) is stateful", message)
-    if not stateful:
-        return f"TensorFlow cannot save the position in the tf.data.Dataset: {message}. Pass a PyDataset to `fit`."
-    remedy = next(remedy for names, remedy in _REMEDIES.items() if re.search(names, stateful[1]))
-    return f"TensorFlow cannot save the position in the tf.data.Dataset: {stateful[1]} has internal state. {remedy}"
 
 
 @contextlib.contextmanager
