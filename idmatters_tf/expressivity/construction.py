@@ -26,8 +26,8 @@ PANEL, TILE = 256, 4096
 SMALLEST_MARGIN = 16 * np.finfo(float).eps
 # A relative margin a thousand times float32's rounding error.
 CLOSE = 1e-3
-# Nearest points that a direction leans away from, columns of the tiles in which they are found, and ridge penalty relative
-# to the mean variance of these points.
+# Neighbors that a direction leans away from, columns of the tiles in which they are found, and ridge penalty relative
+# to the mean variance of the neighbors.
 NEIGHBORS, NEIGHBOR_TILE, RIDGE = 32, 8192, 0.1
 # Weights of the direction away from the neighbors, relative to the point's own direction.
 TILTS = (0.03, 0.3, 3.0)

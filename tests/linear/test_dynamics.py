@@ -35,12 +35,10 @@ def test_whitening(seed):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(4, 4)) @ rng.normal(size=(4, 30)) + 5
     whitened, transform, mean = linear.whiten(X, 3)
-    by_covariance = linear.whiten(X, 3, method="covariance")
-    np.testing.assert_allclose(np.abs(by_covariance.coordinates), np.abs(whitened), atol=1e-9)
-    np.testing.assert_allclose(by_covariance.transform @ (X - by_covariance.mean), by_covariance.coordinates, atol=1e-9)
-    np.testing.assert_allclose(whitened @ whitened.T / 30, np.eye(3), atol=1e-9)
     np.testing.assert_allclose(whitened, transform @ (X - mean), atol=1e-9 * np.abs(transform).max())
-    assert linear.whiten(np.outer([1.0, 2.0], np.arange(5.0))).coordinates.shape == (1, 5)
+    np.testing.assert_allclose(whitened @ whitened.T / 30, np.eye(3), atol=1e-9)
+    rows = np.sqrt(30) * np.linalg.svd(X - X.mean(axis=1, keepdims=True))[2][:3]
+    np.testing.assert_allclose(np.abs(whitened), np.abs(rows), atol=1e-9)
 
 
 @pytest.mark.parametrize(("shortcut", "samples"), [(True, 2), (False, 30)])
@@ -89,8 +87,6 @@ def test_divergence_does_not_affect_other_networks():
         assert np.isnan(together.excess_risk[k, first:]).all()
         assert np.isnan(together.weights[k]).all()
         assert not together.inside[k, first:].any()
-    found = linear.gradient_descent(np.ones((2, 1, 1, 1, 1)), [[1.0]], [[9.0]], 1e200, 50)
-    assert (found.diverged_at >= 1).all()
 
 
 @pytest.mark.parametrize("workers", [None, 2])

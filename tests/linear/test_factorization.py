@@ -69,18 +69,6 @@ def test_integers_of_the_paper_exceed_its_bound():
     assert 0 < len(missed) < len(depths)
 
 
-def test_the_error_far_below_norm_1():
-    """Check the error for factors with entries of about ||R||^(1/l), which differ from A by the identity."""
-    Q = scipy.stats.special_ortho_group.rvs(3, random_state=0)
-    errors = {
-        (scale, depth): np.linalg.norm(linear.compose(linear.factorize(scale * Q, depth)) / scale - Q, 2)
-        for scale, depth in ((1.0, 40), (1e-150, 40), (1e-150, 400))
-    }
-    assert errors[1.0, 40] < 1e-14
-    assert 1e-11 < errors[1e-150, 40] < 1e-9
-    assert 100 * errors[1e-150, 400] < errors[1e-150, 40]
-
-
 CORNERS = {
     "one dimension": [[5.0]],
     "below one": [[1e-9]],

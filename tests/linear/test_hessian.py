@@ -108,16 +108,3 @@ def test_order_of_the_stationary_point_is_the_order_of_growth(n, optimal):
 
     growth = np.log2(change(2e-3) / change(1e-3))
     assert growth == pytest.approx(order + 1, abs=0.05)
-
-
-@pytest.mark.parametrize(("rank", "shortcut"), [(1, True), (3, False)])
-def test_zero_eigenvalues_at_a_global_minimum(rank, shortcut):
-    rng = np.random.default_rng(rank)
-    units, n, d = 2, 2, 3
-    W = rng.normal(size=(units, n, d, d))
-    sxx = random_covariance(rng, d, rank)
-    syx = linear.shortcut_compose(W, shortcut) @ sxx
-    eigenvalues = np.linalg.eigvalsh(linear.shortcut_hessian(W, sxx, syx, shortcut))
-    zero = np.abs(eigenvalues) < 1e-10 * eigenvalues[-1]
-    assert zero.sum() == units * n * d**2 - d * rank
-    assert (eigenvalues[~zero] > 0).all()
