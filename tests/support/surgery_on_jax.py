@@ -31,8 +31,8 @@ def main(path):
     # The copy shares no buffers, although `fit` on JAX donates those of its model.
     start = np.array(model(x))
     held = deepen(model, ["conv", "dense"], optimizer=model.optimizer)
-    for each in (model, deeper):
-        each.fit(x, y, verbose=0)
+    for trained in (model, deeper):
+        trained.fit(x, y, verbose=0)
     assert not np.array_equal(model(x), start)
     assert np.array_equal(held(x), start)
     blocks = [layer for layer in deeper.layers if "_deeper" in layer.name]
