@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from keras import layers
 
 from idmatters_tf.layers import ResidualConv2D, ResidualDenseStack, ScaledConv2D, ScaledResidualConv2D
-from idmatters_tf.optimizers import Momentum
 from idmatters_tf.optimizers.muon import Muon, orthogonalize
 from tests.support.muon_fits import by_svd, polynomial
 
@@ -75,29 +74,6 @@ def test_kernels_follow_the_formula_also_if_some_have_equal_shapes(norm, nestero
         np.testing.assert_allclose(variable.numpy(), expected, atol=2e-5)
 
 
-@given(st.integers(1, 3), st.integers(1, 8), st.integers(2, 40), st.integers(0, 2**31))
-def test_a_free_step_changes_the_outputs_by_at_most_the_rate(size, inputs, outputs, seed):
-    rng = np.random.default_rng(seed)
-    shape = (size, size, inputs, outputs)
-    variable = keras.Variable(np.zeros(shape), dtype="float32", name="kernel")
-    Muon(0.1, norm="free", iterations=5).apply([rng.normal(size=shape).astype("float32")], [variable])
-    change = variable.numpy().reshape(-1, outputs)
-    patches = rng.normal(size=(50, size * size * inputs))
-    root_mean_square = np.sqrt(np.mean((patches @ change) ** 2, 1) / np.mean(patches**2, 1))
-    # 1.21 is the largest singular value after the iteration.
-    assert root_mean_square.max() <= 0.1 * 1.21
-
-
-def test_other_variables_descend_by_momentum_at_their_own_rate():
-    gradients = np.random.default_rng(2).normal(size=(5, 3, 4)).astype(np.float32)
-    ours, theirs = (keras.Variable(np.ones((3, 4)), name="kernel") for _ in range(2))
-    for variable, optimizer in ((ours, Muon(0.1, other_rate=0.25)), (theirs, Momentum(0.025, nesterov=True))):
-        optimizer.build([variable])
-        for gradient in gradients:
-            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
-    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-6)
-
-
 def test_save_and_load(tmp_path):
     model = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(8, 3), layers.Flatten(), layers.Dense(2)])
     model.compile(Muon(0.05, iterations=5, other_rate=0.3, norm="free", weight_decay=0.1), "mse")
@@ -142,19 +118,14 @@ LAYERS = [
     (layers.EinsumDense("abc,cde->abde", (None, 5, 6), bias_axes="de"), SEQUENCES, []),
     (layers.MultiHeadAttention(2, 3), (SEQUENCES, SEQUENCES), ["attention_output/kernel"]),
     (layers.MultiHeadAttention(2, 3, use_bias=False), (SEQUENCES, SEQUENCES), []),
-    (layers.GroupQueryAttention(3, 4, 2), (SEQUENCES, SEQUENCES), ["attention_output/kernel"]),
-    (layers.Conv1D(5, 3), SEQUENCES, ["kernel"]),
     (layers.Conv2D(5, 3), IMAGES, ["kernel"]),
     (layers.Conv2D(4, 3, use_bias=False, groups=2), IMAGES, ["kernel"]),
-    (layers.Conv3D(5, 3), (8, *IMAGES), ["kernel"]),
-    (layers.Conv1DTranspose(4, 3), SEQUENCES, []),
     (layers.Conv2DTranspose(4, 3, use_bias=False), IMAGES, []),
     (layers.SeparableConv2D(5, 3, depth_multiplier=2), IMAGES, ["pointwise_kernel"]),
     (layers.DepthwiseConv2D(3, depth_multiplier=2, use_bias=False), IMAGES, []),
     (layers.DepthwiseConv2D(3, depth_multiplier=2, name="spatial"), IMAGES, []),
     (layers.Embedding(5, 3), VECTORS, []),
     (layers.LSTM(3), SEQUENCES, ["lstm_cell/kernel", "lstm_cell/recurrent_kernel"]),
-    (layers.ConvLSTM2D(3, 3), (6, *IMAGES), ["conv_lstm_cell/kernel", "conv_lstm_cell/recurrent_kernel"]),
     (layers.LayerNormalization(axis=(1, 2, 3)), IMAGES, []),
     (ScaledConv2D(5, 3), IMAGES, ["kernel"]),
     (ScaledResidualConv2D(5), IMAGES, ["conv1/kernel", "conv2/kernel"]),

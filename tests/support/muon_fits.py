@@ -60,7 +60,7 @@ def fitted(optimizer, **options):
     return model.get_layer("conv").get_weights()
 
 
-def zeros_are_refused(**options):
+def are_zeros_refused(**options):
     model = keras.Sequential([keras.Input((2, 2, 3)), keras.layers.Conv2D(4, 2, kernel_initializer="zeros")])
     model.compile(Muon(), "mse", **options)
     try:
@@ -87,16 +87,13 @@ def main():
     compare("keep, averages", averaged, expected("keep", average=AVERAGE), **plain)
     decaying = Muon(RATE, norm="free", weight_decay=DECAY)
     compare("decay, eager", decaying, expected("free", decay=DECAY), run_eagerly=True)
-    if not zeros_are_refused(**plain):
+    if not are_zeros_refused(**plain):
         raise RuntimeError("Kernels of zeros were accepted.")
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
             compare("keep, two replicas", Muon(RATE), expected("keep"))
-        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-            if not zeros_are_refused():
-                raise RuntimeError("Kernels of zeros were accepted with two replicas.")
     print(json.dumps(results))
 
 

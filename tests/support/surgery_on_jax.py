@@ -24,9 +24,6 @@ def main(path):
     deeper = deepen(model, ["conv", "dense"], optimizer=model.optimizer)
     assert np.array_equal(model(x), deeper(x))
     assert int(deeper.optimizer.iterations) == int(model.optimizer.iterations) == 1
-    slots = {v.path.partition("/")[2]: np.array(v) for v in deeper.optimizer.variables}
-    for v in model.optimizer.variables:
-        np.testing.assert_array_equal(slots[v.path.partition("/")[2]], v)
 
     # The copy shares no buffers, although `fit` on JAX donates those of its model.
     start = np.array(model(x))
@@ -35,8 +32,6 @@ def main(path):
         trained.fit(x, y, verbose=0)
     assert not np.array_equal(model(x), start)
     assert np.array_equal(held(x), start)
-    blocks = [layer for layer in deeper.layers if "_deeper" in layer.name]
-    assert all(np.any(variable) for block in blocks for variable in block.trainable_variables[-1:])
     deeper.save(path)
     assert np.array_equal(keras.saving.load_model(path)(x), deeper(x))
 

@@ -53,7 +53,6 @@ def lists_of_batches():
     result = remove_identities(model, 0.0, [(x[:5], y[:5]), (x[5:], y[5:])])
     for name, value in expected.items():
         np.testing.assert_allclose([result.before[name], result.after[name]], value, rtol=1e-6)
-    assert not remove_identities(model, 0.0, [x[:5], x[5:]]).before
     with pytest.raises(Exception, match="."):  # of another class on each backend
         remove_identities(model, 0.0, [(x[:5], y[:5]), (x[5:], y[:2])])
     for weight, value in zip(model.get_weights(), weights, strict=True):
@@ -136,8 +135,6 @@ def metrics_with_arguments():
     copied = deepen(model, "hidden")
     for _ in range(2):
         assert copied.evaluate(x, y, return_dict=True, verbose=0) == expected
-    shared = {id(variable) for variable in model.metrics_variables}
-    assert not shared & {id(variable) for variable in copied.metrics_variables}
 
 
 def names_of_outputs():

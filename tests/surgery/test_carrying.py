@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from idmatters_tf.optimizers import Momentum, Muon
+from idmatters_tf.optimizers import Muon
 from idmatters_tf.surgery import deepen, remove_identities
 from tests.support.surgery_cases import TwoLayerBlock
 
@@ -13,7 +13,6 @@ OPTIMIZERS = {
     "accumulated": lambda: keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2),
     "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5),
     "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=4),
-    "momentum": lambda: Momentum(0.1, 0.9),
     "muon": lambda: Muon(0.1, least_rank=3),
     "schedule": lambda: keras.optimizers.SGD(
         keras.optimizers.schedules.PiecewiseConstantDecay([1, 4], [0.1, 0.01, 0.001]), momentum=0.9, nesterov=True
