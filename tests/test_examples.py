@@ -18,7 +18,6 @@ EXAMPLES = ROOT / "examples"
 @pytest.mark.parametrize(
     ("name", "options", "expected", "files"),
     [
-        ("draw_shapes", "--out OUT/shapes.png", "", ["shapes.png"]),
         pytest.param(
             "layers_in_your_model",
             "--out OUT --epochs 1 --images 300",

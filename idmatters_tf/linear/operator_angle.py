@@ -57,8 +57,8 @@ def _scaled_operator_angle(R: Floats, low: float) -> float:
         t = np.exp(log_t)
         weight = t * np.eye(len(R)) + gram / t
         pencil = 2 * symmetric, weight
-        found = cast("Any", scipy.linalg.eigh)(*pencil, subset_by_index=[0, count - 1], driver="gvx")
-        return cast("tuple[Floats, Floats]", found)
+        pairs = cast("Any", scipy.linalg.eigh)(*pencil, subset_by_index=[0, count - 1], driver="gvx")
+        return cast("tuple[Floats, Floats]", pairs)
 
     # A form with negative values is minimized over both t and x. Otherwise t maximizes (a saddle point).
     sign = 1 if np.linalg.eigvalsh(symmetric)[0] < 0 else -1

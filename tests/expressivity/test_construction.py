@@ -98,21 +98,21 @@ def on_the_sphere(n, dim, seed):
 
 def test_the_papers_quantities_against_brute_force():
     x = on_the_sphere(60, 9, seed=0)
-    found = check_assumption(3 * x, np.arange(60) % 4, width=20, seed=5)
+    checked = check_assumption(3 * x, np.arange(60) % 4, width=20, seed=5)
     rng = np.random.default_rng(5)
     Z = x @ rng.standard_normal((9, 20)) / np.sqrt(20)
     q = rng.standard_normal((4, 20))
     everything = np.concatenate([Z, q / np.linalg.norm(q, axis=1, keepdims=True)])
     pairs = [(i, j) for i in range(60) for j in range(i + 1, 64)]
-    assert found.rho == pytest.approx(min(np.sum((x[i] - x[j]) ** 2) for i, j in pairs if j < 60))
+    assert checked.rho == pytest.approx(min(np.sum((x[i] - x[j]) ** 2) for i, j in pairs if j < 60))
     distance = min(np.linalg.norm(everything[i] - everything[j]) for i, j in pairs)
     deviation = np.abs(np.sum(Z**2, axis=1) - 1).max()
-    assert found.smallest_distance == pytest.approx(distance)
-    assert found.norm_deviation == pytest.approx(deviation)
-    assert found.printed_excess == pytest.approx(3 * deviation - distance)
-    assert found.excess == pytest.approx(6 * deviation - distance**2)
-    assert found.largest_other == pytest.approx(max(everything[i] @ everything[j] for i, j in pairs))
-    assert found.paper_width == np.ceil(10 * np.log(60) / found.rho**2)
+    assert checked.smallest_distance == pytest.approx(distance)
+    assert checked.norm_deviation == pytest.approx(deviation)
+    assert checked.printed_excess == pytest.approx(3 * deviation - distance)
+    assert checked.excess == pytest.approx(6 * deviation - distance**2)
+    assert checked.largest_other == pytest.approx(max(everything[i] @ everything[j] for i, j in pairs))
+    assert checked.paper_width == np.ceil(10 * np.log(60) / checked.rho**2)
 
 
 @pytest.mark.slow
@@ -120,9 +120,9 @@ def test_paper_width_fails_in_ten_of_ten_draws():
     for seed in range(10):
         x = on_the_sphere(1000, 3072, seed)
         rho = check_assumption(x, width=1).rho
-        found = check_assumption(x, width=int(np.ceil(10 * np.log(1000) / rho**2)), seed=seed)
-        assert found.width == found.paper_width < 100
-        assert not found.some_threshold_works
+        checked = check_assumption(x, width=int(np.ceil(10 * np.log(1000) / rho**2)), seed=seed)
+        assert checked.width == checked.paper_width < 100
+        assert not checked.some_threshold_works
 
 
 def test_four_log_classes_are_too_few_dimensions_for_surrogate_labels():
@@ -136,10 +136,10 @@ def test_four_log_classes_are_too_few_dimensions_for_surrogate_labels():
 
 def test_the_papers_order_works_where_its_condition_holds():
     x, labels = np.eye(12), np.arange(12) % 3
-    found = check_assumption(x, labels, width=400, seed=1)
-    assert found.excess <= 0
-    assert found.paper_threshold_works
-    assert found.some_threshold_works
+    checked = check_assumption(x, labels, width=400, seed=1)
+    assert checked.excess <= 0
+    assert checked.paper_threshold_works
+    assert checked.some_threshold_works
     weights = construct(x, labels, 3, 400, "paper", seed=1)
     assert len(set(weights.s[0, :12])) == 1
     np.testing.assert_allclose(outputs_of(weights, x), np.eye(3)[labels], atol=1e-9)

@@ -119,9 +119,9 @@ def test_verify_finds_wrong_rows():
     wrong[[3, 17]] = (wrong[[3, 17]] + 1) % 3
     done = []
     for batch_size in (50, 16):
-        found = verify(model, x, wrong, batch_size, lambda rows, total: done.append((rows, total)))
-        assert (found.rows, found.correct, found.wrong_rows) == (50, 48, (3, 17))
-        assert found.largest_error == pytest.approx(1)
+        checked = verify(model, x, wrong, batch_size, lambda rows, total: done.append((rows, total)))
+        assert (checked.rows, checked.correct, checked.wrong_rows) == (50, 48, (3, 17))
+        assert checked.largest_error == pytest.approx(1)
     assert done == [(50, 50), (13, 50), (26, 50), (39, 50), (50, 50)]
     assert verify(model, x, (labels + 1) % 3, batch_size=16).wrong_rows == tuple(range(10))
 

@@ -29,14 +29,14 @@ def test_it_is_the_definition(tmp_path):
     rows *= 55 / np.sqrt((rows**2).sum(axis=1, keepdims=True))
     covariance = np.cov(rows.T, bias=True) + 0.1 * np.eye(48)
     expected = (rows - rows.mean(axis=0)) @ np.real(scipy.linalg.fractional_matrix_power(covariance, -0.5))
-    found = np.array(layer(images))
-    np.testing.assert_allclose(found.reshape(400, -1), expected, atol=1e-3)
+    whitened = np.array(layer(images))
+    np.testing.assert_allclose(whitened.reshape(400, -1), expected, atol=1e-3)
     # The outputs are white up to the bias, and nearer to the images than those of any other whitening.
-    np.testing.assert_allclose(np.cov(found.reshape(400, -1).T, bias=True), np.eye(48), atol=0.05)
+    np.testing.assert_allclose(np.cov(whitened.reshape(400, -1).T, bias=True), np.eye(48), atol=0.05)
 
     inputs = keras.Input((4, 4, 3), dtype="uint8")
     reloaded = check_saving(keras.Model(inputs, layer(inputs)), images, tmp_path / "whitened.keras")
-    np.testing.assert_allclose(reloaded.predict(images, verbose=0), found, atol=1e-4)
+    np.testing.assert_allclose(reloaded.predict(images, verbose=0), whitened, atol=1e-4)
     assert not layer.trainable_variables
     # An image of one color.
     assert np.isfinite(np.array(layer(np.full((1, 4, 4, 3), 7, "uint8")))).all()

@@ -144,10 +144,10 @@ def test_operator_angle_against_search(seed):
         return np.sum(x * (R @ x), axis=0) / np.linalg.norm(x, axis=0) / np.linalg.norm(R @ x, axis=0)
 
     start = X[:, np.argmin(cosine(X))]
-    found = np.arccos(np.clip(scipy.optimize.minimize(cosine, start).fun, -1, 1))
-    assert angle >= found - 1e-6
+    searched = np.arccos(np.clip(scipy.optimize.minimize(cosine, start).fun, -1, 1))
+    assert angle >= searched - 1e-6
     # An explicit vector has this angle, so that it is also an upper bound of the error of the search.
-    assert angle == pytest.approx(found, abs=0.02)
+    assert angle == pytest.approx(searched, abs=0.02)
 
 
 @given(SEEDS, st.integers(1, 6))

@@ -18,8 +18,8 @@ from tests.support.muon_fits import by_svd, polynomial
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**31))
 def test_singular_values_follow_the_polynomial_and_singular_vectors_stay(rows, columns, iterations, seed):
     matrix = np.random.default_rng(seed).normal(size=(rows, columns))
-    found = np.array(orthogonalize(keras.ops.convert_to_tensor(matrix), iterations))
-    np.testing.assert_allclose(found, by_svd(matrix, iterations), atol=1e-6)
+    orthogonal = np.array(orthogonalize(keras.ops.convert_to_tensor(matrix), iterations))
+    np.testing.assert_allclose(orthogonal, by_svd(matrix, iterations), atol=1e-6)
 
 
 def test_five_iterations_bring_singular_values_near_one_and_zeros_stay_zeros():
@@ -33,9 +33,9 @@ def test_five_iterations_bring_singular_values_near_one_and_zeros_stay_zeros():
 def test_16_bits_are_enough_for_matrices_of_any_norm(dtype, atol):
     matrix = np.random.default_rng(1).normal(size=(7, 5))
     for factor in (1e-9, 1.0, 1e6):
-        found = orthogonalize(keras.ops.convert_to_tensor(factor * matrix, "float32"), 3, dtype)
-        assert keras.backend.standardize_dtype(found.dtype) == dtype
-        np.testing.assert_allclose(keras.ops.cast(found, "float32"), by_svd(matrix, 3), atol=atol)
+        orthogonal = orthogonalize(keras.ops.convert_to_tensor(factor * matrix, "float32"), 3, dtype)
+        assert keras.backend.standardize_dtype(orthogonal.dtype) == dtype
+        np.testing.assert_allclose(keras.ops.cast(orthogonal, "float32"), by_svd(matrix, 3), atol=atol)
     assert not np.any(orthogonalize(keras.ops.zeros((3, 5), dtype)))
 
 
