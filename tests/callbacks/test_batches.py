@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, FunctionBatches
-from idmatters_tf.callbacks.batches import checksum
 
 X = np.arange(10.0)[:, None] * [1, 10]
 Y = np.arange(10)
@@ -36,15 +35,6 @@ def test_rows_of_arrays_match_and_are_converted_as_in_fit():
     np.testing.assert_array_equal(weight, y)
     assert (x["a"].dtype, weight.dtype, x["b"][1].dtype) == (keras.config.floatx(), keras.config.floatx(), Y.dtype)
     assert isinstance(x["b"], tuple)
-
-
-def test_the_checksum_distinguishes_batches():
-    digests = [
-        checksum(FunctionBatches(lambda step, y=y: (X[step], y), 5).arrays(2)) for y in (Y, Y, Y + 1, Y.astype("int32"))
-    ]
-    digests.append(checksum(FunctionBatches(lambda step: (X[step], Y), 5).arrays(3)))
-    assert digests[0] == digests[1]
-    assert len(set(digests)) == 4
 
 
 def test_batches_of_this_package():

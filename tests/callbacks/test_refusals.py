@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, exact_resume
 from idmatters_tf.checkpointing import FolderInUse, FolderLock
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -174,6 +174,13 @@ def test_a_dataset_that_changes_differently(tmp_path):
     fit(tmp_path, data=Changing(seed=1), epochs=3)
     with pytest.raises(ValueError, match="first batch of Changing in epoch 2 differs"):
         fit(tmp_path, data=Changing(seed=2), epochs=4)
+
+
+def test_another_environment(tmp_path, monkeypatch):
+    fit(tmp_path)
+    monkeypatch.setattr(exact_resume, "describe_numerics", lambda backend: {"oneDNN": "off"})
+    with pytest.warns(UserWarning, match="oneDNN was .*, now 'off': results will differ by rounding"):
+        fit(tmp_path, epochs=2)
 
 
 def test_a_damaged_checkpoint_is_renamed_and_the_previous_one_is_used(tmp_path):
