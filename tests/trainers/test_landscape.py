@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from idmatters_tf import linear
-from tests.support.programs import run_here, run_in_process
+from tests.support.programs import run_here
 from trainers.experiments import experiment as experiment_module
 from trainers.landscape import descent, factorization
-from trainers.landscape.__main__ import PROGRAM, main
+from trainers.landscape.__main__ import PROGRAM
 from trainers.landscape.targets import random_target
 
 EXPERIMENTS = PROGRAM.experiments(None)
@@ -35,28 +35,13 @@ def test_everything_is_written(monkeypatch, tmp_path):
 
     again = run_here("trainers.landscape", *SMALL, "--out", out)
     assert (again.returncode, "is finished" in again.stdout) == (0, True)
-    other = run_here("trainers.landscape", *SMALL, "--steps", 25, "--out", out)
-    assert other.returncode == 2
-    assert "steps was 12, now 25" in other.stderr
-
-
-INVALID = [
-    (["--dim", "0"], "argument --dim: expected a whole number of at least 1 and at most 256, received '0'"),
-    (["--depths", "4", "x"], "--depths: expected a whole number of at least 1 and at most 10000, received 'x'"),
-    (["--condition", "0.5"], "argument --condition: expected a number of at least 1"),
-    (["--condition", "1e308"], "argument --condition: expected a number of at least 1 and at most"),
-]
-
-
-def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, recwarn):
-    monkeypatch.chdir(tmp_path)
-    for arguments, message in INVALID:
-        code, stderr = run_in_process(main, *arguments, "--out", "run")
-        assert code == 2, arguments
-        assert message in stderr
-        assert len(stderr.strip().splitlines()) == 1, stderr
-        assert not (tmp_path / "run").exists()
-    assert not recwarn.list
+    for arguments, message in (
+        (("--steps", 25), "steps was 12, now 25"),
+        (("--dim", 0), "argument --dim: expected a whole number of at least 1 and at most 256, received '0'"),
+    ):
+        rejected = run_here("trainers.landscape", *SMALL, *arguments, "--out", out)
+        assert rejected.returncode == 2
+        assert message in rejected.stderr
 
 
 @pytest.mark.parametrize(("dim", "determinant"), [(1, -1), (5, 1), (5, -1)])
