@@ -158,6 +158,8 @@ def _read_files(location, variant, files):
             with tarfile.open(path) as archive:
                 chosen = (member for member in archive if member.name in names and member.isreg())
                 contents = {names[member.name]: cast(Any, archive.extractfile(member)).read() for member in chosen}
+                # The checksum of a compressed file is at its end.
+                cast(Any, archive.fileobj).read()
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(":")
         raise DataError(f"{path} cannot be read as {variant.archive}: {reason}. Download it again.") from error

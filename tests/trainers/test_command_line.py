@@ -162,7 +162,7 @@ def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):
     missing = f"cifar --no-download --data-dir {tmp_path}"
     result = program("script", *(f"{name} --help" for name in names), missing, env={"PYTHONPATH": str(tmp_path)})
     assert result.stdout.count("SystemExit\n") == len(names)
-    assert result.stdout.splitlines()[-2:] == ["UsageError", "[]"], result.stderr
+    assert result.stdout.splitlines()[-2:] == ["DataError", "[]"], result.stderr
 
 
 def test_an_out_that_cannot_be_used_is_named_and_left_alone(tmp_path):
