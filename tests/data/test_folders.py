@@ -1,7 +1,5 @@
 """Folders of images: listing and error messages."""
 
-import shutil
-
 import pytest
 
 from idmatters_tf.data import _folders, imagenet
@@ -31,17 +29,6 @@ def test_a_tree(tree):
     assert data.digest() == digest
     (tree / "val" / "n02" / "2_3.JPEG").unlink()
     assert imagenet.load(tree).digest() != digest
-
-
-def test_flat_images_of_equal_stems_have_their_own_classes(tree):
-    first, second = sorted((tree / "val").glob("*/*"))[:2]
-    shutil.move(first, tree / "val" / "a.jpg")
-    shutil.move(second, tree / "val" / "a.png")
-    for folder in (tree / "val").glob("n*"):
-        shutil.rmtree(folder)
-    (tree / "val_labels.txt").write_text("a.jpg n01\na.png n02\n")
-    data = imagenet.load(tree)
-    assert dict(zip(data.test.names, data.test.labels, strict=True)) == {"a.jpg": 1, "a.png": 2}
 
 
 @pytest.mark.parametrize("form", ["pairs", "commas", "classes"])

@@ -148,21 +148,6 @@ def test_any_step_share_and_stride_give_the_same_examples(files):
     np.testing.assert_array_equal(turns, [whole[2], whole[5]])
 
 
-def test_nothing_that_was_seen_is_read_again(files, monkeypatch):
-    reads = []
-    original = tf.io.read_file
-
-    def counted(path):
-        tf.py_function(lambda name: reads.append(name.numpy().decode()), [path], [])
-        return original(path)
-
-    monkeypatch.setattr(tf.io, "read_file", counted)
-    ours = StreamTrainBatches(files, 5, 2, "paper", SIZE)
-    list(ours.dataset(2, 1))
-    order = shuffle_positions(tf.range(15, dtype=tf.int64), 15, 2).numpy()
-    assert sorted(reads) == sorted(files.describe(place) for place in order[10:])
-
-
 def test_records_give_what_files_give(files, records):
     assert (len(records), records.class_names) == (15, files.class_names)
     both = [StreamTrainBatches(images, 7, 1, "standard", SIZE).dataset(0, 3) for images in (files, records)]

@@ -86,11 +86,8 @@ def test_float32_weights_go_there_and_back_exactly():
     model = shortcut_network(4, 2, 2)
     W = get_weights(model)
     assert W.dtype == np.float64
-    assert len(np.unique(W)) == W.size
     assign_weights(model, W + 1)
     np.testing.assert_array_equal(get_weights(model), (W + 1).astype(np.float32))
-    other = shortcut_network(4, 2, 2, seed=1)
-    assert not np.array_equal(get_weights(other), W)
     np.testing.assert_array_equal(get_weights(shortcut_network(4, 2, 2)), W)
 
 

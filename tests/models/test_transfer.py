@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 
 from idmatters_tf.models import features, replace_head
-from tests.conftest import ROOT
 from tests.support.transfer_cases import (
     application,
-    array,
     base_and_head,
     check_features,
     check_replaced,
-    last_layer,
     models,
 )
 
@@ -40,17 +37,6 @@ def test_the_same_on_jax(program, tmp_path):
     done = program("tests.support.transfer_cases", tmp_path, env={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "checked on jax"
-
-
-def test_published_weights():
-    """The model card's network: `features` and its head give the logits of the file."""
-    model = keras.saving.load_model(ROOT / "model_cards/fast")
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
-    head = last_layer(model, ("normalizer_free_resnet", "head"))
-    pooled = features(model)
-    assert pooled.output_shape == (None, 384)
-    expected = array(pooled(pixels)) @ array(head.kernel) + array(head.bias)
-    np.testing.assert_allclose(array(model(pixels)), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_frozen_nested_models_stay_frozen():
