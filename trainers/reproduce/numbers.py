@@ -34,10 +34,8 @@ def compare(number: Number, value: float | None) -> tuple[str, ...]:
         value: number of another run; None if it is missing.
     """
     now = "missing" if value is None else f"{value:.6g} {number.unit}".strip()
-    if number.value is None:
-        outcome = "nothing recorded"
-    else:
-        outcome = "within" if value is not None and agrees(number, value) else "DIFFERS"
+    outcome = "within" if value is not None and agrees(number, value) else "DIFFERS"
+    outcome = "nothing recorded" if number.value is None else outcome
     return number.name, number.shown(), now, number.allowed(), outcome
 
 
