@@ -21,16 +21,10 @@ class FlatFunction:
         point: flat list of the tensors of the point.
 
     Raises:
-        ValueError: if the function is not callable, or the point is not differentiable.
+        ValueError: if the point is not differentiable.
     """
 
     def __init__(self, function: Callable[[Any], Any], point: Any):
-        if not callable(function):
-            raise ValueError(f"Argument `function` must be callable. Received: {type(function).__name__}")
-        if isinstance(function, keras.Model) and not function.built:
-            raise ValueError(
-                f"Argument `function` must be a built model. Received: {function.name!r}. Call it once first."
-            )
         self._function, self._structure = function, point
         leaves = keras.tree.flatten(point)
         if not leaves:
@@ -49,7 +43,8 @@ class FlatFunction:
         Raises:
             ValueError: if the outputs are not floating-point tensors.
         """
-        set_masks(tensors, self._masks)
+        for tensor, mask in zip(tensors, self._masks, strict=True):
+            set_mask(tensor, mask)
         values = [
             (variable, tensor)
             for variable, tensor in zip(self._variables, tensors, strict=True)
@@ -90,31 +85,23 @@ class FlatFunction:
         """Return a flat list in the structure of the outputs of the latest call."""
         return keras.tree.pack_sequence_as(self._outputs, list(tensors))
 
-    def vector_at_point(self, vector: Any) -> list[Tensor]:
-        """Return a vector in the structure of the point as a flat list, or raise ValueError if it does not fit."""
-        return _flatten_vector(vector, self._structure, self.point, "`point`")
+    def vector_at_point(self, vector: Any, axes: int = 0) -> list[Tensor]:
+        """Return a vector in the structure of the point as a flat list, or raise ValueError if it does not fit.
 
-    def vector_at_outputs(self, vector: Any, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """Return a vector in the structure of the outputs as a flat list, or raise ValueError if it does not fit."""
-        return _flatten_vector(vector, self._outputs, outputs, "the outputs of `function`")
+        Args:
+            vector: tensors or arrays.
+            axes: number of additional first axes of the vector.
+        """
+        return _flatten_vector(vector, self._structure, self.point, axes, "`point`")
 
-
-def set_masks(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:
-    """Attach Keras masks to tensors; None attaches nothing."""
-    for tensor, mask in zip(tensors, masks, strict=True):
-        if mask is not None:
-            set_mask(tensor, mask)
+    def vector_at_outputs(self, vector: Any, outputs: Sequence[Tensor], axes: int = 0) -> list[Tensor]:
+        """Return a vector in the structure of the outputs as a flat list, see `vector_at_point`."""
+        return _flatten_vector(vector, self._outputs, outputs, axes, "the outputs of `function`")
 
 
 def _float_tensor(leaf: Any) -> Tensor:
     """Return a leaf of a point as a tensor."""
-    try:
-        if leaf is None or keras.backend.is_keras_tensor(leaf):
-            raise TypeError
-        tensor: Tensor = ops.convert_to_tensor(leaf.value if isinstance(leaf, keras.Variable) else leaf)
-    except (TypeError, ValueError) as error:
-        received = type(leaf).__name__
-        raise ValueError(f"Argument `point` must contain tensors, arrays or variables. Received: {received}") from error
+    tensor: Tensor = ops.convert_to_tensor(leaf.value if isinstance(leaf, keras.Variable) else leaf)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if not keras.backend.is_float_dtype(dtype):
         raise ValueError(
@@ -124,25 +111,20 @@ def _float_tensor(leaf: Any) -> Tensor:
     return tensor
 
 
-def _flatten_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-    try:
-        keras.tree.assert_same_structure(structure, vector)
-        parts = keras.tree.flatten(vector)
-        converted: list[Tensor] = [
-            ops.cast(part.value if isinstance(part, keras.Variable) else ops.convert_to_tensor(part), tensor.dtype)
-            for part, tensor in zip(parts, tensors, strict=True)
-        ]
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"Argument `vector` must contain tensors in the structure of {name}. Received: {type(vector).__name__}"
-        ) from error
-    expected, received = ([tuple(part.shape) for part in parts] for parts in (tensors, converted))
+def _flatten_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], axes: int, name: str) -> list[Tensor]:
+    keras.tree.assert_same_structure(structure, vector)
+    parts: list[Tensor] = [
+        ops.cast(part.value if isinstance(part, keras.Variable) else ops.convert_to_tensor(part), tensor.dtype)
+        for part, tensor in zip(keras.tree.flatten(vector), tensors, strict=True)
+    ]
+    expected = [tuple(tensor.shape) for tensor in tensors]
+    received = [tuple(part.shape[axes:]) for part in parts]
     if not all(map(_agree, expected, received)):
         raise ValueError(
             f"Argument `vector` must have the shapes of {name}: {', '.join(map(str, expected))}. Received: "
             f"{', '.join(map(str, received))}"
         )
-    return converted
+    return parts
 
 
 def _agree(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:

@@ -54,7 +54,7 @@ def test_inside_graphs():
     whole = tf.function(lambda x: jacobian(lambda x: x**2, x))
     np.testing.assert_allclose(whole(x), np.diag(2 * x))
     unknown = tf.function(whole.python_function, input_signature=[tf.TensorSpec([None], tf.float64)])
-    with pytest.raises(ValueError, match=r"tensors of known shapes. Received: \(None,\)"):
+    with pytest.raises(ValueError, match=r"tensors of known shapes"):
         unknown(x)
 
 
