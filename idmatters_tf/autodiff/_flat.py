@@ -85,18 +85,13 @@ class FlatFunction:
         """Return a flat list in the structure of the outputs of the latest call."""
         return keras.tree.pack_sequence_as(self._outputs, list(tensors))
 
-    def vector_at_point(self, vector: Any, axes: int = 0) -> list[Tensor]:
-        """Return a vector in the structure of the point as a flat list, or raise ValueError if it does not fit.
+    def vector_at_point(self, vector: Any) -> list[Tensor]:
+        """Return a vector in the structure of the point as a flat list, or raise ValueError if it does not fit."""
+        return _flatten_vector(vector, self._structure, self.point, "`point`")
 
-        Args:
-            vector: tensors or arrays.
-            axes: number of additional first axes of the vector.
-        """
-        return _flatten_vector(vector, self._structure, self.point, axes, "`point`")
-
-    def vector_at_outputs(self, vector: Any, outputs: Sequence[Tensor], axes: int = 0) -> list[Tensor]:
-        """Return a vector in the structure of the outputs as a flat list, see `vector_at_point`."""
-        return _flatten_vector(vector, self._outputs, outputs, axes, "the outputs of `function`")
+    def vector_at_outputs(self, vector: Any, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return a vector in the structure of the outputs as a flat list, or raise ValueError if it does not fit."""
+        return _flatten_vector(vector, self._outputs, outputs, "the outputs of `function`")
 
 
 def _float_tensor(leaf: Any) -> Tensor:
@@ -111,14 +106,14 @@ def _float_tensor(leaf: Any) -> Tensor:
     return tensor
 
 
-def _flatten_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], axes: int, name: str) -> list[Tensor]:
+def _flatten_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
     keras.tree.assert_same_structure(structure, vector)
     parts: list[Tensor] = [
         ops.cast(part.value if isinstance(part, keras.Variable) else ops.convert_to_tensor(part), tensor.dtype)
         for part, tensor in zip(keras.tree.flatten(vector), tensors, strict=True)
     ]
     expected = [tuple(tensor.shape) for tensor in tensors]
-    received = [tuple(part.shape[axes:]) for part in parts]
+    received = [tuple(part.shape) for part in parts]
     if not all(map(_agree, expected, received)):
         raise ValueError(
             f"Argument `vector` must have the shapes of {name}: {', '.join(map(str, expected))}. Received: "

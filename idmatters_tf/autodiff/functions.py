@@ -14,7 +14,7 @@ from idmatters_tf._keras_internals import set_mask
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._linear_maps import unit_vectors
 from idmatters_tf.autodiff._flat import FlatFunction
-from idmatters_tf.autodiff._protocol import Backend, LinearMap, Tensors
+from idmatters_tf.autodiff._protocol import Backend, LinearMap
 
 DEFAULT_CHUNK = 64
 
@@ -137,7 +137,6 @@ class Linearization:
         for output, mask in zip(self._outputs, masks, strict=True):
             set_mask(output, mask)
         self.value = flat.like_outputs(self._outputs)
-        self._jvps, self._vjps = _vectorized(self._jvp), _vectorized(self._vjp)
 
     def jvp(self, vector: Any) -> Any:
         """Return J v, in the structure of the outputs, for a vector in the structure of the point."""
@@ -146,14 +145,6 @@ class Linearization:
     def vjp(self, vector: Any) -> Any:
         """Return J^T u, in the structure of the point, for a vector in the structure of the outputs."""
         return self._flat.like_point(self._vjp(self._flat.vector_at_outputs(vector, self._outputs)))
-
-    def jvps(self, vectors: Any) -> Any:
-        """Return J v for k vectors at once. All tensors have an additional first axis of length k."""
-        return self._flat.like_outputs(self._jvps(self._flat.vector_at_point(vectors, 1)))
-
-    def vjps(self, vectors: Any) -> Any:
-        """Return J^T u for k vectors at once. All tensors have an additional first axis of length k."""
-        return self._flat.like_point(self._vjps(self._flat.vector_at_outputs(vectors, self._outputs, 1)))
 
 
 def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
@@ -164,9 +155,8 @@ def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
         point: see `idmatters_tf.autodiff`.
 
     Returns:
-        `Linearization` with the attribute `value` and the methods `jvp(vector)` and `vjp(vector)`, and `jvps` and
-        `vjps` for several vectors of the same function. For a scalar function, `value` and `vjp(1.0)` are its value and
-        gradient.
+        `Linearization` with the attribute `value` and the methods `jvp(vector)` and `vjp(vector)`. For a scalar
+        function, `value` and `vjp(1.0)` are its value and gradient.
 
     Raises:
         ValueError: as `gradient`, and if TensorFlow cannot differentiate the function twice: J v is computed as the
@@ -236,30 +226,10 @@ def hessian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHU
     return flat.like_point([flat.like_point(row) for row in _rows(product, flat.point, chunk)])
 
 
-def _vectorized(linear_map: LinearMap) -> LinearMap:
-    """Return the linear map of k vectors at once, or one after the other where the backend cannot vectorize it.
-
-    On TensorFlow the map is traced for the number of vectors of the first call, which all calls must have.
-    """
-    backend = current_backend()
-    apply, vectorizes = backend.batched(linear_map), True
-
-    def products(vectors: Tensors) -> Tensors:
-        nonlocal vectorizes
-        if vectorizes:
-            try:
-                return apply(vectors)
-            except backend.VECTORIZATION_ERRORS:
-                vectorizes = False
-        single = [linear_map([vector[place] for vector in vectors]) for place in range(len(vectors[0]))]
-        return [ops.stack(parts) for parts in zip(*single, strict=True)]
-
-    return products
-
-
 def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[list[Tensor]]:
     """Return the matrix of a linear map as tensors of shape `source.shape + result.shape`, by source and result."""
-    total, products, chunks = _entries(sources), _vectorized(linear_map), []
+    backend, total, chunks = current_backend(), _entries(sources), []
+    batched = backend.batched(linear_map)
     shapes = [tuple(source.shape) for source in sources]
     bounds = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
     slices = [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
@@ -268,7 +238,12 @@ def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[
             ops.convert_to_tensor(units[:, entries].reshape(len(units), *shape), source.dtype)
             for entries, shape, source in zip(slices, shapes, sources, strict=True)
         ]
-        chunks.append([product[places.start - places.stop :] for product in products(vectors)])
+        try:
+            products = batched(vectors)
+        except backend.VECTORIZATION_ERRORS:
+            single = [linear_map([vector[place] for vector in vectors]) for place in range(len(units))]
+            products: list[Any] = [ops.stack(parts) for parts in zip(*single, strict=True)]
+        chunks.append([product[places.start - places.stop :] for product in products])
     results: list[Any] = [
         parts[0] if len(parts) == 1 else ops.concatenate(parts) for parts in zip(*chunks, strict=True)
     ]

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,13 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._linear_maps import Operator
+from idmatters_tf.isometry.spectra import dense_singular_values
 
 Floats = NDArray[np.float64]
 
 PADDINGS = ("same", "valid", "periodic")
 
 
-class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
+class ConvolutionOperator(Operator):
     """Linear map of a 2-D convolution (without its bias) between whole images, in float64.
 
     y[p, q] = sum_ij K[i, j]^T x[p s - b + i, q s - b + j], the cross-correlation that deep learning frameworks call a
@@ -45,10 +47,6 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
     >>> round(float(ConvolutionOperator(shift, (4, 4)).singular_values()[-1]), 6)  # zero padding loses a row
     0.0
     """
-
-    if TYPE_CHECKING:
-        # SciPy annotates `__new__` with the arguments of operators made from functions.
-        def __new__(cls, *args: Any, **options: Any) -> Self: ...
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         inputs, outputs = self.kernel.shape[2:]
         self.input_shape, self.output_shape = (*self.size, inputs), (*self.output_size, outputs)
         shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
-        super().__init__(np.dtype(np.float64), shape)  # pyright: ignore[reportCallIssue]
+        super().__init__(np.float64, shape)
 
     def singular_values(self) -> Floats:
         """Return all singular values, in descending order.
@@ -97,8 +95,6 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
             ValueError: if the matrix is too large with zero padding, see `idmatters_tf.isometry.singular_values`.
         """
         if self.padding != "periodic":
-            from idmatters_tf.isometry.spectra import dense_singular_values
-
             return dense_singular_values(
                 self, "or use padding='periodic', which differs only at the border of the image"
             )
@@ -130,7 +126,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         if self.padding == "periodic":
             return float(self.singular_values()[0])
         if self.shape[1] < 3:
-            return float(np.linalg.norm(self.to_dense(), 2))
+            return float(dense_singular_values(self)[0])
         # NumPy's generator gives every backend the same starting image.
         start = np.random.default_rng(seed).standard_normal(self.shape[1])
         squares = scipy.sparse.linalg.eigsh(
