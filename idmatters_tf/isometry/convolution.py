@@ -13,11 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._linear_maps import Operator
+from idmatters_tf.autodiff import gradient
 from idmatters_tf.isometry.spectra import dense_singular_values
 
 Floats = NDArray[np.float64]
-
-PADDINGS = ("same", "valid", "periodic")
 
 
 class ConvolutionOperator(Operator):
@@ -68,7 +67,7 @@ class ConvolutionOperator(Operator):
         if len(both) != 2:
             raise ValueError(f"Argument `strides` must be one or two integers. Received: strides={strides!r}")
         self.strides = tuple(positive_integer("strides", stride) for stride in both)
-        self.padding = check_choice("padding", padding, PADDINGS)
+        self.padding = check_choice("padding", padding, ("same", "valid", "periodic"))
         axes = zip(self.size, self.kernel.shape[:2], self.strides, strict=True)
         placed = [_padding(n, k, stride, padding) for n, k, stride in axes]
         self.output_size = tuple(length for length, _, _ in placed)
@@ -95,9 +94,7 @@ class ConvolutionOperator(Operator):
             ValueError: if the matrix is too large with zero padding, see `idmatters_tf.isometry.singular_values`.
         """
         if self.padding != "periodic":
-            return dense_singular_values(
-                self, "or use padding='periodic', which differs only at the border of the image"
-            )
+            return dense_singular_values(self)
         (rows, cols), (down, right) = self.size, self.strides
         inputs, outputs = self.kernel.shape[2:]
         # A kernel larger than the image wraps around it, several times if necessary.
@@ -127,34 +124,23 @@ class ConvolutionOperator(Operator):
             return float(self.singular_values()[0])
         if self.shape[1] < 3:
             return float(dense_singular_values(self)[0])
-        # NumPy's generator gives every backend the same starting image.
-        start = np.random.default_rng(seed).standard_normal(self.shape[1])
-        squares = scipy.sparse.linalg.eigsh(
-            self._gram(self.kernel / largest), k=1, which="LA", tol=tolerance, v0=start, return_eigenvectors=False
-        )
-        return largest * float(np.sqrt(max(squares[0], 0.0)))
-
-    def to_dense(self) -> Floats:
-        """Return the matrix, from products with unit vectors."""
-        return self @ np.eye(self.shape[1])
-
-    def _gram(self, scaled: Floats) -> scipy.sparse.linalg.LinearOperator:
-        """Return A^T A of a scaled kernel for zero padding, in float32 with the convolutions of Keras' backend."""
-        kernel = ops.convert_to_tensor(scaled, dtype="float32")
+        kernel = ops.convert_to_tensor(self.kernel / largest, dtype="float32")
         multiply = _gram_function(self.input_shape, self.kernel.shape, self.strides, tuple(self._pads))
 
         def product(vector: Floats) -> Floats:
-            adjoint = multiply(ops.convert_to_tensor(vector, dtype="float32"), kernel)
-            inside = np.asarray(ops.convert_to_numpy(adjoint), np.float64)
-            # Pixels at the end that no window covers.
-            missing = [(0, length - found) for length, found in zip(self.input_shape, inside.shape, strict=True)]
-            return np.ravel(np.pad(inside, missing))
+            image = multiply(ops.convert_to_tensor(vector, dtype="float32"), kernel)
+            return np.ravel(np.asarray(ops.convert_to_numpy(image), np.float64))
 
-        return scipy.sparse.linalg.LinearOperator((self.shape[1],) * 2, matvec=product, dtype=np.float64)
+        gram = scipy.sparse.linalg.LinearOperator((self.shape[1],) * 2, matvec=product, dtype=np.float64)
+        # NumPy's generator gives every backend the same starting image.
+        start = np.random.default_rng(seed).standard_normal(self.shape[1])
+        squares = scipy.sparse.linalg.eigsh(gram, k=1, which="LA", tol=tolerance, v0=start, return_eigenvectors=False)
+        return largest * float(np.sqrt(max(squares[0], 0.0)))
 
     def _matmat(self, matrix: ArrayLike) -> Floats:
         vectors = np.asarray(matrix, np.float64).T
-        images = self._padded(vectors.reshape(-1, *self.input_shape))
+        mode = "wrap" if self.padding == "periodic" else "constant"
+        images = np.pad(vectors.reshape(-1, *self.input_shape), [(0, 0), *self._pads, (0, 0)], mode=mode)
         outputs = np.zeros((len(images), *self.output_shape))
         for i, j, window in self._windows():
             outputs += images[window] @ self.kernel[i, j]
@@ -178,9 +164,6 @@ class ConvolutionOperator(Operator):
 
     def _rmatvec(self, vector: ArrayLike) -> Floats:
         return self._rmatmat(np.reshape(vector, (-1, 1)))[:, 0]
-
-    def _padded(self, images: Floats) -> Floats:
-        return np.pad(images, [(0, 0), *self._pads, (0, 0)], mode="wrap" if self.padding == "periodic" else "constant")
 
     def _windows(self) -> list[tuple[int, int, Any]]:
         """Return (i, j, pixels of the padded images) for each entry of the kernel."""
@@ -230,15 +213,14 @@ def _gram_function(
     pads: tuple[tuple[int, int], ...],
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the function (image as a vector, kernel) -> A^T A image. A TensorFlow graph halves its cost."""
-    (rows, cols, _), ((top, bottom), (left, right)) = input_shape, pads
-    options: dict[str, Any] = {"strides": strides, "padding": "valid", "data_format": "channels_last"}
+    widths = [(0, 0), *pads, (0, 0)]
 
     def multiply(vector: Tensor, kernel: Tensor) -> Tensor:
-        # Explicit padding makes the transposed convolution the exact adjoint for every size and stride.
-        widths = [[0, 0], [top, bottom], [left, right], [0, 0]]
-        padded: Tensor = ops.pad(ops.reshape(vector, (1, *input_shape)), widths)
-        adjoint: Tensor = ops.conv_transpose(ops.conv(padded, kernel, **options), kernel, **options)
-        return adjoint[0, top : top + rows, left : left + cols]
+        def half_square(image: Tensor) -> Tensor:
+            return ops.sum(ops.conv(ops.pad(image, widths), kernel, strides, "valid", "channels_last") ** 2) / 2
+
+        # The gradient of ||A x||^2 / 2 is A^T A x.
+        return gradient(half_square, ops.reshape(vector, (1, *input_shape)))
 
     if keras.backend.backend() != "tensorflow":
         return multiply

@@ -156,28 +156,21 @@ def block_jacobians(
     together: bool = False,
     chunk: int = DEFAULT_CHUNK,
 ) -> Iterator[tuple[Block, Iterator[JacobianOperator]]]:
-    """Yield the blocks of a model, each with its Jacobian at each example.
+    """Yield the blocks of a model, see `find_blocks`, each with its Jacobian at each example.
 
     The state of the model does not change, neither moving averages nor random seeds. The masks in the block have their
-    values at the example.
-
-    Args:
-        model: functional or Sequential model.
-        inputs: batch of inputs of the model, as NumPy arrays or tensors.
-        blocks: see `find_blocks`.
-        training: mode in which the layers are called.
-        together: True to treat the batch as one point. With `training` it always is.
-        chunk: see `JacobianOperator`.
+    values at the example. The other arguments are those of `jacobian`. With `together` or `training` the batch is one
+    point.
     """
     _check_model(model)
-    found = find_blocks(model, blocks)
+    chosen = find_blocks(model, blocks)
     calls, runs = graph_calls(model) or [], []
     for part in _points(inputs, training or together):
         values = graph_inputs(model, part)
         with substitute_values():
             attached = run_calls(calls, values, training)
         runs.append((values, attached))
-    for block in found:
+    for block in chosen:
         yield block, (_block_jacobian(block, values, attached, training, chunk) for values, attached in runs)
 
 

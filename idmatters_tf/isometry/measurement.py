@@ -236,7 +236,11 @@ def _measure(
         difference = _Difference(jacobian, identity)
         distance = spectral_norm(difference, tolerance, seed)
         # Average pooling shrinks norms: the norm of the shortcut is not the root of its rank.
-        size = _frobenius(identity, products, seed) if _resizes(jacobian) else np.sqrt(jacobian.shape[0])
+        size = (
+            _frobenius(identity, products, seed)
+            if jacobian.input_shape != jacobian.output_shape
+            else np.sqrt(jacobian.shape[0])
+        )
         relative = _frobenius(difference, products, seed) / size
     ends = extreme_singular_values(jacobian, 1, tolerance, seed)
     return distance, relative, float(ends.largest[0]), float(ends.smallest[0]), False
@@ -247,20 +251,12 @@ def _frobenius(operator: Any, products: int, seed: int) -> float:
     return float(gram.singular_values(np.array(trace(gram, products, seed).value)))
 
 
-def _resizes(jacobian: JacobianOperator) -> bool:
-    return jacobian.input_shape != jacobian.output_shape
-
-
 class _Difference(Operator):
     """A - B in the dtype of A. SciPy converts to float64, where the difference of equal maps has rounding errors."""
 
     def __init__(self, first: Any, second: Any):
         self._first, self._second = first, second
         super().__init__(first.dtype, first.shape)
-
-    def _matvec(self, vector: ArrayLike) -> NDArray[Any]:
-        vector = np.asarray(vector, self.dtype)
-        return self._first.matvec(vector) - self._second.matvec(vector)
 
     def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:
         matrix = np.asarray(matrix, self.dtype)
@@ -272,7 +268,7 @@ class _Difference(Operator):
 
 def _identity(block: Block, jacobian: JacobianOperator) -> Any:
     """Return the identity between the two ends of a block as an operator, or None if there is none."""
-    if not _resizes(jacobian):
+    if jacobian.input_shape == jacobian.output_shape:
         # `eye_array` requires SciPy 1.12.
         return scipy.sparse.linalg.aslinearoperator(scipy.sparse.identity(jacobian.shape[0], dtype=jacobian.dtype))
     shortcut = _shortcut(block, jacobian.input_shape, jacobian.output_shape, str(jacobian.dtype))
@@ -302,4 +298,4 @@ def _end_to_end(model: keras.Model, inputs: Any, training: bool) -> Floats | Non
     if len(symbolic) != 1 or not keras.backend.is_float_dtype(symbolic[0].dtype) or len(model.outputs) != 1:
         return None
     jacobians = model_jacobians(model, inputs, training)
-    return np.stack([dense_singular_values(jacobian, "or pass end_to_end=False") for jacobian in jacobians])
+    return np.stack([dense_singular_values(jacobian) for jacobian in jacobians])

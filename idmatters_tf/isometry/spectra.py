@@ -99,19 +99,13 @@ def singular_values(operator: Any) -> Floats:
     return dense_singular_values(as_operator(operator))
 
 
-def dense_singular_values(operator: Any, instead: str = "") -> Floats:
-    """Return all singular values, from the dense matrix.
-
-    Args:
-        operator: SciPy operator.
-        instead: additional remedy in the error message for large operators.
-    """
-    least = min(operator.shape)
-    if least > LARGEST_DENSE:
+def dense_singular_values(operator: Any) -> Floats:
+    """Return all singular values of an operator, from the dense matrix."""
+    if min(operator.shape) > LARGEST_DENSE:
         raise ValueError(
             f"Argument `operator` must have at most {LARGEST_DENSE:,} rows or columns. Received: "
             f"{operator.shape[0]:,} rows and {operator.shape[1]:,} columns. Use extreme_singular_values or "
-            f"singular_value_density{', ' + instead if instead else ''}."
+            f"singular_value_density, padding='periodic' for a convolution, or end_to_end=False for a model."
         )
     return matrix_singular_values(dense(operator))
 

@@ -17,12 +17,6 @@ def test_on_tensorflow(case):
     cases.run(case)
 
 
-def test_other_backends_raise(monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    with pytest.raises(ValueError, match="TensorFlow or JAX backend. Received: 'torch'. Set KERAS_BACKEND"):
-        gradient(ops.sum, np.ones(2))
-
-
 def test_normalization_by_moments():
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(0)

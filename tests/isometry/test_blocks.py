@@ -80,8 +80,6 @@ def test_blocks_are_named():
         ([("sum", "branch")], "not a function of its input alone: its output is not computed from its input"),
         ([("head", "head")], "its output is not computed from its input"),
         ([("branch", "sum")], "it also depends on the model's input"),
-        ("sum", "`blocks` must be a list of layer names.*Received: 'sum'"),
-        ([3], r"layer names or pairs of names \(from, to\). Received: 3"),
     ],
 )
 def test_invalid_blocks_raise(blocks, message):
@@ -121,15 +119,8 @@ def test_nested_models_that_are_not_searched():
     tower, x = body(), keras.Input((4, 4, 2))
     twice = keras.Model(x, layers.ResidualConv2D(2, name="last")(tower(tower(x))))
     assert names(twice) == ["last"]
-    in_training = keras.Model(x, layers.ResidualConv2D(2, name="last")(tower(x, training=True)))
-    assert names(in_training, ["last", "body"]) == ["last", "body"]
     with pytest.raises(ValueError, match=r"'conv', which is not a layer.*called several times.*Its layers: body, last"):
         find_blocks(twice, ["conv"])
-    other = body()
-    other.name = "body2"
-    model = keras.Sequential([keras.Input((4, 4, 2)), body(), other])
-    with pytest.raises(ValueError, match="Received: 'conv', which names the calls body/conv, body2/conv"):
-        find_blocks(model, ["conv"])
 
 
 class Subclassed(keras.Model):
@@ -173,7 +164,3 @@ def test_integer_and_several_inputs_raise():
     both = keras.Model(two, [keras.layers.Add()(two), two[0] * 2])
     with pytest.raises(ValueError, match="has 2 inputs. Name a block"):
         jacobian(both, [np.ones((1, 2))] * 2)
-    state = keras.Input((2,))
-    recurrent = keras.Model([x := keras.Input((3, 2)), state], keras.layers.GRU(2, name="gru")(x, initial_state=state))
-    with pytest.raises(ValueError, match="Received: 'gru' with 2 and 1"):
-        find_blocks(recurrent, ["gru"])

@@ -43,7 +43,9 @@ def test_periodic_singular_values_against_the_circular_matrix(rows, cols, blocks
     expected = np.linalg.svd(circular(kernel, size, strides), compute_uv=False)
     np.testing.assert_allclose(singular_values(operator), expected, atol=1e-10)
     # The operator centers the kernel and the matrix does not. Shifts do not change singular values.
-    np.testing.assert_allclose(np.linalg.svd(operator.to_dense(), compute_uv=False), expected, atol=1e-10)
+    np.testing.assert_allclose(
+        np.linalg.svd(operator @ np.eye(operator.shape[1]), compute_uv=False), expected, atol=1e-10
+    )
 
 
 @settings(max_examples=20)
@@ -56,7 +58,7 @@ def test_zero_padding_agrees_with_keras(rows, cols, size, stride, padding):
     units = np.eye(operator.shape[1]).reshape(-1, *size, 2)
     outputs = keras.ops.conv(units, kernel, strides=stride, padding=padding, data_format="channels_last")
     dense = np.array(outputs).reshape(len(units), -1).T
-    np.testing.assert_allclose(operator.to_dense(), dense, atol=1e-12)
+    np.testing.assert_allclose(operator @ np.eye(operator.shape[1]), dense, atol=1e-12)
     np.testing.assert_allclose(operator.rmatmat(np.eye(operator.shape[0])), dense.T, atol=1e-12)
     np.testing.assert_allclose(singular_values(operator), np.linalg.svd(dense, compute_uv=False), atol=1e-10)
 

@@ -17,7 +17,7 @@ from idmatters_tf.isometry import (
     singular_values,
     spectral_norm,
 )
-from idmatters_tf.layers import LinearResidual, ResidualConv2D
+from idmatters_tf.layers import ResidualConv2D
 
 rng = np.random.default_rng(2)
 
@@ -43,18 +43,8 @@ def test_spectral_norm_with_other_padding(padding):
     kernel = rng.normal(size=(2, 3, 2, 3))
     # With stride (2, 3) and "valid" no window covers the last row and column.
     convolution = ConvolutionOperator(kernel, (6, 9) if padding == "periodic" else (7, 8), (2, 3), padding)
-    exact = np.linalg.norm(convolution.to_dense(), 2)
+    exact = np.linalg.norm(convolution @ np.eye(convolution.shape[1]), 2)
     assert spectral_norm(convolution, tolerance=1e-6) == pytest.approx(exact, rel=1e-5)
-
-
-def test_tolerance_with_close_singular_values():
-    # Twenty steps of the power method are up to 4 % low on such kernels.
-    for seed in range(4):
-        kernel = np.random.default_rng(seed).normal(size=(3, 3, 8, 8)).astype("float32")
-        exact = np.linalg.norm(dense_matrix(kernel, (6, 6), 1), 2)
-        convolution = ConvolutionOperator(kernel, (6, 6))
-        assert spectral_norm(convolution) == pytest.approx(exact, rel=1e-3)
-        assert spectral_norm(convolution, tolerance=1e-6) == pytest.approx(exact, rel=2e-6)
 
 
 def test_matrices_and_zero_kernels():
@@ -98,55 +88,6 @@ def test_maps_that_are_not_finite():
         assert np.isnan(singular_values(matrix)).all()
 
 
-def test_block_norms_of_a_model():
-    inputs = keras.Input((8, 8, 3))
-    outputs = ResidualConv2D(4, strides=2, name="one")(inputs)
-    outputs = ResidualConv2D(4, name="two")(outputs)
-    model = keras.Model(inputs, keras.layers.Flatten()(outputs))
-    norms = block_norms(model)
-    assert list(norms) == ["one", "two"]
-    one = model.get_layer("one")
-    kernels = [np.array(one.conv1.kernel), np.array(one.conv2.kernel)]
-    assert norms["one"]["frobenius"] == pytest.approx(np.mean([np.linalg.norm(kernel) for kernel in kernels]))
-    exact = max(
-        np.linalg.norm(dense_matrix(kernels[0], (8, 8), 2), 2), np.linalg.norm(dense_matrix(kernels[1], (4, 4), 1), 2)
-    )
-    assert norms["one"]["spectral"] == pytest.approx(exact, rel=1e-3)
-
-
-def test_convolution_without_size_raises():
-    with pytest.raises(ValueError, match=r"shape \(3, 3, 2, 2\). Pass .* as ConvolutionOperator\(kernel, size\)"):
-        spectral_norm(np.ones((3, 3, 2, 2)))
-
-
-class TwoOfOneName(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = (LinearResidual(name="unit") for _ in range(2))
-
-    def call(self, inputs):
-        return self.second(self.first(inputs))
-
-
-def test_layers_of_equal_names():
-    model = TwoOfOneName()
-    model(np.ones((1, 3)))
-    model.first.kernel.assign(np.eye(3))
-    model.second.kernel.assign(2 * np.eye(3))
-    norms = kernel_norms(model)
-    assert {name: kernels[0].spectral for name, kernels in norms.items()} == {"unit": 1, "unit:2": 2}
-    assert branch_bounds(model, norms) == {"unit": 1, "unit:2": 2}
-
-
-class OfItsOwn(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.block = ResidualConv2D(4, name="block")
-
-    def call(self, inputs):
-        return self.block(inputs)
-
-
 def test_nested_models_and_unknown_image_sizes():
     keras.utils.set_random_seed(0)
     body = keras.Sequential([keras.Input((6, 6, 2)), ResidualConv2D(4, strides=2, name="block")], name="body")
@@ -155,11 +96,9 @@ def test_nested_models_and_unknown_image_sizes():
     assert list(norms) == ["body/block", "block"]
     assert norms["body/block"] == kernel_norms(body)["block"]
     assert branch_bounds(model, norms)["body/block"] == branch_bounds(body, kernel_norms(body))["block"]
-    model = OfItsOwn()
-    model(np.ones((1, 6, 6, 4)))
-    for unknown in (model, keras.Sequential([keras.Input((None, None, 4)), ResidualConv2D(4, name="block")])):
-        with pytest.raises(ValueError, match="norms of 'block' depend on the size of its images, which is unknown"):
-            kernel_norms(unknown)
+    unknown = keras.Sequential([keras.Input((None, None, 4)), ResidualConv2D(4, name="block")])
+    with pytest.raises(ValueError, match="norms of 'block' depend on the size of its images, which is unknown"):
+        kernel_norms(unknown)
 
 
 def convolution_sums(nested=False):
@@ -191,8 +130,11 @@ def test_norms_of_sums():
         np.array(model.get_layer(name).kernel) for name in ("first", "second", "valid", "dense")
     )
     exact = [np.linalg.norm(dense_matrix(kernel, (6, 5), 1), 2) for kernel in (first, second)]
-    assert [each.spectral for each in norms["sum"]] == pytest.approx(exact, rel=1e-3)
-    assert [each.frobenius for each in norms["sum"]] == pytest.approx([np.linalg.norm(first), np.linalg.norm(second)])
+    assert [kernel.spectral for kernel in norms["sum"]] == pytest.approx(exact, rel=1e-3)
+    frobenius = [np.linalg.norm(first), np.linalg.norm(second)]
+    assert [kernel.frobenius for kernel in norms["sum"]] == pytest.approx(frobenius)
+    summary = block_norms(model)["sum"]
+    assert summary == pytest.approx({"frobenius": np.mean(frobenius), "spectral": max(exact)}, rel=1e-3)
     assert bounds["sum"] == pytest.approx(np.prod(exact), rel=2e-3)
     # The bound is one: no difference quotient of the branch is larger.
     branch = keras.Model(model.get_layer("layer").output, model.get_layer("second").output)
@@ -226,22 +168,3 @@ def test_channels_first():
         results.append([*kernels, *branch_bounds(model, norms).values(), *np.concatenate(list(distances.values()))])
     assert np.isfinite(results).all()
     np.testing.assert_allclose(*results, rtol=2e-3)
-
-
-def test_sums_have_the_names_of_the_distances():
-    model = convolution_sums()
-    distances = block_distances(model, rng.normal(size=(1, 6, 5, 2)).astype("float32"))
-    assert set(kernel_norms(model)) == set(distances) - {"depthwise"}
-    linear = keras.Input((4,))
-    model = keras.Model(linear, linear + keras.layers.Dense(4, use_bias=False)(linear))
-    (norm,) = branch_bounds(model, kernel_norms(model)).values()
-    # For a linear branch ||J - I|| is the bound.
-    (distance,) = block_distances(model, np.ones((1, 4), "float32")).values()
-    assert norm == pytest.approx(distance[0], rel=1e-4)
-
-
-def test_sums_of_images_of_unknown_size():
-    inputs = keras.Input((None, None, 2))
-    x = keras.layers.Add()([inputs, keras.layers.Conv2D(2, 3, padding="same", name="conv")(inputs)])
-    with pytest.raises(ValueError, match="norms of 'conv' depend on the size"):
-        kernel_norms(keras.Model(inputs, x))
