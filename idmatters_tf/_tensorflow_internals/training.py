@@ -16,10 +16,10 @@ def traced_training_steps(model: keras.Model) -> list[Any]:
     parts = list(inspect.getclosurevars(train_function).nonlocals.values())
     # Keras wraps the step for Python iterators.
     parts += [part.__wrapped__ for part in parts if hasattr(part, "__wrapped__")]
-    found = [part._list_all_concrete_functions() for part in parts if hasattr(part, "_list_all_concrete_functions")]
-    return [concrete for several in found for concrete in several]
+    steps = [part for part in parts if hasattr(part, "_list_all_concrete_functions")]
+    return [concrete for step in steps for concrete in step._list_all_concrete_functions()]
 
 
 def is_random_generator(value: Any) -> bool:
     """Return True for a `tf.random.Generator`."""
-    return any((each.__module__, each.__name__) == _GENERATOR for each in type(value).__mro__)
+    return any((kind.__module__, kind.__name__) == _GENERATOR for kind in type(value).__mro__)

@@ -72,8 +72,7 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
             f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
         )
     if blocks is None:
-        detected = residual_blocks(model)
-        if not detected:
+        if not (detected := residual_blocks(model)):
             raise ValueError(
                 f"The model {model.name!r} has no residual layers of this package and no sums x + f(x). Name its "
                 f"blocks as blocks=[layer, ...] or blocks=[(from, to), ...]. Its layers: {_names(calls)}"
@@ -151,8 +150,8 @@ def _make_block(entry: Any, calls: Sequence[Call], name: str | None = None) -> B
             )
         return between(name or entry, call.inputs[0], call.outputs[0], calls)
     first, last = entry
-    made = {id(tensor) for call in calls for tensor in call.outputs}
-    inputs = [tensor for call in calls for tensor in call.inputs if id(tensor) not in made]
+    computed = {id(tensor) for call in calls for tensor in call.outputs}
+    inputs = [tensor for call in calls for tensor in call.inputs if id(tensor) not in computed]
     starts = [tensor for tensor in inputs if tensor.name == first]
     start = starts[0] if starts else _find_call(first, calls).outputs[0]
     return between(name or f"{first} to {last}", start, _find_call(last, calls).outputs[0], calls)

@@ -1,5 +1,6 @@
 """Jacobians of blocks and models at given inputs, as SciPy operators."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -122,7 +123,7 @@ def jacobian(
 
 
 def model_jacobians(
-    model: keras.Model, inputs: Any, training: bool = False, together: bool = False, chunk: int = DEFAULT_CHUNK
+    model: keras.Model, inputs: Any, training: bool, together: bool = False, chunk: int = DEFAULT_CHUNK
 ) -> Iterator[JacobianOperator]:
     """Yield the Jacobian of a model at each example; the arguments are those of `block_jacobians`.
 
@@ -149,12 +150,7 @@ def model_jacobians(
 
 
 def block_jacobians(
-    model: keras.Model,
-    inputs: Any,
-    blocks: Any = None,
-    training: bool = False,
-    together: bool = False,
-    chunk: int = DEFAULT_CHUNK,
+    model: keras.Model, inputs: Any, blocks: Any, training: bool, together: bool = False, chunk: int = DEFAULT_CHUNK
 ) -> Iterator[tuple[Block, Iterator[JacobianOperator]]]:
     """Yield the blocks of a model, see `find_blocks`, each with its Jacobian at each example.
 
@@ -209,11 +205,8 @@ def _points(inputs: Any, together: bool) -> list[Any]:
 
     if together:
         return [tensors]
-
-    def example(place: int) -> Any:
-        return keras.tree.map_structure(lambda tensor: _row(tensor, place), tensors)
-
-    return [example(place) for place in range(examples)]
+    rows = [functools.partial(_row, place=place) for place in range(examples)]
+    return [keras.tree.map_structure(row, tensors) for row in rows]
 
 
 def _row(tensor: Tensor, place: int) -> Tensor:

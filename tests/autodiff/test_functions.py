@@ -66,11 +66,3 @@ def test_threads_restore_what_they_replace():
         for found in threads.map(products, normalization):
             np.testing.assert_allclose(found, [expected] * 5, rtol=1e-5)
     assert [getattr(*place) for place in replaced] == before
-
-
-def test_missing_second_derivatives_raise():
-    resizing = layers.Resizing(2, 2, "bicubic")
-    images = np.ones((1, 3, 3, 1), "float32")
-    assert gradient(lambda x: ops.sum(resizing(x)), images).shape == (1, 3, 3, 1)
-    with pytest.raises(ValueError, match=r"cannot differentiate .* twice: .*Use KERAS_BACKEND=jax"):
-        hvp(lambda x: ops.sum(resizing(x) ** 2), images, images)

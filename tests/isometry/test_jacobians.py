@@ -11,7 +11,7 @@ from idmatters_tf import linear
 from idmatters_tf.isometry import block_distances, jacobian, measure
 from idmatters_tf.layers import BasicBlock2D, PadShortcut2D, ResidualConv2D
 from idmatters_tf.models.cifar import identity_resnet
-from idmatters_tf.models.linear import assign_weights, linear_residual, plain
+from idmatters_tf.models.linear import assign_weights, linear_residual
 
 rng = np.random.default_rng(0)
 
@@ -66,10 +66,6 @@ def test_blocks_against_dense_jacobians(network):
         whole = dense_by_tape(model, images[place : place + 1])
         values = np.linalg.svd(whole, compute_uv=False)
         np.testing.assert_allclose(measured.end_to_end[place], values, atol=1e-5 * values[0])
-    summary = measured.summary()
-    largest = max(np.mean(block) for block in distances.values())
-    assert summary["largest_distance"] == pytest.approx(largest, rel=1e-4)
-    assert summary["end_to_end_largest"] == pytest.approx(np.mean(measured.end_to_end[:, 0]))
 
 
 @pytest.mark.parametrize(("side", "strides"), [(12, 1), pytest.param(24, 2, marks=pytest.mark.slow)])
@@ -124,12 +120,6 @@ def test_linear_residual_layers_in_closed_form(dim, depth, seed):
     np.testing.assert_allclose(measured.end_to_end[0], expected, atol=1e-12 * max(1, expected[0]))
 
 
-def test_fixup_blocks_start_as_the_identity():
-    model = identity_resnet((32, 32, 3), blocks=1, widths=(4, 6), stem=4, initializer="fixup")
-    distances = block_distances(model, rng.normal(size=(1, 32, 32, 3)))
-    assert [float(block[0]) for block in distances.values()] == [0, 0]
-
-
 def test_batch_normalization_in_training_mode():
     inputs = keras.Input((2, 2, 2))
     initializer = keras.initializers.HeNormal(seed=0)
@@ -152,13 +142,10 @@ def test_batch_normalization_in_training_mode():
 
 
 def test_shapes_without_an_identity_give_nan():
-    model = plain(4, 1)
     wide = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="wide")])
     block = measure(wide, np.ones((1, 4)), ["wide"]).blocks["wide"]
     assert np.isnan(block.distance[0])
     assert block.largest[0] == pytest.approx(np.linalg.norm(wide.get_layer("wide").kernel, 2), rel=1e-5)
-    assert "mean_distance" not in measure(wide, np.ones((1, 4)), ["wide"]).summary()
-    assert np.isfinite(block_distances(model, np.ones((1, 4)), ["unit1"])["unit1"]).all()
     # For a block that halves images the identity is pooling and zero channels.
     pool = keras.Sequential([keras.Input((4, 4, 2)), PadShortcut2D(4, 2, name="pool")])
     assert block_distances(pool, np.ones((1, 4, 4, 2)), ["pool"])["pool"] == [0]
