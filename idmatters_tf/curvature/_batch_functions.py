@@ -5,10 +5,9 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import get_mask
+from idmatters_tf._keras_internals import get_mask, set_mask
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._backend import Backend, LinearMap
-from idmatters_tf.autodiff._flat import set_masks
+from idmatters_tf.autodiff import Backend, LinearMap
 from idmatters_tf.curvature._objective import Objective
 
 
@@ -55,7 +54,8 @@ class BatchFunctions:
 
         def loss_at(outputs: list[Tensor]) -> Tensor:
             # Masks are attached to the tensors that the model returned, not to these replacements.
-            set_masks(outputs, masks)
+            for output, mask in zip(outputs, masks, strict=True):
+                set_mask(output, mask)
             return self._objective.data_loss(
                 batch, keras.tree.pack_sequence_as(found["structure"], outputs), scales[:-1]
             )

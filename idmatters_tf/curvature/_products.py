@@ -10,7 +10,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._backend import CannotVectorize, current_backend
+from idmatters_tf.autodiff import current_backend
 from idmatters_tf.curvature._batch_functions import BatchFunctions
 from idmatters_tf.curvature._batches import length
 from idmatters_tf.curvature._objective import Objective
@@ -92,9 +92,8 @@ class Products:
         vectors = np.asarray(vectors, self.objective.dtype)
         if self._vectorizes and len(vectors) >= self._backend.FEWEST_VECTORS:
             try:
-                with self._backend.vectorizing():
-                    return np.asarray(self._sum(method, self._backend.tensors(vectors)))
-            except CannotVectorize:
+                return np.asarray(self._sum(method, self._backend.tensors(vectors)))
+            except self._backend.VECTORIZATION_ERRORS:
                 # If single products also fail, they raise the error.
                 self._vectorizes = False
         products = np.empty(vectors.shape, self.objective.dtype)

@@ -13,6 +13,7 @@ import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._linear_maps import columns
 from idmatters_tf.curvature._batches import check_batch
 from idmatters_tf.curvature._checks import (
     DifferenceCheck,
@@ -22,7 +23,6 @@ from idmatters_tf.curvature._checks import (
     compare_with_differences,
     warn_of_difference,
 )
-from idmatters_tf.curvature._columns import columns
 from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature._objective import Objective
 from idmatters_tf.curvature._products import Array, Kind, Products
