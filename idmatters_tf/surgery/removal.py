@@ -194,7 +194,7 @@ def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:
     """Return the loss and metrics of a model on batches, without changing its state."""
     # A generator, because Keras reads a list of batches as the arrays of several inputs. Without `steps`, Keras counts
     # the end of the data as a batch.
-    examples = map(keras.utils.unpack_x_y_sample_weight, batches)
+    examples = (keras.utils.unpack_x_y_sample_weight(batch) for batch in batches)
     variables = [*model.variables, *model.metrics_variables, *recurrent_states(model)]
     values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
     try:

@@ -16,12 +16,12 @@ from tests.support import curvature_cases as cases
 def tags(folder):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    found = {}
+    steps = {}
     for path in folder.rglob("events.out.tfevents.*"):
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
-                found.setdefault(value.tag, []).append(event.step)
-    return found
+                steps.setdefault(value.tag, []).append(event.step)
+    return steps
 
 
 def test_monitor_in_fit(tmp_path):

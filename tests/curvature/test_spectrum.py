@@ -24,7 +24,7 @@ def test_ends_of_the_spectrum(seed, which, k):
     rng = np.random.default_rng(seed)
     values = np.sort(rng.normal(size=rng.integers(8, 60)) * 10 ** rng.uniform(-2, 2))
     matrix = planted(values, seed)
-    found = top_eigenpairs(matrix, k, which)
+    pairs = top_eigenpairs(matrix, k, which)
     expected = {
         "largest": values[::-1][:k],
         "smallest": values[:k][::-1],
@@ -32,10 +32,10 @@ def test_ends_of_the_spectrum(seed, which, k):
         "both": np.r_[values[::-1][:k], values[:k][::-1]],
     }[which]
     size = np.abs(values).max()
-    np.testing.assert_allclose(found.values, expected, atol=1e-8 * size)
-    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(len(expected)), atol=1e-8)
-    np.testing.assert_allclose(matrix @ found.vectors, found.vectors * found.values, atol=1e-4 * size)
-    assert found.residuals.max() < 1e-4 * size
+    np.testing.assert_allclose(pairs.values, expected, atol=1e-8 * size)
+    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(len(expected)), atol=1e-8)
+    np.testing.assert_allclose(matrix @ pairs.vectors, pairs.vectors * pairs.values, atol=1e-4 * size)
+    assert pairs.residuals.max() < 1e-4 * size
 
 
 def test_repeated_eigenvalues_are_found_with_multiplicity():
@@ -45,19 +45,19 @@ def test_repeated_eigenvalues_are_found_with_multiplicity():
     statistics = linear.sufficient_statistics(X, Y)
     operator = linear.ShortcutHessian(np.zeros((4, 2, 10, 10)), statistics.sxx, statistics.syx)
     values = linear.zero_hessian_spectrum(4, 2, statistics.sxx, statistics.syx)
-    found = top_eigenpairs(operator, 3, "both")
+    pairs = top_eigenpairs(operator, 3, "both")
     expected = np.r_[values[::-1][:3], values[:3][::-1]]
     assert np.ptp(expected[-3:]) < 1e-12
-    np.testing.assert_allclose(found.values, expected, atol=1e-10)
-    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(len(expected)), atol=1e-10)
-    assert found.residuals.max() < 1e-8
+    np.testing.assert_allclose(pairs.values, expected, atol=1e-10)
+    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(len(expected)), atol=1e-10)
+    assert pairs.residuals.max() < 1e-8
 
 
 def test_a_zero_operator_has_zero_eigenvalues():
     zero = scipy.sparse.linalg.LinearOperator((50, 50), matvec=np.zeros_like, dtype=np.float64)
-    found = top_eigenpairs(zero, 2, "both")
-    np.testing.assert_array_equal(found.values, np.zeros(4))
-    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(4), atol=1e-12)
+    pairs = top_eigenpairs(zero, 2, "both")
+    np.testing.assert_array_equal(pairs.values, np.zeros(4))
+    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(4), atol=1e-12)
 
 
 def test_start_from_earlier_eigenvectors_saves_products():
@@ -71,8 +71,8 @@ def test_start_from_earlier_eigenvectors_saves_products():
     # The largest pair is found from exact eigenvectors of the second largest pair.
     exact = np.linalg.eigh(matrix)[1]
     for tolerance, error in ((None, 1e-8), (1e-2, 1e-3)):
-        found = top_eigenpairs(matrix, 1, tolerance=tolerance, start=exact[:, -2:-1])
-        np.testing.assert_allclose(found.values, [1.3], atol=error)
+        pairs = top_eigenpairs(matrix, 1, tolerance=tolerance, start=exact[:, -2:-1])
+        np.testing.assert_allclose(pairs.values, [1.3], atol=error)
     with pytest.raises(ValueError, match=r"`start` must have shape \(400, j\). Received: shape \(2, 400\)"):
         top_eigenpairs(matrix, 2, start=before.vectors.T)
 
