@@ -12,7 +12,6 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._keras_internals import has_compiled_loss
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.curvature._batches import Batches
-from idmatters_tf.curvature._losses import split_batch
 from idmatters_tf.surgery._carrying import compile_like
 from idmatters_tf.surgery._copying import (
     ModelCopy,
@@ -91,7 +90,7 @@ def remove_identities(
     first = next(iter(batches), None)
     if first is None:
         raise ValueError("Argument `data` must contain at least one example. Received: none")
-    has_loss = has_compiled_loss(model) and split_batch(first).y is not None
+    has_loss = has_compiled_loss(model) and keras.utils.unpack_x_y_sample_weight(first)[1] is not None
     skips = _skips(graph)
     distances = _distances(model, batches, skips)
     names = {id(operation): path for path, operation in operations(model)}
@@ -174,7 +173,7 @@ def _distances(model: Any, batches: Batches, skips: Mapping[int, int]) -> dict[i
 
     graph = _keras_internals.get_graph(model)
     for batch in batches:
-        inputs = _keras_internals.standardized_inputs(graph, split_batch(batch).x)
+        inputs = _keras_internals.standardized_inputs(graph, keras.utils.unpack_x_y_sample_weight(batch)[0])
         with _keras_internals.substitute_values():
             _keras_internals.run_graph(graph, inputs, call)
     return {
@@ -195,7 +194,7 @@ def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:
     """Return the loss and metrics of a model on batches, without changing its state."""
     # A generator, because Keras reads a list of batches as the arrays of several inputs. Without `steps`, Keras counts
     # the end of the data as a batch.
-    examples = ((batch.x, batch.y, batch.weights) for batch in map(split_batch, batches))
+    examples = (keras.utils.unpack_x_y_sample_weight(batch) for batch in batches)
     variables = [*model.variables, *model.metrics_variables, *recurrent_states(model)]
     values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
     try:
