@@ -166,9 +166,7 @@ def test_batches_of_cifar_with_fit():
         example = runpy.run_path(str(EXAMPLES / "cifar_with_fit.py"))
     rng = np.random.default_rng(0)
     images, targets = rng.integers(0, 256, (20, 8, 8, 3), np.uint8), np.eye(20, dtype="float32")
-    options = argparse.Namespace(
-        seed=1, batch_size=8, augment="paper", padding_mode="zero", flips="alternate", cutout=0
-    )
+    options = argparse.Namespace(seed=1, batch_size=8, augment="alternating", cutout=0)
     batch = example["make_batch_function"](images, targets, options)
     seen = np.concatenate([batch(step)[1].argmax(1) for step in range(5)])
     np.testing.assert_array_equal(np.sort(seen.reshape(2, 20)), [np.arange(20)] * 2)
@@ -177,9 +175,9 @@ def test_batches_of_cifar_with_fit():
         chosen, labels = batch(step)
         np.testing.assert_array_equal(chosen, batch(step)[0])
         for image, label in zip(chosen, labels.argmax(1), strict=True):
-            padded = np.pad(images[label].astype("float32"), ((2, 2), (2, 2), (0, 0)))
+            padded = np.pad(images[label].astype("float32"), ((4, 4), (4, 4), (0, 0)), "reflect")
             windows = {
-                (i, j, flip): padded[i : i + 8, j : j + 8][:, ::flip] for i, j in np.ndindex(5, 5) for flip in (1, -1)
+                (i, j, flip): padded[i : i + 8, j : j + 8][:, ::flip] for i, j in np.ndindex(9, 9) for flip in (1, -1)
             }
             matching = [
                 place

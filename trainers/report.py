@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.markdown import as_words, cell
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import Run
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UsageError("none of the runs has a test result yet. Wait for the first evaluation (--evaluate-every).")
 
     from trainers.run.figures import comparison
-    from trainers.run.tables import write_csv
+    from trainers.run.records import write_csv
 
     folder = pathlib.Path(settings.out)
     try:
@@ -133,8 +132,8 @@ def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
 def group_seeds(runs: Mapping[str, Run]) -> dict[str, list[str]]:
     """Return groups of runs that differ only in the seed: names of the runs by the name of the group."""
     groups: dict[str, list[str]] = {}
-    for name, each in _settings_that_matter(runs).items():
-        key = repr(sorted((key, repr(value)) for key, value in each.items() if key != "seed"))
+    for name, settings in _settings_that_matter(runs).items():
+        key = repr(sorted((key, repr(value)) for key, value in settings.items() if key != "seed"))
         groups.setdefault(key, []).append(name)
     named: dict[str, list[str]] = {}
     for members in groups.values():
@@ -197,6 +196,18 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         text += f"| {' | '.join(padded)} |\n"
     return text
+
+
+def cell(value: Any) -> str:
+    """Return a value as a table cell, with the characters that have a meaning in Markdown escaped."""
+    return re.sub(r"([\\`*\[\]<|&])", r"\\\1", str(value))
+
+
+def as_words(value: Any) -> str:
+    """Return a setting as text: list items separated by spaces, and "-" for None."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return "-" if value is None else str(value)
 
 
 def _differing_settings(settings):

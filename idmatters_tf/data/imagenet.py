@@ -172,7 +172,6 @@ def locate(data_dir: Path | None = None) -> Location | None:
 def load(
     data_dir: Path | None = None,
     val: str = "val",
-    val_labels: Path | None = None,
     size: int = 224,
     val_fraction: float | None = None,
     train_only: bool = False,
@@ -182,8 +181,6 @@ def load(
     Args:
         data_dir: see `locate`.
         val: folder of the validation images of a tree, relative to `data_dir`.
-        val_labels: file with the classes of validation images that are not in class folders: lines of "NAME CLASS", or
-            of one class each.
         size: side in pixels of the square to which images are resized.
         val_fraction: fraction of the training images of each class that is held out for validation, if there is no
             folder of validation images or `val` is "train".
@@ -206,7 +203,7 @@ def load(
         if train_only:
             train = test = _folders.list_classes(root / "train" if location.kind == "tree" else root)
         else:
-            train, test = _tree(location, val, val_labels, val_fraction)
+            train, test = _tree(location, val, val_fraction)
         ignored = train.ignored + (test.ignored if test.root != train.root else ())
         return StreamedImageData(root.resolve().name, train, test, f"image files, {root}", size, ignored=ignored)
     if val_fraction is not None:
@@ -217,7 +214,7 @@ def load(
     return _prepared(location.path if location.kind == "tfds" else root, location, size)
 
 
-def _tree(location, val, val_labels, val_fraction):
+def _tree(location, val, val_fraction):
     root, folder = location.path, location.path / val
     if location.kind == "classes" and val_fraction is None:
         raise DataError(
@@ -246,13 +243,7 @@ def _tree(location, val, val_labels, val_fraction):
             arguments=("val", "val_fraction"),
         )
     if _folders.holds_images(folder):
-        return train, _folders.list_flat(folder, train.class_names, val_labels)
-    if val_labels is not None:
-        raise DataError(
-            f"the validation images in {folder} are in class folders, so `val_labels`={val_labels} would be ignored. "
-            f"Omit it, or move the images out of the class folders.",
-            arguments=("val_labels",),
-        )
+        return train, _folders.list_flat(folder, train.class_names)
     test = _folders.list_classes(folder)
     _folders.check_same_classes(train, test)
     return train, test

@@ -22,6 +22,8 @@ from trainers.launch import local_cluster
 FORKED = ("trainers.cifar", "trainers.imagenet")
 # Time limit in seconds on a busy machine.
 PATIENCE = 900.0
+# Environment variable with the number of logical devices of the CPU in a forked process.
+DEVICES = "IDMATTERS_TEST_DEVICES"
 
 
 def execute(words, environment, output, errors):
@@ -35,6 +37,11 @@ def execute(words, environment, output, errors):
     import tensorflow as tf
 
     from trainers.cli.startup import run_program
+
+    devices = int(environment.get(DEVICES, 1))
+    if devices > 1:
+        logical = [tf.config.LogicalDeviceConfiguration()] * devices
+        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
 
     # AutoGraph takes half of the time of a short training, and the programs have no control flow to convert.
     try:
@@ -106,9 +113,12 @@ def start(*arguments, env=None):
     return subprocess.Popen(command, cwd=ROOT, env=env, **outputs)
 
 
-def run_forked(*arguments):
-    """Return the result of the fixture `program` for a program that the server has imported."""
-    process = Forked(arguments, separate=True)
+def run_forked(*arguments, devices=1):
+    """Return the result of the fixture `program` for a program that the server has imported.
+
+    The CPU is split into `devices` logical devices.
+    """
+    process = Forked(arguments, {**os.environ, DEVICES: str(devices)}, separate=True)
     output, errors = process.communicate()
     return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 

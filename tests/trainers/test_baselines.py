@@ -97,19 +97,15 @@ def test_each_model_brings_the_recipe_of_its_paper():
 
 
 # The settings of the recorded run of 6.34 % on CIFAR-10.
-SHORT_RECIPE = {"precision": "bfloat16", "optimizer": "muon", "muon_norm": "free", "nesterov": True}
-SHORT_RECIPE |= {"learning_rate": 0.036, "weight_decay": 0.0, "schedule": "linear", "final_rate": 0.07}
-SHORT_RECIPE |= {"lookahead": 0.95, "batch_size": 256, "steps": 2535, "warm_up_steps": 253, "label_smoothing": 0.1}
-SHORT_RECIPE |= {"augment": "standard", "padding_mode": "reflect", "flips": "alternate", "cutout": 8}
+SHORT_RECIPE = {"precision": "bfloat16", "optimizer": "muon-free", "nesterov": True, "learning_rate": 0.036}
+SHORT_RECIPE |= {"weight_decay": 0.0, "schedule": "linear", "final_rate": 0.07, "lookahead": 0.95, "batch_size": 256}
+SHORT_RECIPE |= {"steps": 2535, "warm_up_steps": 253, "label_smoothing": 0.1, "augment": "alternating", "cutout": 8}
 SHORT_RECIPE |= {"train_sizes": [20, 24], "size_steps": [975, 1755], "evaluate_every": 507}
 
 
-def test_the_short_preset_is_the_paper_s_network_with_the_recipe_of_its_recorded_run(monkeypatch, tmp_path):
+def test_the_short_preset_is_the_paper_s_network_with_the_recipe_of_its_recorded_run():
     assert resolved(preset="short") == resolved() | SHORT_RECIPE
     assert PROGRAM.resolve("short").network.layout() == CIFAR
-    monkeypatch.chdir(tmp_path)  # a folder without runs
-    command, typed = PROGRAM.split(parse(parser(), ["--preset", "short", "--dataset", "cifar100"]))
-    assert str(PROGRAM.settings_to_train(command, typed)[0]) == "runs/cifar100-short"
 
 
 @pytest.mark.parametrize("model", KINDS)

@@ -58,7 +58,7 @@ def test_the_weights_with_the_lowest_error_are_kept(session):
         kept.append(list_steps(folder))
     assert kept == [[], [10], [20], [20], [20]]
     other = Trainer().learner.model
-    assert restore_weights(folder, other, print) == 20
+    assert restore_weights(folder, other) == 20
     np.testing.assert_array_equal(other.layers[0].bias, [0.25])
 
 
