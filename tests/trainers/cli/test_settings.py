@@ -91,10 +91,8 @@ def test_defaults_and_typed_options():
         (["--steps", "0"], "argument --steps: expected a whole number of at least 1 and at most 2147483647"),
         (["--steps", "1.5"], "received '1.5'"),
         (["--momentum", "1"], "argument --momentum: expected a number of at least 0 and below 1, received '1'"),
-        (["--clip-norm", "0"], "argument --clip-norm: expected a number above 0, received '0'"),
         (["--color", "pink"], "argument --color: expected one of red, blue, green, received 'pink'"),
         (["--widths", "8,,16"], "received ''"),
-        (["--out", ""], "argument --out: expected text that is not empty, received ''"),
         (["--mom", "0.5"], "unrecognized arguments: --mom"),
     ],
 )
@@ -149,12 +147,9 @@ def test_json_and_back():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": "many"}, "steps: expected a whole number of at least 1 and at most 2147483647"),
         ({"steps": True}, "steps: expected a whole number"),
         ({"widths": 8}, "widths: expected a list, each a whole number of at least 1 and at most 2147483647"),
-        ({"widths": []}, "widths: expected one or more values, each a whole number"),
         ({"color": "green"}, "color: expected one of red, blue, received 'green'"),
-        ({"turned": "yes"}, "turned: expected true or false, received 'yes'"),
         ({"momentum": float("inf")}, "momentum: expected a number of at least 0 and below 1, received inf"),
         ({"momentun": 0.5}, "there is no setting 'momentun'. Did you mean momentum?"),
         ({"drop_steps": [3, 2]}, "--drop-steps must ascend."),
@@ -170,21 +165,6 @@ def test_an_invalid_value_in_json_is_one_line(changes, message):
     with pytest.raises(UsageError) as raised:
         make(Settings, values, "x.json")
     assert str(raised.value).startswith(f"x.json: {message}")
-
-
-def test_required_and_positional_settings(capsys):
-    @dataclasses.dataclass(frozen=True)
-    class Report:
-        runs: tuple[str, ...] = setting(help="folders of runs", metavar="RUN", positional=True)
-        title: str = setting(help="above the plot")
-
-    parser = Parser(prog="report")
-    add_options(parser, Report)
-    # Commas are part of file names.
-    assert with_defaults(Report, parse(parser, ["a,b", "c", "--title", "t"])) == Report(("a,b", "c"), "t")
-    with pytest.raises(SystemExit):
-        parse(parser, ["a"])
-    assert "the following arguments are required: --title" in capsys.readouterr().err
 
 
 def test_presets_drop_options_that_the_kind_lacks():

@@ -25,7 +25,6 @@ def test_workers(monkeypatch):
     assert cluster.tasks == {"worker 0": "a:5000", "worker 1": "b:5000"}
     assert not cluster.asynchronous
     assert cluster.resolver().cluster_spec().as_dict() == TWO
-    assert described(monkeypatch, TWO, index="0").is_chief
     with_chief = described(monkeypatch, {"chief": ["c:5000"], **TWO}, "chief")
     assert with_chief.is_chief
     assert list(with_chief.tasks) == ["chief 0", "worker 0", "worker 1"]
@@ -56,7 +55,6 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
     ("text", "message"),
     [
         ("worker", "is invalid"),
-        ('{"cluster": null}', "is invalid"),
         (
             json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}}),
             "assigns the task 'worker' 2 to this process, but .* only worker 0..1",

@@ -1,6 +1,5 @@
 """Record of versions, threads and devices, and the warning when a run resumes with others."""
 
-import importlib.metadata
 import json
 
 import pytest
@@ -33,16 +32,6 @@ def test_a_checkpoint_of_a_fit_is_told_apart_in_the_same_words():
     saved = {"versions": {"keras": "1.0"}, "numerics": {}}
     with pytest.warns(UserWarning, match="keras was '1.0', now .*: results will differ by rounding"):
         warn_of_environment(saved)
-
-
-def test_a_pre_release_of_keras_is_recorded(monkeypatch):
-    def installed(package):
-        if package != "keras-nightly":
-            raise importlib.metadata.PackageNotFoundError(package)
-        return "3.16.0.dev1"
-
-    monkeypatch.setattr(importlib.metadata, "version", installed)
-    assert _environment.collect_versions()["keras-nightly"] == "3.16.0.dev1"
 
 
 def test_threads_are_those_that_were_asked_for_or_those_of_the_processor(monkeypatch):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from idmatters_tf.checkpointing import FolderLock, FolderLost, write_atomically
+from idmatters_tf.checkpointing import FolderLost, write_atomically
 from trainers.cli.arguments import RunError, UsageError
 from trainers.run.folder import Run, hold_lock
 
@@ -38,21 +38,6 @@ def test_a_damaged_result_is_one_sentence(tmp_path, damage):
     (tmp_path / "result.json").write_text(damage)
     with pytest.raises(UsageError, match="result.json is damaged .* Remove it, and run the same command"):
         Run(tmp_path).result()
-
-
-def test_what_a_kill_has_left_unfinished_is_removed(tmp_path):
-    (tmp_path / "best" / ".writing-1-saved_model").mkdir(parents=True)
-    for path in (tmp_path / ".writing-1-result.json", tmp_path / "best" / ".writing-1-model.keras", tmp_path / "kept"):
-        path.touch()
-    Run(tmp_path).remove_unfinished()
-    assert sorted(tmp_path.rglob("*")) == [tmp_path / "best", tmp_path / "kept"]
-
-
-def test_a_folder_in_use_is_bad_input(tmp_path):
-    lock = FolderLock(tmp_path)
-    with pytest.raises(UsageError, match=f"--out {tmp_path} is in use by another process"), hold_lock(tmp_path):
-        pass
-    lock.release()
 
 
 def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path):

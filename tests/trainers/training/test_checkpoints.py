@@ -99,14 +99,6 @@ def test_a_damaged_newest_is_reported_and_the_one_before_is_used(subject, tmp_pa
     assert not capsys.readouterr().err
 
 
-def test_unfinished_writing_is_removed(subject, tmp_path):
-    for folder in (tmp_path, tmp_path / "best"):
-        (folder / ".writing-17-step-00000006").mkdir(parents=True)
-        (folder / ".writing-17-step-00000006" / "checkpoint.index").write_bytes(b"half")
-    assert restored(tmp_path)[1] == 5
-    assert not list(tmp_path.rglob(".writing-*"))
-
-
 _TOO_LARGE = (
     "step 6 could not be saved.*File too large.*The last good checkpoint is that of step 5. Make sure that the disk is "
     "writable and not full, then run the same command again"

@@ -6,14 +6,10 @@ import types
 import keras
 import pytest
 
-from trainers import cifar
+from trainers.cifar import PROGRAM
 from trainers.cli.arguments import RunError
 from trainers.training import export
-
-
-class _Task:
-    program = cifar.PROGRAM
-    settings = types.SimpleNamespace(data=types.SimpleNamespace(has_preprocessing=False))
+from trainers.training.program import Task
 
 
 @pytest.mark.parametrize("file", ["model.keras", "saved_model/saved_model.pb"])
@@ -23,13 +19,13 @@ def test_a_full_disk_during_the_export_is_named(file, tmp_path, monkeypatch):
     network = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
     monkeypatch.setattr(export, "in_float32", lambda task, model: network)
     monkeypatch.setattr(export.Run, "data", lambda self: types.SimpleNamespace(class_names=()))
-    whole, run = export.Run(tmp_path / "whole"), export.Run(tmp_path / "it's")
-    export.export_run(_Task(), whole, network, 1)  # pyright: ignore[reportArgumentType]
+    whole, run, task = export.Run(tmp_path / "whole"), export.Run(tmp_path / "it's"), Task(PROGRAM, PROGRAM.resolve())
+    export.export_run(task, whole, network, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((whole.path / file).stat().st_size - 1, hard))
     try:
         with pytest.raises(RunError) as failed:
-            export.export_run(_Task(), run, network, 1)  # pyright: ignore[reportArgumentType]
+            export.export_run(task, run, network, 1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "File too large" in str(failed.value)
