@@ -165,7 +165,7 @@ def test_batches_of_cifar_with_fit():
     with mock.patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
         example = runpy.run_path(str(EXAMPLES / "cifar_with_fit.py"))
     rng = np.random.default_rng(0)
-    images, targets = rng.integers(0, 256, (20, 8, 8, 3), np.uint8), np.eye(20, dtype="float32")
+    images, targets = rng.integers(0, 256, (20, 12, 12, 3), np.uint8), np.eye(20, dtype="float32")
     options = argparse.Namespace(seed=1, batch_size=8, augment="alternating", cutout=0)
     batch = example["make_batch_function"](images, targets, options)
     seen = np.concatenate([batch(step)[1].argmax(1) for step in range(5)])
@@ -177,7 +177,7 @@ def test_batches_of_cifar_with_fit():
         for image, label in zip(chosen, labels.argmax(1), strict=True):
             padded = np.pad(images[label].astype("float32"), ((4, 4), (4, 4), (0, 0)), "reflect")
             windows = {
-                (i, j, flip): padded[i : i + 8, j : j + 8][:, ::flip] for i, j in np.ndindex(9, 9) for flip in (1, -1)
+                (i, j, flip): padded[i : i + 12, j : j + 12][:, ::flip] for i, j in np.ndindex(9, 9) for flip in (1, -1)
             }
             matching = [
                 place

@@ -1,7 +1,7 @@
 """Compare finished or running runs: convergence in one plot, and tables of errors, sizes, speeds and settings."""
 
 import dataclasses
-import itertools
+import os
 import pathlib
 import re
 import statistics
@@ -77,10 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainers.run.records import write_csv
 
     folder = pathlib.Path(settings.out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {folder} cannot be written: {error.strerror}. Name another folder.") from error
+    folder.mkdir(parents=True, exist_ok=True)
     rows, groups = make_rows(runs), group_seeds(runs)
     text, tables = markdown(rows), [folder / "comparison.csv"]
     write_csv(tables[0], rows)
@@ -139,8 +136,9 @@ def group_seeds(runs: Mapping[str, Run]) -> dict[str, list[str]]:
     for members in groups.values():
         name = members[0]
         if len(members) > 1:
+            prefix = os.path.commonprefix(members)  # noqa: RUF071 - names, not paths
             # Such as run-seed-0 and run-seed-1, or run-s10 and run-s11.
-            name = re.sub(r"[-_. ]+(seed|s)?[-_. ]*\d*$", "", _common_prefix(members)) or f"{name}, ..."
+            name = re.sub(r"[-_. ]+(seed|s)?[-_. ]*\d*$", "", prefix) or f"{name}, ..."
         named[f"{name}, ..." if name in named else name] = members
     return named
 
@@ -218,9 +216,9 @@ def _differing_settings(settings):
 
 def _settings_that_matter(runs):
     """Return the settings of each run that may change its result, unlike paths and logging intervals."""
-    uninteresting = free_on_resume() | {"out", "steps_per_dispatch", "minutes"}
+    free = free_on_resume()
     return {
-        name: {key: value for key, value in run.config()["settings"].items() if key not in uninteresting}
+        name: {key: value for key, value in run.config()["settings"].items() if key not in free}
         for name, run in runs.items()
     }
 
@@ -251,11 +249,6 @@ def _short_names(paths):
     """Return the names of the folders, or the whole paths if two names are equal."""
     names = [pathlib.Path(path).resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
-
-
-def _common_prefix(names):
-    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return "".join(letters[0] for letters in same)
 
 
 if __name__ == "__main__":

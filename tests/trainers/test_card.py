@@ -85,7 +85,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         (folder / "config.json").write_text(json.dumps({**config, "program": program}))
     for arguments, message in (
         ([run, "--out", tmp_path / "thesis"], "exists and is not a folder of this program"),
-        ([unfinished], "is not finished. Finish it: python -m trainers.cifar --resume --out"),
+        ([unfinished], "is not finished. Run: python -m trainers.cifar --resume --out"),
         ([other], "is not a run of trainers.cifar or trainers.imagenet"),
         ([run, "--repository", "name"], "--repository must be of the form USER/NAME. Received: 'name'"),
     ):

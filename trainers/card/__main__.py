@@ -96,8 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if program not in PROGRAMS:
         raise UsageError(f"{run.path} is not a run of {' or '.join(PROGRAMS)}. Other programs have no model cards.")
     if result is None:
-        resume = program_command(program, "--resume", "--out", run.path)
-        raise UsageError(f"{run.path} is not finished. Finish it: {resume}")
+        raise UsageError(f"{run.path} is not finished. Run: {program_command(program, '--resume', '--out', run.path)}")
     out = pathlib.Path(settings.out or pathlib.Path("model_cards") / run.path.resolve().name)
     if out.exists() and not (out.is_dir() and ((out / FILES[0]).is_file() or not any(out.iterdir()))):
         raise UsageError(f"--out {out} exists and is not a folder of this program. Name another folder.")
