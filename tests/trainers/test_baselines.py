@@ -16,7 +16,6 @@ from tests.support.processes import assert_same_run, cut_back, records, run_fork
 from tests.support.programs import run_here
 from trainers.cifar import PROGRAM, parser
 from trainers.cli.settings import as_dict, parse
-from trainers.datasets import preprocessing
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
 SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 8, "--checkpoint-every", 4]
@@ -97,17 +96,3 @@ def test_each_model_brings_the_recipe_of_its_paper():
 
 def test_the_short_preset_is_the_paper_s_network():
     assert PROGRAM.resolve("short").network.layout() == CIFAR
-
-
-@pytest.mark.parametrize("name", preprocessing.NAMES)
-def test_preprocessing_is_kept_with_the_run(name, tmp_path):
-    images = shapes.load(200, 1).train_images[:, ::4, ::4]
-    layer = preprocessing.fit(name, images)
-    outputs = preprocessing.apply(layer, images)
-    assert outputs.dtype == np.float32
-    if name == "channels":
-        np.testing.assert_allclose(outputs.mean(axis=(0, 1, 2)), 0, atol=1e-4)
-        np.testing.assert_allclose(outputs.std(axis=(0, 1, 2)), 1, atol=1e-3)
-    preprocessing.save(layer, images.shape[1:], tmp_path)
-    np.testing.assert_allclose(preprocessing.load(tmp_path)(images), outputs, atol=1e-4)
-    assert [path.name for path in tmp_path.iterdir()] == [preprocessing.FILE]
