@@ -59,8 +59,6 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
     finally:
         extra.unlink()
     assert two.returncode == 0, two.stdout
-    # libjpeg's own message about the broken file.
-    assert "Improper call to JPEG library" not in two.stdout
     assert "[worker 0] convergence plot" in two.stdout
     expected, got = tensors(tmp_path / "one"), tensors(tmp_path / "two")
     for name, value in expected.items():
