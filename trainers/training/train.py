@@ -129,7 +129,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
         else:
             fit_stem(task, learner)
             events.settings(as_dict(settings))
-            events.images(train_batches.batch(0, stop=min(IMAGES, settings.recipe.batch_size))[0])
+            events.images(train_batches.batch(0)[0][:IMAGES])
         callback, every = None, settings.run.curvature_every
         if every is not None:
             from trainers.training.curvature import curvature_callback
