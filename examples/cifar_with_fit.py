@@ -31,12 +31,11 @@ from trainers.training.settings import Settings
 
 # The settings of the trainer that this script has.
 SETTINGS = ("dataset", "model", "blocks", "widths", "stem", "weight_decay", "label_smoothing", "precision", "optimizer")
-SETTINGS += ("nesterov", "muon_norm", "other_rate", "clip_norm", "steps", "batch_size", "learning_rate", "schedule")
-SETTINGS += ("drop_steps", "warm_up_steps", "evaluate_every", "checkpoint_every", "augment", "padding_mode", "flips")
-SETTINGS += ("cutout", "seed")
+SETTINGS += ("nesterov", "other_rate", "clip_norm", "steps", "batch_size", "learning_rate", "schedule")
+SETTINGS += ("drop_steps", "warm_up_steps", "evaluate_every", "checkpoint_every", "augment", "cutout", "seed")
 # Here `evaluate_every` must divide `steps`. The preset "short" scales images and averages weights, as `fit` does not.
 CHANGES = {"quick": {}, "fast": {"evaluate_every": 430}, "paper": {}}
-PADDING = {"paper": 2, "standard": 4}
+PADDING = {"paper": 2, "standard": 4, "alternating": 4}
 CHOICES = {"dataset": ("cifar10", "cifar100", "shapes"), "model": ("identity", "normalizer-free")}
 CHOICES |= {"schedule": ("drops", "linear"), "augment": tuple(PADDING)}
 
@@ -69,8 +68,9 @@ def standardize(images):
 def make_batch_function(images, targets, options):
     """Return the training batch as a function of the step: shuffled, cropped, flipped, standardized, with cutout."""
     seed, size, side, border = options.seed, options.batch_size, options.cutout, PADDING[options.augment]
-    mode = "constant" if options.padding_mode == "zero" else options.padding_mode
-    padded = np.pad(images, ((0, 0), (border, border), (border, border), (0, 0)), mode)
+    alternates = options.augment == "alternating"
+    padding = ((0, 0), (border, border), (border, border), (0, 0))
+    padded = np.pad(images, padding, "reflect" if alternates else "constant")
     windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:3], axis=(1, 2))
     first_flips = np.random.default_rng(seed).integers(0, 2, len(images))
     order = functools.lru_cache(2)(lambda epoch: np.random.default_rng((seed, 0, epoch)).permutation(len(images)))
@@ -81,7 +81,7 @@ def make_batch_function(images, targets, options):
         rows = np.array([order(epoch)[place] for epoch, place in zip(epochs, places, strict=True)])
         top, left = random.integers(0, 2 * border + 1, (2, size))
         chosen = windows[rows, top, left].transpose(0, 2, 3, 1)
-        flips = (first_flips[rows] + epochs) % 2 if options.flips == "alternate" else random.integers(0, 2, size)
+        flips = (first_flips[rows] + epochs) % 2 if alternates else random.integers(0, 2, size)
         chosen = standardize(np.where(flips[:, None, None, None] == 1, chosen[:, :, ::-1], chosen))
         starts = random.integers(0, images.shape[1:3], (size, 2)) - side // 2
         for image, (row, column) in zip(chosen if side else (), starts, strict=False):
@@ -100,8 +100,9 @@ def build(data, options):
     names = ("schedule", "learning_rate", "steps", "warm_up_steps", "drop_steps")
     rate = Schedule(**{name: getattr(options, name) for name in names})
     arguments = {"momentum": 0.9, "nesterov": options.nesterov, "global_clipnorm": options.clip_norm}
-    if options.optimizer == "muon":
-        optimizer = Muon(rate, norm=options.muon_norm, other_rate=options.other_rate, **arguments)
+    if options.optimizer in ("muon", "muon-free"):
+        norm = "keep" if options.optimizer == "muon" else "free"
+        optimizer = Muon(rate, norm=norm, other_rate=options.other_rate, **arguments)
     else:
         optimizer = Momentum(rate, **arguments)
     loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=options.label_smoothing)

@@ -22,7 +22,7 @@ examples:
   python -m trainers.launch --workers 2 -- imagenet ...        two processes on this machine
   python -m trainers.imagenet --resume --out runs/trial        resume, as the same command does
 
---data-dir contains train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with --val-labels), or only CLASS/*.JPEG
+--data-dir contains train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with val_labels.txt), or only CLASS/*.JPEG
 with --val-fraction 0.1, or imagenet2012 as prepared by TensorFlow Datasets, or the two ILSVRC2012 tar files. Images are
 .jpeg, .jpg, .png, .webp or .gif. Several machines: docs/howto/clusters.md.
 

@@ -1,7 +1,7 @@
 """Compare finished or running runs: convergence in one plot, and tables of errors, sizes, speeds and settings."""
 
 import dataclasses
-import itertools
+import os
 import pathlib
 import re
 import statistics
@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.markdown import as_words, cell
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import Run
@@ -75,13 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UsageError("none of the runs has a test result yet. Wait for the first evaluation (--evaluate-every).")
 
     from trainers.run.figures import comparison
-    from trainers.run.tables import write_csv
+    from trainers.run.records import write_csv
 
     folder = pathlib.Path(settings.out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {folder} cannot be written: {error.strerror}. Name another folder.") from error
+    folder.mkdir(parents=True, exist_ok=True)
     rows, groups = make_rows(runs), group_seeds(runs)
     text, tables = markdown(rows), [folder / "comparison.csv"]
     write_csv(tables[0], rows)
@@ -133,15 +129,16 @@ def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
 def group_seeds(runs: Mapping[str, Run]) -> dict[str, list[str]]:
     """Return groups of runs that differ only in the seed: names of the runs by the name of the group."""
     groups: dict[str, list[str]] = {}
-    for name, each in _settings_that_matter(runs).items():
-        key = repr(sorted((key, repr(value)) for key, value in each.items() if key != "seed"))
+    for name, settings in _settings_that_matter(runs).items():
+        key = repr(sorted((key, repr(value)) for key, value in settings.items() if key != "seed"))
         groups.setdefault(key, []).append(name)
     named: dict[str, list[str]] = {}
     for members in groups.values():
         name = members[0]
         if len(members) > 1:
+            prefix = os.path.commonprefix(members)  # noqa: RUF071 - names, not paths
             # Such as run-seed-0 and run-seed-1, or run-s10 and run-s11.
-            name = re.sub(r"[-_. ]+(seed|s)?[-_. ]*\d*$", "", _common_prefix(members)) or f"{name}, ..."
+            name = re.sub(r"[-_. ]+(seed|s)?[-_. ]*\d*$", "", prefix) or f"{name}, ..."
         named[f"{name}, ..." if name in named else name] = members
     return named
 
@@ -199,6 +196,18 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
+def cell(value: Any) -> str:
+    """Return a value as a table cell, with the characters that have a meaning in Markdown escaped."""
+    return re.sub(r"([\\`*\[\]<|&])", r"\\\1", str(value))
+
+
+def as_words(value: Any) -> str:
+    """Return a setting as text: list items separated by spaces, and "-" for None."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return "-" if value is None else str(value)
+
+
 def _differing_settings(settings):
     """Return the names of the settings in which runs differ."""
     keys = dict.fromkeys(key for values in settings.values() for key in values)
@@ -207,9 +216,9 @@ def _differing_settings(settings):
 
 def _settings_that_matter(runs):
     """Return the settings of each run that may change its result, unlike paths and logging intervals."""
-    uninteresting = free_on_resume() | {"out", "steps_per_dispatch", "minutes"}
+    free = free_on_resume()
     return {
-        name: {key: value for key, value in run.config()["settings"].items() if key not in uninteresting}
+        name: {key: value for key, value in run.config()["settings"].items() if key not in free}
         for name, run in runs.items()
     }
 
@@ -240,11 +249,6 @@ def _short_names(paths):
     """Return the names of the folders, or the whole paths if two names are equal."""
     names = [pathlib.Path(path).resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
-
-
-def _common_prefix(names):
-    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return "".join(letters[0] for letters in same)
 
 
 if __name__ == "__main__":

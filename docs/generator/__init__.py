@@ -4,9 +4,16 @@
 """
 
 import pathlib
+from collections.abc import Iterable, Sequence
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = "generated"
+
+
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table. The cells contain Markdown."""
+    first, *others = (f"| {' | '.join(cells)} |\n" for cells in (header, *lines))
+    return "".join([first, f"|{'---|' * len(header)}\n", *others])
 
 
 def pages() -> dict[str, str]:

@@ -8,9 +8,9 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from generator import DOCS
+from generator import DOCS, table
 from trainers.cli.arguments import Parser
-from trainers.cli.markdown import cell, table
+from trainers.report import cell
 
 _INTRODUCTION = """# Command lines
 

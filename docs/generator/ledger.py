@@ -10,10 +10,10 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from generator import DOCS
+from generator import DOCS, table
 from trainers.cli.arguments import UsageError
-from trainers.cli.markdown import as_words, table
 from trainers.cli.settings import as_dict, parse
+from trainers.report import as_words
 from trainers.reproduce.rows import FOLDER, NOT_RECORDED, PAPERS, Row, expand_command, format_commands, load
 from trainers.training.program import free_on_resume
 

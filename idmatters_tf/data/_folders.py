@@ -109,31 +109,28 @@ def list_classes(folder: Path) -> ImageFiles:
     return ImageFiles(folder, names, labels, tuple(classes), tuple(ignored))
 
 
-def list_flat(folder: Path, class_names: Sequence[str], labels_file: Path | None = None) -> ImageFiles:
+def list_flat(folder: Path, class_names: Sequence[str]) -> ImageFiles:
     """List the images of `folder/*.JPEG` with classes from a text file, the layout of ILSVRC2012's validation images.
+
+    The file is one of `LABEL_FILES` in the folder or its parent. It contains lines "NAME CLASS ..." (separated by
+    spaces, tabs or commas; a heading is skipped), or one class in each line, in the order of the sorted names.
 
     Args:
         folder: folder of the images.
         class_names: names of the training classes.
-        labels_file: text file with lines "NAME CLASS ..." (separated by spaces, tabs or commas; a heading is skipped),
-            or with one class in each line, in the order of the sorted names. None: one of `LABEL_FILES` in the folder
-            or its parent.
 
     Raises:
         DataError: there are no labels, an image has no label, or a class is not a training class.
     """
     folder = pathlib.Path(folder)
     images, others = _images_and_others(folder)
-    if labels_file is None:
-        candidates = [above / name for above in (folder, folder.parent) for name in LABEL_FILES]
-        labels_file = next((path for path in candidates if path.is_file()), None)
+    candidates = [above / name for above in (folder, folder.parent) for name in LABEL_FILES]
+    labels_file = next((path for path in candidates if path.is_file()), None)
     if labels_file is None:
         raise DataError(
             f"{folder} contains images but no class folders, and there is no file with their classes. Sort them into "
-            f"{folder}/CLASS/, or pass a file of lines 'NAME CLASS' as `val_labels`.",
-            arguments=("val_labels",),
+            f"{folder}/CLASS/, or write lines 'NAME CLASS' to {folder.parent / LABEL_FILES[0]}.",
         )
-    labels_file = pathlib.Path(labels_file)
     classes = _read_labels(labels_file, images)
     places = {name: place for place, name in enumerate(class_names)}
     for image, name in zip(images, classes, strict=True):

@@ -41,6 +41,7 @@ AUGMENTATIONS: dict[str, CropAndFlip | None] = {
     "paper": CropAndFlip(2),
     "standard": CropAndFlip(4),
     "all-cnn": CropAndFlip(5),
+    "alternating": CropAndFlip(4, "reflect", "alternate"),
     "none": None,
 }
 

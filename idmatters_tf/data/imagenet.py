@@ -170,7 +170,6 @@ def locate(data_dir: Path | None = None) -> Location | None:
 def load(
     data_dir: Path | None = None,
     val: str = "val",
-    val_labels: Path | None = None,
     size: int = 224,
     val_fraction: float | None = None,
     train_only: bool = False,
@@ -180,8 +179,6 @@ def load(
     Args:
         data_dir: see `locate`.
         val: folder of the validation images of a tree, relative to `data_dir`.
-        val_labels: file with the classes of validation images that are not in class folders: lines of "NAME CLASS", or
-            of one class each.
         size: side in pixels of the square to which images are resized.
         val_fraction: fraction of the training images of each class that is held out for validation, if there is no
             folder of validation images or `val` is "train".
@@ -203,7 +200,7 @@ def load(
         train = _folders.list_classes(root / "train" if location.kind == "tree" else root)
         test = train
         if not train_only:
-            train, test = _split(train, root / val, val_labels, val_fraction)
+            train, test = _split(train, root / val, val_fraction)
         ignored = train.ignored + (test.ignored if test.root != train.root else ())
         return StreamedImageData(root.resolve().name, train, test, f"image files, {root}", size, ignored=ignored)
     if val_fraction is not None:
@@ -214,7 +211,7 @@ def load(
     return _prepared(root, location, size)
 
 
-def _split(train, folder, val_labels, val_fraction):
+def _split(train, folder, val_fraction):
     """Return training images and the validation images in a folder, or a fraction of the training images."""
     if val_fraction is not None:
         if folder.is_dir() and folder.name != "train":
@@ -231,7 +228,7 @@ def _split(train, folder, val_labels, val_fraction):
             arguments=("val", "val_fraction"),
         )
     if _folders.holds_images(folder):
-        return train, _folders.list_flat(folder, train.class_names, val_labels)
+        return train, _folders.list_flat(folder, train.class_names)
     test = _folders.list_classes(folder)
     _folders.check_same_classes(train, test)
     return train, test

@@ -38,7 +38,7 @@ def test_flat_validation_images_with_a_file_of_classes(tree, form):
     for folder in (tree / "val").glob("n*"):
         folder.rmdir()
     names = sorted(path.name for path in (tree / "val").iterdir())
-    with pytest.raises(DataError, match="no file with their classes.*`val_labels`"):
+    with pytest.raises(DataError, match="no file with their classes.*val_labels.txt"):
         imagenet.load(tree)
     lines = {
         "pairs": [f"{name} n0{name[0]}" for name in reversed(names)],

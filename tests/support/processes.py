@@ -6,7 +6,6 @@ import json
 import multiprocessing.forkserver
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
@@ -15,13 +14,14 @@ import tempfile
 import time
 from unittest import mock
 
+from idmatters_tf.checkpointing import checkpoint_path, list_steps
 from tests.conftest import ROOT
 from trainers.launch import local_cluster
 
-# The programs that `tests.support.preloaded` has imported.
-FORKED = ("trainers.cifar", "trainers.imagenet")
 # Time limit in seconds on a busy machine.
 PATIENCE = 900.0
+# Environment variable with the number of logical devices of the CPU in a forked process.
+DEVICES = "IDMATTERS_TEST_DEVICES"
 
 
 def execute(words, environment, output, errors):
@@ -35,6 +35,11 @@ def execute(words, environment, output, errors):
     import tensorflow as tf
 
     from trainers.cli.startup import run_program
+
+    devices = int(environment.get(DEVICES, 1))
+    if devices > 1:
+        logical = [tf.config.LogicalDeviceConfiguration()] * devices
+        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
 
     # AutoGraph takes half of the time of a short training, and the programs have no control flow to convert.
     try:
@@ -74,10 +79,6 @@ class Forked:
         """Return the exit code, negative after a signal, or None while the process runs."""
         return self._process.exitcode
 
-    @property
-    def returncode(self):
-        return self.poll()
-
     def send_signal(self, number):
         """Send a signal if the process still runs."""
         if self.poll() is None:
@@ -93,22 +94,17 @@ class Forked:
         self._process.join(timeout)
         if self.poll() is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        self.returncode = self.poll()
         texts = [log.read_text(errors="backslashreplace") if log.exists() else "" for log in self._logs]
-        return texts[0], texts[1] if len(texts) > 1 else None
+        return texts[0], texts[-1]
 
 
-def start(*arguments, env=None):
-    """Start `python -m ARGUMENTS...` with both outputs in `stdout`, in this or the given environment."""
-    if arguments[0] in FORKED:
-        return Forked(arguments, env)
-    command = [sys.executable, "-m", *map(str, arguments)]
-    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env=env, **outputs)
+def run_forked(*arguments, devices=1):
+    """Return the result of the fixture `program` for a program that the server has imported.
 
-
-def run_forked(*arguments):
-    """Return the result of the fixture `program` for a program that the server has imported."""
-    process = Forked(arguments, separate=True)
+    The CPU is split into `devices` logical devices.
+    """
+    process = Forked(arguments, {**os.environ, DEVICES: str(devices)}, separate=True)
     output, errors = process.communicate()
     return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
@@ -127,14 +123,12 @@ def run_steps(steps, folder, backend="tensorflow"):
     return done.stdout
 
 
-def tensors(run, step=None):
+def tensors(run):
     """Return the tensors in the newest checkpoint of a run, by name."""
     import tensorflow as tf
 
-    from trainers.training.checkpoints import list_steps
-
-    step = step or list_steps(run / "checkpoints")[-1]
-    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "checkpoint"))
+    step = list_steps(run / "checkpoints")[-1]
+    reader = tf.train.load_checkpoint(str(checkpoint_path(run / "checkpoints", step) / "checkpoint"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
 
 
@@ -142,11 +136,9 @@ def cut_back(run, other):
     """Copy a run that has ended to a folder, without what it wrote since its last but one checkpoint."""
     shutil.copytree(run, other)
     (other / "result.json").unlink()
-    steps = sorted({re.match(r"step-\d+", path.name)[0] for path in (other / "checkpoints").glob("step-*")})
-    for path in (other / "checkpoints").glob(f"{steps[-1]}*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    *_, kept, last = list_steps(other / "checkpoints")
+    shutil.rmtree(checkpoint_path(other / "checkpoints", last))
     lines = (other / "metrics.jsonl").read_text().splitlines(keepends=True)
-    kept = int(steps[-2].removeprefix("step-"))
     (other / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= kept))
     return kept
 
@@ -198,17 +190,13 @@ class Cluster:
                 process.kill()
             process.communicate(timeout=30)
 
-    def start(self, *arguments, tasks=None, env=None):
-        """Start all or the named tasks with the same arguments and additions to the environment."""
+    def start(self, *arguments, tasks=None):
+        """Start all or the named tasks with the same arguments."""
         for task in tasks or self.tasks:
             job, index = task.split()
             config = json.dumps({"cluster": self.jobs, "task": {"type": job, "index": int(index)}})
-            environment = {**os.environ, "TF_CONFIG": config, "PYTHONUNBUFFERED": "1", **(env or {})}
-            self.processes[task] = start(*arguments, env=environment)
-
-    def send(self, task, number):
-        """Send a signal to a task."""
-        self.processes[task].send_signal(number)
+            environment = {**os.environ, "TF_CONFIG": config, "PYTHONUNBUFFERED": "1"}
+            self.processes[task] = Forked(arguments, environment)
 
     def kill(self, task):
         """Kill a task by SIGKILL."""

@@ -1,6 +1,5 @@
 """Tests of the measurement of the Hessian during training, and of Figure 2 from the logs of runs."""
 
-import json
 from typing import Any
 
 import keras
@@ -9,16 +8,12 @@ import pytest
 
 from idmatters_tf.curvature import HessianOperator
 from idmatters_tf.data import shapes
-from tests.support.processes import run_forked, tensors
+from tests.support.processes import records, run_forked, tensors
 from tests.support.programs import run_here
 
 SMALL = ["--dataset", "shapes", "--blocks", 1, "--widths", 2, "--stem", 2, "--train-images", 60, "--test-images", 20]
 SMALL += ["--batch-size", 20, "--steps", 4, "--drop-steps", 3, "--learning-rate", 0.1, "--evaluate-every", 2]
 SMALL += ["--log-every", 1, "--precision", "bfloat16"]
-
-
-def records(path):
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +23,6 @@ def watched(tmp_path_factory):
     options = ("--curvature-every", 2, "--out", out)
     result = run_forked("trainers.cifar", *SMALL, *options)
     assert result.returncode == 0, result.stderr
-    assert "uses a while_loop" not in result.stderr
     return out
 
 
@@ -48,7 +42,6 @@ def test_measurements_do_not_change_the_training(watched, tmp_path):
     assert [rates[2], rates[4]] == pytest.approx([0.1, 0.01])
     for record in measured:
         assert record["stability_threshold"] == pytest.approx(2 * 1.9 / rates[record["step"]], rel=1e-6)
-    for record in measured:
         assert record["smallest_eigenvalue_1"] <= record["smallest_eigenvalue_2"] < record["largest_eigenvalue_1"]
         assert 0 <= record["index"] <= 1
         assert record["gradient_norm"] > 0

@@ -49,7 +49,7 @@ def test_it_learns_and_resumes_bit_for_bit(tmp_path):
 
 
 # The size changes after the checkpoint from which the run is resumed.
-FREE = ["--optimizer", "muon", "--muon-norm", "free", "--weight-decay", 0.01, "--lookahead", 0.9, "--final-rate", 0.1]
+FREE = ["--optimizer", "muon-free", "--weight-decay", 0.01, "--lookahead", 0.9, "--final-rate", 0.1]
 FREE += ["--widths", 16, "--train-sizes", 16, "--size-steps", 40, "--model", "identity", "--schedule", "linear"]
 
 

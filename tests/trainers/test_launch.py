@@ -1,11 +1,8 @@
 """Processes of the launcher."""
 
-import re
 import signal
 import subprocess
 import sys
-
-import pytest
 
 from tests.conftest import ROOT
 from tests.support.programs import run_here
@@ -52,17 +49,9 @@ def test_one_that_fails_ends_the_others():
     assert (done.returncode, done.stderr) == (3, "worker 1 ended with exit code 3; ending the others\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "expected a training program after --, cifar or imagenet.*Received: nothing"),
-        (["--", "report"], "Received: report"),
-        (["--workers", "0", "--", "cifar"], "--workers"),
-    ],
-)
-def test_invalid_commands_are_one_line(arguments, message):
-    result = run_here("trainers.launch", *arguments)
-    assert result.returncode == 2
-    assert re.search(message, result.stderr)
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
+def test_an_invalid_command_is_one_line():
+    for arguments, received in (([], "nothing"), (["--", "report"], "report")):
+        result = run_here("trainers.launch", *arguments)
+        assert result.returncode == 2
+        assert "error: expected a training program after --, cifar or imagenet" in result.stderr
+        assert result.stderr.endswith(f"Received: {received}\n")

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,9 @@ from typing import Any
 
 from idmatters_tf.checkpointing import write_atomically
 from trainers import cifar, imagenet
-from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.arguments import Parser, UsageError, program_command
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
-from trainers.cli.text import join_command, program_command
 from trainers.run.folder import WHERE_DATA_ARE, Run
 from trainers.training.evaluate import restore_trainer
 from trainers.training.program import Task
@@ -91,19 +91,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
     run = Run(settings.run)
-    config, result = run.config(), run.result(("steps", "parameters"))
+    config, result = run.config(), run.result()
     program = str(config.get("program"))
     if program not in PROGRAMS:
         raise UsageError(f"{run.path} is not a run of {' or '.join(PROGRAMS)}. Other programs have no model cards.")
     if result is None:
-        resume = program_command(program, "--resume", "--out", run.path)
-        raise UsageError(f"{run.path} is not finished. Finish it: {resume}")
+        raise UsageError(f"{run.path} is not finished. Run: {program_command(program, '--resume', '--out', run.path)}")
     out = pathlib.Path(settings.out or pathlib.Path("model_cards") / run.path.resolve().name)
     if out.exists() and not (out.is_dir() and ((out / FILES[0]).is_file() or not any(out.iterdir()))):
         raise UsageError(f"--out {out} exists and is not a folder of this program. Name another folder.")
     moved = {} if settings.data_dir is None else {"data_dir": settings.data_dir}
     task = Task(PROGRAMS[program], PROGRAMS[program].recorded_settings(run, precision="float32", **moved))
     trainer, step = restore_trainer(task, run)
+    from trainers.training.build import in_float32
     from trainers.training.export import export_model
 
     if step != result["steps"]:
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"the newest intact checkpoint of {run.path} is that of step {step}, not of its last step "
             f"{result['steps']}. Remove {run.result_path}, then train the remaining steps again with --resume."
         )
-    model = export_model(task, run, trainer.learner.model)
+    model = export_model(task, run, in_float32(task, trainer.learner.model))
     error = trainer.evaluate(task.source.test_batches())["error"]
     used = {name: value for name, value in config["settings"].items() if name not in WHERE_DATA_ARE}
     data = {name: value for name, value in config["data"].items() if name != "origin"}
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_atomically(out / name, (beside / name).read_bytes())
     print_lines(f"{out}: test error {100 * error:.2f} %; nothing has been uploaded")
     print_lines(f"load it:    import idmatters_tf.layers, keras; model = keras.saving.load_model({str(out)!r})")
-    print_lines(f"publish it: {join_command(['hf', 'upload', settings.repository, out, '.'])}")
+    print_lines(f"publish it: {shlex.join(['hf', 'upload', settings.repository, str(out), '.'])}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Argument parser of the programs, and the two kinds of errors that they report in one line.
+"""Argument parser of the programs, the two kinds of errors that they report in one line, and commands in messages.
 
 Options are defined by dataclasses, see `trainers.cli.settings`.
 """
@@ -8,6 +8,7 @@ import difflib
 import functools
 import pathlib
 import re
+import shlex
 import shutil
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -37,8 +38,11 @@ class Parser(argparse.ArgumentParser):
     """Argument parser with one-line errors, without abbreviations of options.
 
     Args:
-        help_all: add `--help-all`; `--help` then omits the options passed to `hide`.
+        help_all: add `--help-all`; `--help` then omits the options in `hidden`.
         kwargs: see `argparse.ArgumentParser`.
+
+    Attributes:
+        hidden: options that only `--help-all` shows.
     """
 
     def __init__(self, help_all: bool = False, **kwargs: Any):
@@ -46,34 +50,24 @@ class Parser(argparse.ArgumentParser):
         width = min(shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns - 2, _WIDTH)
         layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=width)
         super().__init__(formatter_class=layout, allow_abbrev=False, **kwargs)
-        self._hidden: list[argparse.Action] = []
+        self.hidden: list[argparse.Action] = []
+        self._help_all = help_all
         if help_all:
             about = "show all options and exit"
             self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help=about)
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
-        self._shows_all = not help_all
-
-    def hide(self, action: argparse.Action) -> None:
-        """Omit an option from `--help` if there is `--help-all`."""
-        self._hidden.append(action)
 
     def format_help(self) -> str:
         """Return the text of `--help`."""
-        hidden = [] if self._shows_all else self._hidden
-        texts = [action.help for action in hidden]
+        hidden = {action: action.help for action in self.hidden if self._help_all}
         for action in hidden:
             action.help = argparse.SUPPRESS
-        try:
-            return super().format_help()
-        finally:
-            for action, text in zip(hidden, texts, strict=True):
-                action.help = text
-
-    def format_help_all(self) -> str:
-        """Return the text of `--help-all`."""
-        return super().format_help()
+        text = super().format_help()
+        for action, help_text in hidden.items():
+            action.help = help_text
+        return text
 
     def error(self, message: str) -> NoReturn:
         """Print one line to standard error and exit with code 2."""
@@ -91,7 +85,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
+def program_command(module: str, *words: Any) -> str:
+    """Return the shell command `python -m MODULE WORDS...`."""
+    return shlex.join(["python", "-m", module, *map(str, words)])
+
+
 class _HelpAll(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        print(parser.format_help_all(), end="")
+        parser.hidden.clear()
+        parser.print_help()
         parser.exit()

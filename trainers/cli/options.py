@@ -5,7 +5,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from idmatters_tf._arguments import abbreviate
@@ -146,7 +146,7 @@ class Option(Declaration):
             raise ValueError(f"expected a list, each {self.expected()}, received {abbreviate(value)}")
         if not value and not self.may_be_empty:
             raise ValueError(f"expected one or more values, each {self.expected()}, received none")
-        return tuple(self._check_value(each, each) for each in value)
+        return tuple(self._check_value(number, number) for number in value)
 
     def _check_value(self, value: Any, received: Any) -> Any:
         if self.kind is float and type(value) is int:
@@ -173,7 +173,7 @@ class Option(Declaration):
 @functools.cache
 def options(settings: type) -> Mapping[str, Option]:
     """Return all options of a settings dataclass by name, in order, with those of groups and of all kinds."""
-    return types.MappingProxyType(_by_name(settings, _options(settings, None, {}, None)))
+    return types.MappingProxyType({option.name: option for option in _options(settings, None, {}, None)})
 
 
 def list_options(settings: type, chosen: Mapping[str, Any]) -> dict[str, Option]:
@@ -183,43 +183,29 @@ def list_options(settings: type, chosen: Mapping[str, Any]) -> dict[str, Option]
         settings: the dataclass.
         chosen: values of the options that select kinds; missing or unknown values are replaced by the defaults.
     """
-    return dict(_cached_options(settings, tuple(item for item in chosen.items() if isinstance(item[1], str))))
-
-
-@functools.cache
-def _cached_options(settings: type, chosen: tuple[tuple[str, str], ...]) -> dict[str, Option]:
-    return _by_name(settings, _options(settings, None, {}, dict(chosen)))
-
-
-def _by_name(settings: type, found: Sequence[Option]) -> dict[str, Option]:
-    names = [option.name for option in found]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise TypeError(f"settings of the same name in {settings.__name__}: {', '.join(sorted(twice))}")
-    return {option.name: option for option in found}
+    return {option.name: option for option in _options(settings, None, {}, chosen)}
 
 
 def _options(
     settings: type, title: str | None, defaults: Mapping[str, Any], chosen: Mapping[str, Any] | None
-) -> list[Option]:
-    """Return a list of options, of all kinds if `chosen` is None."""
+) -> Iterator[Option]:
+    """Yield the options of a settings dataclass, of all kinds if `chosen` is None."""
     hints = _type_hints(settings)
-    found: list[Option] = []
     for field in dataclasses.fields(settings):
         if "group" in field.metadata:
             factory = typing.cast(Any, field.default_factory)
-            inner = _options(factory.func, field.metadata["group"], factory.keywords, chosen)
-            free = field.metadata["free_on_resume"]
-            found += [dataclasses.replace(each, free_on_resume=True) for each in inner] if free else inner
+            for option in _options(factory.func, field.metadata["group"], factory.keywords, chosen):
+                is_free = option.free_on_resume or field.metadata["free_on_resume"]
+                yield dataclasses.replace(option, free_on_resume=is_free)
         elif "kinds" in field.metadata:
-            found += _merge_options(**field.metadata, chosen=chosen)
+            yield from _merge_options(**field.metadata, chosen=chosen)
         else:
             declared = field.metadata["setting"]
             kind, many, optional, choices = _read_annotation(hints[field.name])
             properties = {**vars(declared), "metavar": declared.metavar or _PLACEHOLDERS.get(kind)}
             if kind is int and declared.at_most is None and declared.below is None:
                 properties["at_most"] = MOST
-            option = Option(
+            yield Option(
                 **properties,
                 name=field.name,
                 title=title,
@@ -229,8 +215,6 @@ def _options(
                 default=defaults.get(field.name, field.default),
                 choices=choices,
             )
-            found.append(option)
-    return found
 
 
 def _merge_options(
@@ -241,14 +225,11 @@ def _merge_options(
     if chosen is not None:
         kind = chosen.get(by, usual)
         kinds = {kind: kinds[kind]} if kind in kinds else {usual: kinds[usual]}
-    names = list(kinds)
-    found: dict[str, Option] = {}
+    merged: dict[str, Option] = {}
     for kind, settings in kinds.items():
         for option in _options(settings, title, {}, chosen):
-            before: Any = found.get(option.name) or dataclasses.replace(option, by=by)
-            if (before.kind, before.many) != (option.kind, option.many):
-                raise TypeError(f"{option.name} has another type in {kind} than in {', '.join(before.kinds)}")
-            found[option.name] = dataclasses.replace(
+            before: Any = merged.get(option.name) or dataclasses.replace(option, by=by)
+            merged[option.name] = dataclasses.replace(
                 before,
                 optional=before.optional or option.optional,
                 common=before.common or option.common,
@@ -256,19 +237,19 @@ def _merge_options(
                 kinds=(*before.kinds, kind),
             )
     if chosen is None:
-        for name, option in found.items():
+        for name, option in merged.items():
             if name == by:
-                found[name] = dataclasses.replace(option, default=usual, choices=tuple(names))
-            elif option.kinds != tuple(names):
-                found[name] = dataclasses.replace(option, title=f"{title}: {', '.join(option.kinds)}")
-    return found.values()
+                merged[name] = dataclasses.replace(option, default=usual, choices=tuple(kinds))
+            elif option.kinds != tuple(kinds):
+                merged[name] = dataclasses.replace(option, title=f"{title}: {', '.join(option.kinds)}")
+    return merged.values()
 
 
 def _read_annotation(annotation: Any) -> tuple[type, bool, bool, tuple[str, ...]]:
     """Return (kind, many, optional, choices) of an annotation such as `tuple[int, ...] | None`."""
     optional = many = False
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        alternatives = [each for each in typing.get_args(annotation) if each is not type(None)]
+        alternatives = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
         optional = len(alternatives) < len(typing.get_args(annotation))
         (annotation,) = alternatives
     if typing.get_origin(annotation) is tuple:

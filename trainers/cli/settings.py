@@ -35,15 +35,13 @@ once. An option that the selected kind lacks is an error.
 
 import argparse
 import dataclasses
-import difflib
-import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idmatters_tf._arguments import abbreviate
-from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.arguments import Parser, UsageError, suggest
 from trainers.cli.options import Option, choose, group, list_options, options, setting
 
 __all__ = [
@@ -51,7 +49,6 @@ __all__ = [
     "add_options",
     "as_dict",
     "choose",
-    "defaults",
     "group",
     "list_options",
     "make",
@@ -81,7 +78,7 @@ def add_options(parser: Parser, settings: type, usual: Mapping[str, Any] = types
         target = parser if option.title is None else groups[option.title]
         action = _add_option(target, option, usual.get(option.name, option.default))
         if not option.common:
-            parser.hide(action)
+            parser.hidden.append(action)
 
 
 def _add_option(target: Any, option: Option, default: Any) -> argparse.Action:
@@ -126,18 +123,6 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> dict[str, Any]:
     return vars(parser.parse_args(argv))
 
 
-def defaults(settings: type, chosen: Mapping[str, Any] = types.MappingProxyType({})) -> dict[str, Any]:
-    """Return the default of every setting that has one.
-
-    Args:
-        settings: the dataclass.
-        chosen: values of the options that select kinds, see `choose`.
-    """
-    listed = list_options(settings, chosen).values()
-    known = {option.name: option.default for option in listed if option.default is not dataclasses.MISSING}
-    return known | {name: chosen[name] for name in known if name in chosen}
-
-
 def with_defaults(settings: type[S], *layers: Mapping[str, Any]) -> S:
     """Return settings from the defaults, overridden by each layer in turn, such as a preset and the command line.
 
@@ -148,7 +133,8 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any]) -> S:
     for layer in layers:
         chosen |= {name: layer[name] for name in chosen if name in layer}
     known, mine = options(settings), list_options(settings, chosen)
-    values = defaults(settings, chosen)
+    values = {name: option.default for name, option in mine.items() if option.default is not dataclasses.MISSING}
+    values |= chosen
     for layer in below:
         values |= {name: value for name, value in layer.items() if _applies(known.get(name), mine.get(name), value)}
     return make(settings, {**values, **typed})
@@ -182,9 +168,7 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
     known, where = options(settings), "" if source is None else f"{source}: "
     unknown = [name for name in values if name not in known]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"{where}there is no setting {abbreviate(unknown[0])}.{hint}")
+        raise UsageError(f"{where}there is no setting {abbreviate(unknown[0])}.{suggest(unknown[0], known)}")
     choosing = {name: known[name] for name in values if known[name].by == name}
     checked = _check_values(choosing, values, where)
     mine = list_options(settings, checked)
@@ -197,10 +181,8 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
             )
     missing = [name for name in mine if name not in values]
     if missing:
-        option = mine[missing[0]]
-        default = option.default
-        usual = "" if default is dataclasses.MISSING else f", by default {json.dumps(default)}"
-        raise UsageError(f"{where}the setting {option.name!r} is missing. Add it: {option.expected()}{usual}.")
+        expected = mine[missing[0]].expected()
+        raise UsageError(f"{where}the setting {missing[0]!r} is missing. Add it: {expected}.")
     checked |= _check_values({name: option for name, option in mine.items() if name not in choosing}, values, where)
     try:
         return _construct(settings, checked)

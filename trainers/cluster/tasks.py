@@ -59,11 +59,12 @@ class Cluster:
         # Each replica of a task contributes the same line.
         return [json.loads(line) for line in lines[:: len(lines) // self.workers]]
 
-    def agree(self, values: dict[str, Any]) -> None:
-        """Raise the same UsageError on all tasks if one has other values than the chief.
+    def agree(self, values: dict[str, Any], failure: type[Exception] = UsageError) -> None:
+        """Raise the same error on all tasks if one has other values than the chief.
 
         Args:
             values: JSON values by name, such as settings.
+            failure: class of the error.
         """
         chief, *others = self.gather(values)
         names = [] if self.description is None else list(self.description.tasks)
@@ -73,7 +74,7 @@ class Cluster:
                 listed = "; ".join(
                     f"{name} is {theirs.get(name)!r} at {task}, {chief.get(name)!r} at {names[0]}" for name in differing
                 )
-                raise UsageError(
+                raise failure(
                     f"the tasks of the cluster differ: {listed}. Start every task with the same command on the same "
                     f"data."
                 )

@@ -20,11 +20,6 @@ class Tree(DataOptions):
     """Options of all folders of images."""
 
     val: str = setting("val", help="folder in --data-dir with the validation images", metavar="DIR")
-    val_labels: str | None = setting(
-        None,
-        help="file with a line 'NAME CLASS' or 'CLASS' for each validation image, if they are not in class folders",
-        metavar="FILE",
-    )
     val_fraction: float | None = setting(
         None,
         help="hold out this share of each class's training images for validation if there is no validation folder; "
@@ -55,9 +50,7 @@ class Tree(DataOptions):
         location = imagenet.locate(self.data_dir)
         if location is not None and location.kind in ("tfds", "tars"):
             import_tensorflow()
-        data = imagenet.load(
-            self.data_dir, self.val, self.val_labels, self.size, self.val_fraction, self.held_out is not None
-        )
+        data = imagenet.load(self.data_dir, self.val, self.size, self.val_fraction, self.held_out is not None)
         if self.skip_broken:
             data = _without_broken(data)
         data = data.first(self.train_images, None if self.held_out else self.test_images)

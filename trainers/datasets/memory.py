@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 class InMemory(DataOptions):
     """Options of all in-memory data sets."""
 
-    augment: Literal["paper", "standard", "all-cnn", "none"] = setting(
+    augment: Literal["paper", "standard", "all-cnn", "alternating", "none"] = setting(
         "paper",
         help="random flips, and random crops after padding each side by 2 (the paper's base code), 4 (standard) or 5 "
-        "(all-cnn) pixels; with --dataset folder, resizing and flips (paper), or random resized crops and flips with "
-        "center crops in evaluations (standard)",
-    )
-    padding_mode: Literal["zero", "reflect"] = setting("zero", help="padding before random crops")
-    flips: Literal["random", "alternate"] = setting(
-        "random", help="flip at random, or flip each half of the images in alternate epochs"
+        "(all-cnn) pixels; alternating: reflected padding by 4, and flips of each half of the images in alternate "
+        "epochs; with --dataset folder, resizing and flips (paper), or random resized crops and flips with center "
+        "crops in evaluations (standard)",
     )
     cutout: int = setting(
         0,
@@ -126,8 +123,7 @@ class InMemorySource(Source):
 
         options, augmentation = self.options, AUGMENTATIONS[self.options.augment]
         if augmentation is not None:
-            changes = {"padding_mode": options.padding_mode, "flips": options.flips, "cutout": options.cutout}
-            augmentation = dataclasses.replace(augmentation, **changes)
+            augmentation = dataclasses.replace(augmentation, cutout=options.cutout)
         return TrainBatches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
 
     def test_batches(self) -> "EvaluationBatches":

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from idmatters_tf._progress import Progress
 from trainers.run.figures import save_figure
-from trainers.run.tables import write_csv
+from trainers.run.records import write_csv
 
 Row = TypeVar("Row")
 

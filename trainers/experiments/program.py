@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, as_dict, parse, setting, with_defaults
 from trainers.cli.startup import print_lines
-from trainers.run.folder import Run
-from trainers.run.lock import hold_lock
+from trainers.run.folder import Run, hold_lock
 
 if TYPE_CHECKING:
     from trainers.experiments.experiment import Experiment

@@ -85,13 +85,6 @@ class Events:
             values |= {f"norms_{name}/{block}": value for name, value in block_values.items()}
         self.scalars(step, values)
 
-    def histograms(self, step: int, model: keras.Model) -> None:
-        """Write a histogram of each trainable weight."""
-        with self._writer().as_default(step=step):
-            for variable in model.trainable_variables:
-                tf.summary.histogram(f"weights/{variable.path}", keras.ops.convert_to_numpy(variable))
-        self._writer().flush()
-
     def images(self, images: tf.Tensor) -> None:
         """Write a grid of standardized images, each rescaled to the full range of gray levels."""
         with self._writer().as_default(step=0):

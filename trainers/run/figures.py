@@ -14,30 +14,24 @@ if TYPE_CHECKING:
 
 Records = Sequence[Mapping[str, Any]]
 
-
 # Sufficient for the column of a page on a high-resolution screen.
 DPI = 150
 
 
-def convergence(records: Records, path: str | os.PathLike, title: str, drop_steps: Sequence[int] = ()) -> None:
+def convergence(records: Records, path: str | os.PathLike, title: str) -> None:
     """Draw the paper's Figure 1: training and test error against steps.
 
     Args:
         records: records of metrics.jsonl.
         path: file to write, .png, .svg or .pdf.
         title: title of the plot.
-        drop_steps: steps at which the learning rate drops, marked by dotted lines.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _make_axes(title)
     axes.set_xlabel("step")
-    train = _errors(records, "train")
-    test = _errors(records, "test")
+    train, test, drops = _errors(records, "train"), _errors(records, "test"), rate_drops(records)
     if train:
         axes.plot(*zip(*train, strict=True), color="tab:blue", alpha=0.25, linewidth=1)
-        train = running_mean(train, rate_drops(records))
+        train = running_mean(train, drops)
         label, marker = "training error (augmented)", _marker(train, 1)
         axes.plot(*zip(*train, strict=True), color="tab:blue", marker=marker, linewidth=1.5, label=label)
     if test:
@@ -49,25 +43,17 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
     if with_top5:
         style: dict[str, Any] = {"color": "tab:orange", "linewidth": 1.2, "marker": _marker(with_top5, 1)}
         axes.plot(*zip(*with_top5, strict=True), label="test error, top-5", **style)
-    last = max((step for step, _ in train + test), default=1)
-    drops = [drop for drop in drop_steps if drop <= last]
-    # Lines for many decays would hide the curves.
-    for number, drop in enumerate(drops if len(drops) <= 10 else ()):
+    for number, drop in enumerate(drops):
         label = None if number else "learning rate drop"
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1, label=label)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
-    axes.set_title(title, fontsize=10, parse_math=False)
     _set_logarithmic(axes, [error for _, error in [*train, *test, *with_top5]])
-    axes.grid(alpha=0.3)
     axes.legend()
     save_figure(figure, path)
 
 
 def comparison(
-    runs: Mapping[str, Records],
-    path: str | os.PathLike,
-    title: str,
-    groups: Mapping[str, Sequence[str]] | None = None,
+    runs: Mapping[str, Records], path: str | os.PathLike, title: str, groups: Mapping[str, Sequence[str]]
 ) -> pathlib.Path:
     """Draw the test error (lines) and training error (faint) against steps for several runs.
 
@@ -76,17 +62,14 @@ def comparison(
         path: file to write, .png, .svg or .pdf.
         title: title of the plot.
         groups: names of runs by name of the group. Each group is drawn as its mean with a band of one standard
-            deviation. By default each run is a group. Diverged runs are counted but not part of the mean.
+            deviation. Diverged runs are counted but not part of the mean.
 
     Returns:
         The path.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _make_axes(title)
     drawn, errors = 0, []
-    for name, members in (groups or {name: [name] for name in runs}).items():
+    for name, members in groups.items():
         # A diverged seed would end the mean early; the table also excludes it.
         whole = [member for member in members if not _describe_diverged([runs[member]])] or members
         tests = [test for member in whole if (test := _errors(runs[member], "test"))]
@@ -116,11 +99,20 @@ def comparison(
         axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
-    axes.set_title(title, fontsize=10, parse_math=False)
     _set_logarithmic(axes, errors)
-    axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     return save_figure(figure, path)
+
+
+def _make_axes(title):
+    """Return a figure and its axes with a title that is no formula."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, fontsize=10, parse_math=False)
+    axes.grid(alpha=0.3)
+    return figure, axes
 
 
 def _describe_diverged(runs):
@@ -185,12 +177,12 @@ def _errors(records, kind):
 
 
 def rate_drops(records: Records) -> list[int]:
-    """Return the steps of the records at which a constant learning rate has dropped to half or less."""
+    """Return the steps of the last records before a constant learning rate drops to half or less."""
     rates = [(record["step"], record["learning_rate"]) for record in records if "learning_rate" in record]
     # A linear schedule also halves between its last records, but is not constant before.
     return [
         step
-        for (_, earlier), (_, before), (step, rate) in zip(rates, rates[1:], rates[2:], strict=False)
+        for (_, earlier), (step, before), (_, rate) in zip(rates, rates[1:], rates[2:], strict=False)
         if earlier == before and rate <= before / 2
     ]
 
@@ -202,7 +194,7 @@ def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = (
     and near the end, the window is smaller.
     """
     steps, at_drops = [step for step, _ in points], set(drops)
-    bounds = [0, *(place for place, step in enumerate(steps) if place and step in at_drops), len(points)]
+    bounds = [0, *(place for place, step in enumerate(steps, start=1) if step in at_drops), len(points)]
     means: list[float] = []
     for start, stop in itertools.pairwise(bounds):
         for place in range(start, stop):

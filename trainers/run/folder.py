@@ -1,4 +1,4 @@
-"""Folder of a run: its settings, its metrics, and checks before a command resumes it.
+"""Folder of a run: its lock, its settings, its metrics, and checks before a command resumes it.
 
 config.json      the program, its settings, the data and all versions, written once
 metrics.jsonl    see trainers.run.records
@@ -14,12 +14,14 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from idmatters_tf import _environment
-from idmatters_tf._arguments import abbreviate
 from idmatters_tf.checkpointing import (
+    FolderInUse,
+    FolderLock,
+    FolderLost,
     check_held,
     checkpoint_path,
     describe_differences,
@@ -28,11 +30,10 @@ from idmatters_tf.checkpointing import (
     remove_unfinished,
     write_atomically,
 )
-from trainers.cli.arguments import UsageError
+from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import make, setting
-from trainers.cli.startup import discard_message, print_message
-from trainers.cli.text import as_text
-from trainers.run.records import encode, read
+from trainers.cli.startup import print_message
+from trainers.run.records import encode, read_objects
 
 WHERE_DATA_ARE = ("data_dir", "download")
 # Outputs of the training programs: files that are replaced one by one,
@@ -65,19 +66,33 @@ class DataDescription:
     digest: str = setting(help="checksum of the data")
     class_names: tuple[str, ...] = setting((), help="the name of each class", metavar="NAME", may_be_empty=True)
 
-    def __post_init__(self) -> None:
-        if len(self.image_shape) != 3:
-            raise UsageError(
-                f"image_shape: expected rows, columns and channels, received {abbreviate(self.image_shape)}"
-            )
-        if len(self.class_names) > self.classes:
-            raise UsageError(f"class_names: expected at most {self.classes} names, received {len(self.class_names)}")
 
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Name of each output of the network, including outputs beyond the classes of the data, or empty."""
-        extra = range(len(self.class_names), self.classes)
-        return (*self.class_names, *(f"class {number}" for number in extra)) if self.class_names else ()
+@contextlib.contextmanager
+def hold_lock(folder: str | os.PathLike) -> Iterator[None]:
+    """Hold the lock of a run's folder inside the block, and create the folder if it does not exist.
+
+    A folder created here that remains empty is removed again.
+
+    Args:
+        folder: folder of the run.
+
+    Raises:
+        UsageError: another process holds the lock, or the folder is not writable.
+        RunError: raised by the block if the folder or its lock was removed in the meantime.
+    """
+    try:
+        lock = FolderLock(folder)
+    except FolderInUse as error:
+        raise UsageError(f"--out {error}") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"--out {folder} cannot be written: {reason}. Use another folder.") from error
+    try:
+        yield
+    except FolderLost as error:
+        raise RunError(f"{error} Start again with another --out, or restore the folder first.") from error
+    finally:
+        lock.release()
 
 
 class Run:
@@ -95,7 +110,6 @@ class Run:
         # Records of this session and of its first checkpoint, independent of later changes to the file.
         self.records: list[dict[str, Any]] = []
         self._metrics = None
-        self._reported = False
 
     @property
     def config_path(self) -> pathlib.Path:
@@ -114,7 +128,7 @@ class Run:
         return self.config_path.is_file()
 
     def check_usable(self) -> None:
-        """Raise UsageError if the folder contains something else or is not writable."""
+        """Raise UsageError if the folder contains something else."""
         if self.exists():
             return
         if self.path.exists() and not self.path.is_dir():
@@ -124,9 +138,6 @@ class Run:
                 f"--out {self.path} contains something other than a run (there is no config.json). Use an empty or new "
                 f"folder."
             )
-        existing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            raise UsageError(f"--out {self.path} cannot be written: no permission in {existing}. Use another folder.")
 
     def config(self, program: str | None = None) -> dict[str, Any]:
         """Return the content of config.json.
@@ -154,14 +165,9 @@ class Run:
             )
         return config
 
-    def data(self, config: Mapping[str, Any] | None = None) -> DataDescription:
-        """Return the description of the data in config.json. Raises UsageError if it is damaged.
-
-        Args:
-            config: content of config.json, if it has already been read.
-        """
-        described = (self.config() if config is None else config).get("data")
-        return make(DataDescription, described or {}, f"{self.config_path}, data")
+    def data(self) -> DataDescription:
+        """Return the description of the data in config.json. Raises UsageError if it is damaged."""
+        return make(DataDescription, self.config().get("data") or {}, f"{self.config_path}, data")
 
     def check_data(self, digest: str, origin: str) -> None:
         """Raise UsageError unless the run was trained on the data with a checksum.
@@ -217,7 +223,7 @@ class Run:
             numerics: result of `idmatters_tf._environment.describe_numerics`.
 
         Raises:
-            UsageError: the folder cannot be created, or the run was trained on other data.
+            UsageError: the run was trained on other data.
         """
         if self.exists() and not self.overwrites:
             config = self.config()
@@ -230,16 +236,12 @@ class Run:
         if not self.writes:
             return
         check_held(self.path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = error.strerror or error
-            raise UsageError(f"--out {self.path} cannot be written: {reason}. Use another folder.") from error
+        self.path.mkdir(parents=True, exist_ok=True)
         self._discard()
         config = {"program": program, "settings": settings, "data": data, "versions": _environment.collect_versions()}
         if numerics is not None:
             config["numerics"] = numerics
-        config["command"] = _command()
+        config["command"] = sys.argv
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
 
     def extend(self, settings: Mapping[str, Any]) -> None:
@@ -251,7 +253,7 @@ class Run:
         config = self.config()
         before = {"steps": config["settings"].get("steps"), "command": config.get("command")}
         config["extended"] = [*config.get("extended", ()), before]
-        config |= {"settings": settings, "command": _command()}
+        config |= {"settings": settings, "command": sys.argv}
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
         self.result_path.unlink(missing_ok=True)
 
@@ -284,31 +286,14 @@ class Run:
         return [checkpoint_path(folder, step) for folder in folders for step in list_steps(folder)]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the complete records of metrics.jsonl. The first call reports damaged lines."""
-        report = discard_message if self._reported else print_message
-        self._reported = True
-        return read(self.path / "metrics.jsonl", report)
+        """Return the complete records of metrics.jsonl."""
+        return read_objects(self.path / "metrics.jsonl")
 
-    def restore_metrics(self, step: int, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Restore and return the records up to the step from which the run resumes.
-
-        Args:
-            step: step of the checkpoint from which the run resumes; 0: from the beginning.
-            saved: records saved with the checkpoint. A warning is printed if metrics.jsonl differs.
-        """
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
-        path = self.path / "metrics.jsonl"
-        before = [record for record in read(path, discard_message) if 0 < step >= record["step"]]
-        if before != saved and self.writes:
-            print_message(
-                f"{path} differs from the records in the checkpoint of step {step}: it is rewritten from them."
-            )
+    def restore_metrics(self, saved: list[dict[str, Any]]) -> None:
+        """Replace the records by those saved with the checkpoint from which the run resumes."""
         self.records = saved
         if self.writes:
-            write_atomically(path, encode(self.records))
-        return self.records
+            write_atomically(self.path / "metrics.jsonl", encode(saved))
 
     def record(self, **values: Any) -> None:
         """Append a record to metrics.jsonl. Raises FolderLost if the folder no longer exists."""
@@ -326,33 +311,17 @@ class Run:
         if self._metrics is not None:
             os.fsync(self._metrics.fileno())
 
-    def result(self, numbers: Sequence[str] = ()) -> dict[str, Any] | None:
-        """Return the final result, or None if the run is not finished.
-
-        Args:
-            numbers: required names with numbers.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
+    def result(self) -> dict[str, Any] | None:
+        """Return the final result, or None if the run is not finished. Raises UsageError if the file is damaged."""
         if not self.result_path.is_file():
             return None
         try:
-            result = json.loads(self.result_path.read_bytes())
-            missing = [name for name in numbers if type(result[name]) not in (int, float)]
-            if missing or not isinstance(result, dict):
-                raise ValueError(f"no number {missing[:1]}")
-        except (ValueError, TypeError, LookupError) as error:
+            return dict(json.loads(self.result_path.read_bytes()))
+        except (ValueError, TypeError) as error:
             raise UsageError(
                 f"{self.result_path} is damaged ({error}). Remove it, and run the same command to write it again."
             ) from error
-        return result
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json, which marks the run as finished."""
         write_atomically(self.result_path, json.dumps(result, indent=2) + "\n")
-
-
-def _command():
-    """Return the command line of this process. Its first word, the path of the program, may contain any bytes."""
-    return [as_text(word) for word in sys.argv]

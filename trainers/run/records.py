@@ -1,12 +1,17 @@
-"""Records of a run: one JSON object per line, {"kind": ..., "step": ..., ...}.
+"""Records of a run and tables of numbers.
 
-The kinds are "train", "test", "curvature" and "diverged".
+A record is a JSON object in a line of its own, {"kind": ..., "step": ..., ...}. The kinds are "train", "test",
+"curvature" and "diverged".
 """
 
+import csv
+import io
 import json
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from idmatters_tf.checkpointing import write_atomically
 
 
 def encode(records: Iterable[dict[str, Any]]) -> str:
@@ -14,52 +19,26 @@ def encode(records: Iterable[dict[str, Any]]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def read(path: pathlib.Path, report: Callable[[str], object]) -> list[dict[str, Any]]:
-    """Return the complete records of a file; none if there is no file.
-
-    A last line that a crash has truncated is ignored silently.
-
-    Args:
-        path: file.
-        report: called with a message if other lines are damaged.
-    """
-    if not path.is_file():
-        return []
-    *lines, rest = path.read_bytes().split(b"\n")
-    records, damaged = [], []
-    for number, line in enumerate([*lines, rest] if rest else lines, start=1):
-        record = _decode(line)
-        if record is not None:
-            records.append(record)
-        elif number <= len(lines):
-            damaged.append(number)
-    if damaged:
-        more = "" if len(damaged) == 1 else f", nor are {len(damaged) - 1} others"
-        report(f"{path} is damaged: line {damaged[0]} is not a record{more}. The remaining lines are used.")
-    return records
-
-
 def read_objects(path: pathlib.Path) -> list[dict[str, Any]]:
     """Return the JSON objects of a file with one per line; none if there is no file.
 
-    A line that a crash has truncated is ignored silently.
+    Damaged lines, such as a last line that a crash has truncated, are ignored.
     """
-    found = []
+    objects = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            objects.append(value)
+    return objects
 
 
-def _decode(line):
-    """Return a record, or None for a damaged line."""
-    try:
-        record = json.loads(line)
-        is_record = isinstance(record["kind"], str) and record["step"] >= 0
-    except (ValueError, TypeError, LookupError):
-        return None
-    return record if is_record else None
+def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with the same keys atomically as a CSV file. None is an empty cell."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())

@@ -8,7 +8,7 @@ atomic operation on a parameter server counts. A Keras optimizer's own counter l
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,10 +70,8 @@ class AsynchronousTrainer:
                 bar.advance()
         return self.learner.evaluation(sums)
 
-    def fit(
-        self, session: Session, train: TrainBatchSource, callbacks: Sequence[Callback] = ()
-    ) -> signal.Signals | None:
-        """Train as `SynchronousTrainer.fit` does. The callbacks are called before each checkpoint."""
+    def fit(self, session: Session, train: TrainBatchSource, callback: Callback | None = None) -> signal.Signals | None:
+        """Train as `SynchronousTrainer.fit` does. The callback is called before each checkpoint."""
         done, steps, intervals = session.begin(), session.steps, session.intervals
         due = session.evaluation_is_due(done)
         if done >= steps and not due:
@@ -94,7 +92,7 @@ class AsynchronousTrainer:
                 self._check_count(done)
                 if done % intervals.evaluate_every == 0 or done == steps:
                     session.evaluate(done)
-                for callback in callbacks:
+                if callback is not None:
                     callback(done, session.seconds())
                 session.save(done)
         return None if done == steps else handler.received

@@ -21,16 +21,24 @@ WHITENING_IMAGES = 2000
 MOMENTUM = 0.9
 # Factors on the learning rate at each drop and at each decay (section 4.2 of Hardt & Ma).
 DROP, DECAY = 0.1, 0.94
-# Each decay is a constant in the graph of the training step.
-MOST_DECAYS = 10_000
 
 
 def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: str, replicas: int = 1) -> keras.Model:
-    """Build the network of a task under a dtype policy, with statistics over all replicas."""
+    """Build the network of a task under a dtype policy, with statistics over all replicas.
+
+    Raises:
+        UsageError: the images are too small for the network.
+    """
+    recipe, network = task.settings.recipe, task.settings.network
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype)
     try:
-        return task.network(image_shape, classes, replicas)
+        return network.build(image_shape, classes, recipe.weight_penalty, recipe.seed, replicas)
+    except ValueError as error:
+        raise UsageError(
+            f"--model {network.model} cannot be built for images of shape {tuple(image_shape)}. Use larger images or "
+            f"different sizes of the network ({str(error).splitlines()[0]})."
+        ) from error
     finally:
         keras.config.set_dtype_policy(previous)
 
@@ -48,11 +56,12 @@ def get_optimizer_factory(recipe: Recipe) -> Callable[[], keras.optimizers.Optim
     if recipe.lookahead:
         # Keras provides the variables of the averages; `Learner` updates them.
         shared |= {"use_ema": True, "ema_momentum": recipe.lookahead}
-    if recipe.optimizer == "muon":
-        if recipe.has_free_muon and recipe.weight_decay:
-            shared["weight_decay"] = recipe.weight_decay
-        return lambda: Muon(recipe.learning_rate, norm=recipe.muon_norm, other_rate=recipe.other_rate, **shared)
-    return lambda: Momentum(recipe.learning_rate, **shared)
+    if recipe.optimizer == "momentum":
+        return lambda: Momentum(recipe.learning_rate, **shared)
+    norm = "keep" if recipe.optimizer == "muon" else "free"
+    if norm == "free" and recipe.weight_decay:
+        shared["weight_decay"] = recipe.weight_decay
+    return lambda: Muon(recipe.learning_rate, norm=norm, other_rate=recipe.other_rate, **shared)
 
 
 def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -> Learner:
@@ -95,19 +104,11 @@ def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
     Args:
         recipe: settings.
         images: number of training images.
-
-    Raises:
-        UsageError: the rate decays too often.
     """
     if recipe.schedule == "linear":
         return ()
     if recipe.schedule == "drops":
         return recipe.drop_steps
-    if recipe.steps * recipe.batch_size > MOST_DECAYS * recipe.decay_epochs * images:
-        raise UsageError(
-            f"--decay-epochs must be larger: the learning rate would decay more than {MOST_DECAYS:,} times in "
-            f"{recipe.steps:,} steps. Received: {recipe.decay_epochs}"
-        )
     every = recipe.decay_epochs * images / recipe.batch_size
     return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(recipe.steps / every)))
 

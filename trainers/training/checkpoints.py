@@ -6,7 +6,7 @@
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -24,9 +24,12 @@ from idmatters_tf.checkpointing import (
     saving,
 )
 from trainers.cli.arguments import RunError, UsageError
-from trainers.run.records import encode, read
+from trainers.cli.startup import print_message
+from trainers.run.records import encode, read_objects
 
 RECORDS = "metrics.jsonl"
+# Number of checkpoints that are kept, besides the one with the lowest test error.
+KEPT = 3
 # Subfolder of the weights with the lowest test error.
 BEST = "best"
 # File in each checkpoint that identifies its run.
@@ -45,7 +48,6 @@ class Checkpoints:
 
     Args:
         folder: folder of the checkpoints, created with the first one.
-        keep: number of checkpoints to keep.
         model: model whose best weights are kept.
         identity: JSON values by name that identify the run, see `trainers.training.program.Program.identity`; None: any
             run.
@@ -55,14 +57,13 @@ class Checkpoints:
     def __init__(
         self,
         folder: str | os.PathLike,
-        keep: int = 3,
         *,
         model: keras.Model,
         identity: Mapping[str, Any] | None = None,
         **objects: Any,
     ):
         self.folder = pathlib.Path(folder)
-        self.keep, self.identity = keep, identity
+        self.identity = identity
         self._checkpoint = tf.train.Checkpoint(model=model, **objects)
         self._weights = tf.train.Checkpoint(model=model)
 
@@ -78,7 +79,7 @@ class Checkpoints:
                 unchanged.
         """
         self._save(self.folder, step, self._checkpoint, {RECORDS: encode(records)})
-        remove_steps(self.folder, list_steps(self.folder)[: -self.keep])
+        remove_steps(self.folder, list_steps(self.folder)[:-KEPT])
 
     def save_best(self, step: int) -> None:
         """Save the weights in place of the best ones so far. Raises RunError as `save` does."""
@@ -101,11 +102,8 @@ class Checkpoints:
                 f"{describe_newest(self.folder)} {REMEDY}, then run the same command again.",
             ) from error
 
-    def restore(self, report: Callable[[str], object]) -> int | None:
-        """Restore the newest intact checkpoint.
-
-        Args:
-            report: called with a message about each damaged checkpoint.
+    def restore(self) -> int | None:
+        """Restore the newest intact checkpoint, with a message about each damaged one.
 
         Returns:
             The step of the checkpoint, or None if there is none.
@@ -114,24 +112,19 @@ class Checkpoints:
             UsageError: the checkpoint, or the one with the best weights, belongs to another run.
         """
         remove_unfinished(self.folder / BEST)
-        step = find_newest_intact(
-            self.folder,
-            _INDEX,
-            lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): falling back to the previous one"),
-            repair=True,
-        )
+        step = find_newest_intact(self.folder, _INDEX, _report_damage, repair=True)
         # Damaged best weights are reported when they are needed.
         best = find_newest_intact(self.folder / BEST, _INDEX, lambda *_: None)
         if best is not None:
-            check_identity(checkpoint_path(self.folder / BEST, best), self.identity)
+            _check_identity(checkpoint_path(self.folder / BEST, best), self.identity)
         if step is not None:
-            check_identity(checkpoint_path(self.folder, step), self.identity)
+            _check_identity(checkpoint_path(self.folder, step), self.identity)
             _read(self._checkpoint, checkpoint_path(self.folder, step))
         return step
 
     def records(self, step: int) -> list[dict[str, Any]]:
         """Return the records saved with a checkpoint."""
-        return read(checkpoint_path(self.folder, step) / RECORDS, print)
+        return read_objects(checkpoint_path(self.folder, step) / RECORDS)
 
     def restore_step(self, step: int) -> None:
         """Restore the checkpoint of a step that another task has chosen, without changing the folder."""
@@ -145,25 +138,24 @@ class Checkpoints:
 
 
 def restore_weights(
-    folder: str | os.PathLike,
-    model: keras.Model,
-    report: Callable[[str], object],
-    identity: Mapping[str, Any] | None = None,
+    folder: str | os.PathLike, model: keras.Model, identity: Mapping[str, Any] | None = None
 ) -> int | None:
     """Restore a model's weights from the newest intact checkpoint of a run. Returns its step, or None.
 
     With `identity`, raises UsageError if the checkpoint belongs to another run.
     """
-    step = find_newest_intact(
-        folder, _INDEX, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the previous one")
-    )
+    step = find_newest_intact(folder, _INDEX, _report_damage)
     if step is not None:
-        check_identity(checkpoint_path(folder, step), identity)
+        _check_identity(checkpoint_path(folder, step), identity)
         _read(tf.train.Checkpoint(model=model), checkpoint_path(folder, step)).expect_partial()
     return step
 
 
-def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> None:
+def _report_damage(path, damage):
+    print_message(f"checkpoint {path} is damaged ({damage}): falling back to the previous one")
+
+
+def _check_identity(path, identity):
     """Raise UsageError if an intact checkpoint belongs to another run. The identity None accepts every checkpoint."""
     if identity is None:
         return

@@ -6,10 +6,11 @@ from typing import Any
 import keras
 
 from idmatters_tf.curvature import CurvatureMonitor
-from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import UsageError
 from trainers.run.folder import Run
+from trainers.training.build import in_float32
 from trainers.training.learner import Learner
+from trainers.training.program import Task
 from trainers.training.session import Callback
 
 # Number of training images.
@@ -18,24 +19,25 @@ EXAMPLES = 256
 EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
 
 
-def curvature_callback(
-    learner: Learner, copy: keras.Model | None, examples: EvaluationBatchSource, run: Run, every: int
-) -> Callback:
+def curvature_callback(task: Task, learner: Learner, run: Run, every: int) -> Callback:
     """Return a callback that measures every `every` steps and adds records of kind "curvature" to metrics.jsonl.
 
     Args:
-        learner: network and optimizer.
-        copy: float32 copy of a network that trains in bfloat16; None: measure the network itself.
-        examples: training images without augmentation, in the form of the learner's evaluation.
+        task: training task.
+        learner: network and optimizer. A network that trains in bfloat16 is measured in float32.
         run: folder of the run.
         every: number of steps between measurements.
 
     Raises:
         UsageError: the loss cannot be measured.
     """
+    copy = None
+    if task.settings.recipe.precision != "float32":
+        with learner.strategy.scope():
+            copy = in_float32(task, learner.model, learner.strategy.num_replicas_in_sync)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
     monitor = CurvatureMonitor(
-        examples.dataset(),
+        task.source.examples(EXAMPLES).dataset(),
         loss,
         log_dir=run.path / "events",
         measure_options=EFFORT,

@@ -3,12 +3,9 @@
 import pathlib
 from typing import TYPE_CHECKING
 
-from idmatters_tf.checkpointing import list_steps
-from trainers.cli.arguments import UsageError
-from trainers.cli.startup import import_tensorflow, print_lines, print_message
-from trainers.cli.text import as_text, program_command
-from trainers.run.folder import Run
-from trainers.run.lock import hold_lock
+from trainers.cli.arguments import UsageError, program_command
+from trainers.cli.startup import import_tensorflow, print_lines
+from trainers.run.folder import Run, hold_lock
 from trainers.training.program import Task
 
 if TYPE_CHECKING:
@@ -38,18 +35,15 @@ def restore_trainer(task: Task, run: Run) -> tuple["SynchronousTrainer", int]:
     Raises:
         UsageError: there is no such checkpoint, or the data are not those of the run.
     """
-    _require_checkpoint(task, run)
-    data = task.data
-    run.check_data(data.digest(), as_text(data.origin))
+    run.check_data(task.data.digest(), task.data.origin)
     import_tensorflow()
     from trainers.cluster import strategy as strategies
     from trainers.training.build import build_learner
     from trainers.training.synchronous import SynchronousTrainer
 
-    devices = task.settings.devices
-    here = devices.strategy if devices.strategy in ("one", "mirrored") else "auto"
-    learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
-    step = restore(task, run, learner.model)
+    strategy = task.settings.devices.strategy
+    learner = build_learner(task, task.data, strategies.make(strategy if strategy in ("one", "mirrored") else "auto"))
+    step = _restore(task, run, learner.model)
     return SynchronousTrainer(learner), step
 
 
@@ -64,7 +58,6 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
     Raises:
         UsageError: another process uses the folder.
     """
-    _require_checkpoint(task, run)
     described = run.data()
     folder = pathlib.Path(out or run.path)
     with hold_lock(folder):
@@ -74,19 +67,13 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
         from trainers.training.export import export_run
 
         model = build_network(task, described.image_shape, described.classes, "float32")
-        step = restore(task, run, model)
+        step = _restore(task, run, model)
         print_lines(f"{run.path}, step {step}:")
         export_run(task, run, model, step, folder)
     return 0
 
 
-def _require_checkpoint(task, run):
-    if not list_steps(run.checkpoints_path):
-        resume = program_command(task.program.name, "--resume", "--out", run.path)
-        raise UsageError(f"{run.path} has no checkpoints yet. Train it first: {resume}")
-
-
-def restore(task: Task, run: Run, model: "keras.Model") -> int:
+def _restore(task: Task, run: Run, model: "keras.Model") -> int:
     """Restore the weights of a run's newest intact checkpoint. Returns its step.
 
     Raises:
@@ -94,7 +81,8 @@ def restore(task: Task, run: Run, model: "keras.Model") -> int:
     """
     from trainers.training.checkpoints import restore_weights
 
-    step = restore_weights(run.checkpoints_path, model, print_message, task.program.identity(run))
+    step = restore_weights(run.checkpoints_path, model, task.program.identity(run))
     if step is None:
-        raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
+        resume = program_command(task.program.name, "--resume", "--out", run.path)
+        raise UsageError(f"{run.path} has no intact checkpoint. Train it first: {resume}")
     return step

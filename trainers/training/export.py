@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from idmatters_tf.checkpointing import list_steps, remove_listed, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
-from trainers.cli.arguments import RunError
-from trainers.cli.startup import print_lines, print_message
-from trainers.cli.text import program_command
+from trainers.cli.arguments import RunError, program_command
+from trainers.cli.startup import print_lines
 from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run
 from trainers.training.build import in_float32
@@ -20,34 +19,30 @@ from trainers.training.checkpoints import BEST, REMEDY, WRITE_ERRORS, restore_we
 from trainers.training.program import Task
 
 
-def with_preprocessing(
-    network: keras.Model, preprocessing: keras.layers.Layer | None = None, class_names: Sequence[str] = ()
-) -> keras.Model:
-    """Return a model from uint8 images to logits: preprocessing, network, and a layer "classes" with the names."""
-    preprocessing = preprocessing or PerImageStandardization(name="standardization")
+def export_model(task: Task, run: Run, network: keras.Model) -> keras.Model:
+    """Return a model from uint8 images to logits: preprocessing, network, and a layer "classes" with the names.
+
+    Args:
+        task: task of the run.
+        run: run with a checkpoint.
+        network: network of the task in float32 for one device.
+
+    Raises:
+        UsageError: the preprocessing of the run is missing or damaged.
+    """
+    if task.settings.data.has_preprocessing:
+        preprocessing = fitted.load(run.path)
+    else:
+        preprocessing = PerImageStandardization(name="standardization")
     images = keras.Input(network.input_shape[1:], dtype="uint8", name="images")
     logits = network(preprocessing(images))
+    class_names = run.data().class_names
     if class_names:
         logits = ClassNames(class_names, name="classes")(logits)
     return keras.Model(images, logits, name=f"{network.name}_on_pixels")
 
 
-def export_model(task: Task, run: Run, model: keras.Model) -> keras.Model:
-    """Return a float32 model for one device, from uint8 images to logits, with the weights of `model`.
-
-    Raises:
-        UsageError: the preprocessing of the run is missing or damaged.
-    """
-    preprocessing = fitted.load(run.path) if task.settings.data.has_preprocessing else None
-    return with_preprocessing(in_float32(task, model), preprocessing, run.data().output_names)
-
-
-def export(
-    network: keras.Model,
-    folder: str | os.PathLike,
-    preprocessing: keras.layers.Layer | None = None,
-    class_names: Sequence[str] = (),
-) -> tuple[pathlib.Path, pathlib.Path]:
+def export(model: keras.Model, folder: str | os.PathLike, class_names: Sequence[str] = ()) -> None:
     """Write `model.keras` and `saved_model/` into a folder, each atomically.
 
     `saved_model/` contains a `manifest.json` that allows a later export to replace it.
@@ -59,37 +54,28 @@ def export(
     - `logits` returns the logits.
 
     Args:
-        network: float32 `keras.Model` from preprocessed images to logits.
-        folder: existing folder.
-        preprocessing: layer from raw pixels to the network's inputs; None: standardization of each image.
+        model: result of `export_model`.
+        folder: folder, which is created if it does not exist.
         class_names: one name per logit, or none.
-
-    Returns:
-        The two paths.
     """
     folder = pathlib.Path(folder)
-    model = with_preprocessing(network, preprocessing, class_names)
-
-    keras_path = folder / "model.keras"
-    with replacing(keras_path) as beside:
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / "model.keras") as beside:
         model.save(beside)
 
-    saved_model_path = folder / "saved_model"
-    specification = [tf.TensorSpec([None, *network.input_shape[1:]], tf.uint8, name="images")]
+    def answer(images):
+        logits = model(images, training=False)
+        label = tf.argmax(logits, axis=1, output_type=tf.int32)
+        answers = {"logits": logits, "probabilities": tf.nn.softmax(logits), "label": label}
+        return {**answers, "name": tf.gather(tf.constant(class_names), label)} if class_names else answers
+
+    specification = [tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8, name="images")]
     archive = keras.export.ExportArchive()
     archive.track(model)
-    archive.add_endpoint("serving_default", lambda images: _answers(model, images, class_names), specification)
+    archive.add_endpoint("serving_default", answer, specification)
     archive.add_endpoint("logits", lambda images: model(images, training=False), specification)
-    with replacing(saved_model_path, folder=True) as beside:
+    with replacing(folder / "saved_model", folder=True) as beside:
         archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
-    return keras_path, saved_model_path
-
-
-def _answers(model, images, class_names):
-    logits = model(images, training=False)
-    label = tf.argmax(logits, axis=1, output_type=tf.int32)
-    answers = {"logits": logits, "probabilities": tf.nn.softmax(logits), "label": label}
-    return {**answers, "name": tf.gather(tf.constant(class_names), label)} if class_names else answers
 
 
 def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | os.PathLike | None = None) -> None:
@@ -107,28 +93,28 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         RunError: the files could not be written.
         UsageError: the best weights belong to another run.
     """
-    folder, names = pathlib.Path(out or run.path), run.data().output_names
+    folder, names = pathlib.Path(out or run.path), run.data().class_names
     # Rebuilt in float32 for one device: the export should not depend on the precision and devices of the training.
     network = in_float32(task, model)
-    preprocessing = fitted.load(run.path) if task.settings.data.has_preprocessing else None
-    best = list_steps(run.checkpoints_path / BEST)
+    checkpoints = run.checkpoints_path / BEST
+    best = list_steps(checkpoints)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        print_lines(*how_to_load(*export(network, folder, preprocessing, names)).splitlines())
+        export(export_model(task, run, network), folder, names)
+        print_lines(
+            f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model("
+            f"{str(folder / 'model.keras')!r})",
+            f"load the SavedModel:   import tensorflow as tf; serve = tf.saved_model.load("
+            f"{str(folder / 'saved_model')!r}).signatures['serving_default']; serve(images=uint8_images)['label']",
+        )
         if best == [step]:
             _remove_exports(folder / "best")
-        elif best and _restore_best(task, run, network):
-            (folder / "best").mkdir(exist_ok=True)
-            export(network, folder / "best", preprocessing, names)
+        elif best and restore_weights(checkpoints, network, task.program.identity(run)) is not None:
+            export(export_model(task, run, network), folder / "best", names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
     except WRITE_ERRORS as error:
         other = [] if folder == pathlib.Path(run.path) else ["--out", folder]
         again = program_command(task.program.name, "--export-only", run.path, *other)
         raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
-
-
-def _restore_best(task, run, network):
-    return restore_weights(run.checkpoints_path / BEST, network, print_message, task.program.identity(run)) is not None
 
 
 def _remove_exports(folder):
@@ -138,13 +124,3 @@ def _remove_exports(folder):
     # Fails for a folder with other files.
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def how_to_load(keras_path: pathlib.Path, saved_model_path: pathlib.Path) -> str:
-    """Return two lines of code that load the exports."""
-    return (
-        f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model("
-        f"{str(keras_path)!r})\n"
-        f"load the SavedModel:   import tensorflow as tf; serve = tf.saved_model.load({str(saved_model_path)!r})."
-        f"signatures['serving_default']; serve(images=uint8_images)['label']"
-    )

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, as_dict, make, options, parse, with_defaults
-from trainers.cli.text import join_command
 from trainers.datasets.source import Source
 from trainers.run.folder import Run
 from trainers.training.settings import Command, Settings
 
 if TYPE_CHECKING:
-    import keras
-
     from trainers.cluster.description import ClusterDescription
 
 # He et al. (2015), section 4.2: warm-up for depth 110, none for shallower networks.
@@ -99,13 +96,10 @@ class Program:
         Repeating a command resumes its run, as `--resume` does. Both reject settings that differ from the saved ones,
         except that `--resume` accepts a larger number of steps.
         """
-        if command.resume and command.out is not None:
-            run = Run(command.out)
-            return run.path, self.saved_settings(run, typed, may_extend=True)
-        settings = self.resolve(command.preset, typed)
-        run = Run(command.out or default_out(settings, command.preset))
+        run = Run(command.out or default_out(self.resolve(command.preset, typed), command.preset))
         if command.resume:
             return run.path, self.saved_settings(run, typed, may_extend=True)
+        settings = self.resolve(command.preset, typed)
         if run.exists() and command.overwrite:
             run.config(self.name)
         elif run.exists():
@@ -128,12 +122,10 @@ class Program:
         settings = with_defaults(Settings, as_dict(saved), typed)
         extends = may_extend and settings.recipe.steps > saved.recipe.steps
         if extends and settings.recipe.depends_on_steps:
-            option, what = "--lookahead", "weight average"
-            if settings.recipe.schedule == "linear":
-                option, what = "--schedule linear", "learning rate"
+            option = "--schedule linear" if settings.recipe.schedule == "linear" else "--lookahead"
             raise UsageError(
-                f"{run.path} cannot be extended: with {option} every step's {what} depends on --steps. "
-                f"Start a new run from its weights, with {join_command(['--init-from', run.path])}."
+                f"{run.path} cannot be extended: with {option} every update depends on --steps. Start a new run with "
+                f"another --out."
             )
         _check_same(run, settings, saved, {"steps"} if extends else ())
         return settings
@@ -193,17 +185,6 @@ class Task:
     def data(self) -> DataSet:
         """Data set."""
         return self.source.data
-
-    def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
-        """Build the network under the current dtype policy. Raises UsageError if the images are too small for it."""
-        recipe, network = self.settings.recipe, self.settings.network
-        try:
-            return network.build(image_shape, classes, recipe.weight_penalty, recipe.seed, replicas)
-        except ValueError as error:
-            raise UsageError(
-                f"--model {network.model} cannot be built for images of shape {tuple(image_shape)}. Use larger images "
-                f"or different sizes of the network ({str(error).splitlines()[0]})."
-            ) from error
 
     def title(self, parameters: int) -> str:
         """Return the title of the convergence plot."""

@@ -23,9 +23,6 @@ from trainers.training.settings import Intervals
 # Called after each step with the number of the step and the seconds since the run began.
 Callback = Callable[[int, float], object]
 
-# Number of recent checkpoints that are kept, besides the one with the lowest test error.
-KEPT_CHECKPOINTS = 3
-
 
 class Trainer(Protocol):
     """`SynchronousTrainer` or `AsynchronousTrainer`."""
@@ -72,7 +69,6 @@ class Session:
         learner = trainer.learner
         self.checkpoints = Checkpoints(
             run.checkpoints_path,
-            KEPT_CHECKPOINTS,
             model=learner.model,
             identity=identity,
             optimizer=learner.optimizer,
@@ -83,13 +79,14 @@ class Session:
         self._window_seconds = self._seconds_before = 0.0
         self._began = time.monotonic()
 
-    def resume(self, say: Callable[[str], object]) -> int:
+    def resume(self) -> int:
         """Restore the newest intact checkpoint and its metrics. Returns its step, 0 for a new run."""
-        step = (self.checkpoints.restore(say) or 0) if self.run.writes else None
+        step = (self.checkpoints.restore() or 0) if self.run.writes else None
         step = self.cluster.gather(step)[0]
         if step and not self.run.writes:
             self.checkpoints.restore_step(step)
-        records = self.run.restore_metrics(step, self.checkpoints.records(step) if step else [])
+        records = self.checkpoints.records(step) if step else []
+        self.run.restore_metrics(records)
         self._seconds_before = max((record.get("seconds", 0.0) for record in records), default=0.0)
         return step
 
@@ -129,14 +126,8 @@ class Session:
             self._diverged(step - len(values) + 1 + int(np.argmax(bad)))
         loss, penalty, error, norm = values[:, :4].mean(axis=0)
         images_per_second = len(values) * self.trainer.learner.recipe.batch_size / max(seconds, 1e-9)
-        record = {
-            "loss": loss,
-            "penalty": penalty,
-            "error": error,
-            "gradient_norm": norm,
-            "learning_rate": values[-1, 4],
-            "images_per_second": images_per_second,
-        }
+        record = {"loss": loss, "penalty": penalty, "error": error, "gradient_norm": norm}
+        record |= {"learning_rate": values[-1, 4], "images_per_second": images_per_second}
         self.run.record(kind="train", step=step, seconds=self.seconds(), **record)
         self.events.record(step, "train", record)
         self.progress.advance(0, f"loss {loss:.4f} error {100 * error:.1f} % {images_per_second:.0f} images/s")
@@ -176,8 +167,6 @@ class Session:
         self.events.record(step, "test", measured)
         self.events.scalars(step, {BEST: min([*before, measured["error"]])})
         self.events.write_norms(step, norms)
-        if self.intervals.histograms:
-            self.events.histograms(step, model)
         if step and self.run.writes and measured["error"] < min(before, default=math.inf):
             self.checkpoints.save_best(step)
         self.progress.say(f"step {step}: test error {100 * measured['error']:.2f} %, test loss {measured['loss']:.4f}")
@@ -186,7 +175,7 @@ class Session:
     def save(self, step: int) -> None:
         """Save a checkpoint. In a synchronous cluster, all tasks first compare their weights."""
         if self.cluster.is_synchronous:
-            self.cluster.agree({f"the checksum of the weights at step {step}": self.trainer.learner.digest()})
+            self.cluster.agree({f"the checksum of the weights at step {step}": self.trainer.learner.digest()}, RunError)
         if self.run.writes:
             self.run.sync_metrics()
             with self.trainer.learner.first_rate():
@@ -195,12 +184,8 @@ class Session:
     def _diverged(self, step):
         self.run.record(kind="diverged", step=step, seconds=self.seconds())
         clip = self.trainer.learner.recipe.clip_norm
-        advice = (
-            "Start again with --clip-norm 1 or a lower --learning-rate, and another --out."
-            if clip is None or clip > 1
-            else "Start again with a lower --learning-rate, and another --out."
-        )
+        remedy = "--clip-norm 1 or a lower --learning-rate" if clip is None or clip > 1 else "a lower --learning-rate"
         raise RunError(
             f"training has diverged: the loss or its gradient is no longer finite at step {step}.",
-            f"{describe_newest(self.checkpoints.folder)} {advice}",
+            f"{describe_newest(self.checkpoints.folder)} Start again with {remedy}, and another --out.",
         )

@@ -7,9 +7,8 @@ config.json edited by hand.
 import dataclasses
 from typing import Literal
 
-from trainers.cli.arguments import UsageError
+from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import choose, group, setting
-from trainers.cli.text import program_command
 from trainers.cluster.description import ClusterDescription
 from trainers.datasets import DATA_SETS, DataOptions
 from trainers.networks import NETWORKS, Network
@@ -30,19 +29,15 @@ class Recipe:
     )
     learning_rate: float = setting(0.05, help="initial learning rate", above=0, common=True)
     nesterov: bool = setting(False, help="use Nesterov momentum")
-    optimizer: Literal["momentum", "muon"] = setting(
+    optimizer: Literal["momentum", "muon", "muon-free"] = setting(
         "momentum",
-        help="gradient descent with momentum, or orthogonalized momentum on kernels of constant norm (Jordan et al., "
-        "2024), for which the learning rate is the rotation angle of a kernel per step",
-    )
-    muon_norm: Literal["keep", "free"] = setting(
-        "keep",
-        help="with --optimizer muon: keep the norms of kernels, or let them change, as networks near the identity "
-        "require; with free norms, --weight-decay is decoupled from the loss",
+        help="gradient descent with momentum, or orthogonalized momentum (Jordan et al., 2024): on kernels of constant "
+        "norm, for which the learning rate is the rotation angle of a kernel per step, or of free norms, as networks "
+        "near the identity require",
     )
     other_rate: float = setting(
         0.5,
-        help="with --optimizer muon: factor on the learning rate of biases, gains and the last layer",
+        help="with both forms of muon: factor on the learning rate of biases, gains and the last layer",
         above=0,
     )
     label_smoothing: float = setting(
@@ -53,8 +48,8 @@ class Recipe:
     )
     weight_decay: float = setting(
         1e-4,
-        help="add X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does; with --muon-norm free, "
-        "multiply all weights by 1 - rate * X in each step instead",
+        help="add X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does; with --optimizer "
+        "muon-free, multiply all weights by 1 - rate * X in each step instead",
         at_least=0,
     )
     clip_norm: float | None = setting(
@@ -96,9 +91,6 @@ class Recipe:
         help="steps at which the sizes of --train-sizes end; after the last one, images have their full size",
         at_least=1,
         may_be_empty=True,
-    )
-    init_from: str | None = setting(
-        None, help="start from the weights of the newest checkpoint of this run", metavar="RUN"
     )
     schedule: Literal["drops", "linear", "decay"] = setting(
         "drops",
@@ -147,14 +139,9 @@ class Recipe:
         return self.schedule == "linear" or bool(self.lookahead)
 
     @property
-    def has_free_muon(self) -> bool:
-        """True for Muon with free norms, whose weight decay is decoupled."""
-        return self.optimizer == "muon" and self.muon_norm == "free"
-
-    @property
     def weight_penalty(self) -> float:
-        """Weight decay that is part of the loss."""
-        return 0.0 if self.has_free_muon else self.weight_decay
+        """Weight decay that is part of the loss. That of `muon-free` is decoupled."""
+        return 0.0 if self.optimizer == "muon-free" else self.weight_decay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,12 +152,6 @@ class Devices:
         "auto",
         help="auto: the cluster described by TF_CONFIG or Slurm, else all GPUs of this machine",
         common=True,
-    )
-    logical_cpus: int = setting(
-        1,
-        help="split the CPU into N logical devices, to test several replicas",
-        at_least=1,
-        at_most=64,
     )
     cluster_timeout: float = setting(
         600.0,
@@ -203,7 +184,6 @@ class Intervals:
         unset="never",
     )
     checkpoint_every: int = setting(500, help="number of steps between checkpoints", at_least=1)
-    histograms: bool = setting(False, help="write histograms of all weights to TensorBoard at each evaluation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,10 +238,10 @@ class Settings:
                 "--train-sizes standardizes each scaled image, so it requires --preprocess standardize. Remove "
                 "--train-sizes, or change --preprocess."
             )
-        if self.recipe.optimizer == "muon" and not self.recipe.has_free_muon and self.network.has_zero_kernels:
+        if self.recipe.optimizer == "muon" and self.network.has_zero_kernels:
             raise UsageError(
                 "--optimizer muon keeps the norm of every kernel, so the zero kernels of --initializer fixup would "
-                "never learn. Use --muon-norm free, or --initializer standard with --branch-scale 0."
+                "never learn. Use --optimizer muon-free, or --initializer standard with --branch-scale 0."
             )
 
 
@@ -271,19 +251,18 @@ def resolve_strategy(name: str, cluster: ClusterDescription | None) -> str:
     Raises:
         UsageError: the strategy does not fit the cluster.
     """
-    required = None if cluster is None else "parameter-server" if cluster.asynchronous else "multi-worker"
-    if name == "auto":
-        return required or "auto"
-    if cluster is None or required is None:
+    if cluster is None:
         if name in ("multi-worker", "parameter-server"):
             raise UsageError(
                 f"--strategy {name} needs a cluster, but neither TF_CONFIG nor Slurm describes one with several tasks. "
                 f"To test it on this machine: {program_command('trainers.launch', '--workers', 2)} "
                 f"{'--ps 1 ' * (name != 'multi-worker')}-- ..."
             )
-    elif required != name:
+        return name
+    required = "parameter-server" if cluster.asynchronous else "multi-worker"
+    if name not in ("auto", required):
         raise UsageError(
             f"--strategy {name} does not fit the cluster of {len(cluster.tasks)} tasks in {cluster.source}, which "
             f"requires --strategy {required}. Remove --strategy, or unset {cluster.source}."
         )
-    return name
+    return required

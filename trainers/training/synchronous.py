@@ -14,7 +14,7 @@ rounding.
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -96,15 +96,13 @@ class SynchronousTrainer:
                 bar.advance(text=f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
         return self.learner.evaluation(sums)
 
-    def fit(
-        self, session: Session, train: TrainBatchSource, callbacks: Sequence[Callback] = ()
-    ) -> signal.Signals | None:
+    def fit(self, session: Session, train: TrainBatchSource, callback: Callback | None = None) -> signal.Signals | None:
         """Train to the end of a session. Returns None, or the signal that stopped it after a checkpoint was saved.
 
         Args:
             session: records, evaluations and checkpoints between the updates.
             train: training images.
-            callbacks: called after each step, see `trainers.training.curvature.curvature_callback`.
+            callback: called after each step, see `trainers.training.curvature.curvature_callback`.
         """
         first, steps, intervals = session.begin(), session.steps, session.intervals
         due = session.evaluation_is_due(first)
@@ -131,7 +129,7 @@ class SynchronousTrainer:
                 if evaluates and not session.evaluate(step, handler):
                     # The evaluation is repeated when the run is resumed.
                     stopped_by, saves, finished = handler.received, True, False
-                for callback in callbacks:
+                if callback is not None:
                     callback(step, session.seconds())
                 if saves:
                     session.save(step)

@@ -6,20 +6,15 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf.checkpointing import describe_newest, list_steps
-from trainers.cli.arguments import RunError, UsageError
+from idmatters_tf.checkpointing import describe_newest
+from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict, options
-from trainers.cli.startup import discard_message, import_tensorflow, print_lines, print_message
-from trainers.cli.text import as_text, program_command
+from trainers.cli.startup import import_tensorflow, print_lines, print_message
 from trainers.cluster.description import ClusterDescription, find
 from trainers.cluster.tasks import Cluster, explain_lost_tasks, wait_for_tasks
-from trainers.run.folder import DataDescription, Run
-from trainers.run.lock import hold_lock
+from trainers.run.folder import DataDescription, Run, hold_lock
 from trainers.training.program import Task
 from trainers.training.settings import Settings, resolve_strategy
-
-# Keys of every result.json.
-RESULT = ("steps", "best_error", "best_step", "last_error", "parameters", "seconds")
 
 
 def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
@@ -33,17 +28,13 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     Returns:
         The exit code: 0, or 128 + N after signal N, when a checkpoint has been saved.
     """
-    result = None if overwrite else Run(folder).result(RESULT)
+    result = None if overwrite else Run(folder).result()
     if result is not None and result["steps"] >= task.settings.recipe.steps:
         print_lines(
             f"{folder} is finished. {describe_result(result)} Use another --out for a new run, --overwrite, or "
             f"--resume with more --steps."
         )
         return 0
-    source = task.settings.recipe.init_from
-    if source is not None and (overwrite or not Run(folder).checkpoints_path.is_dir()):
-        # Check before anything is discarded.
-        _check_source(Run(source), folder)
     devices = task.settings.devices
     description = find(devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
@@ -68,25 +59,25 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
 def _train(task: Task, run: Run, description: ClusterDescription | None, strategy_name: str) -> int:
     settings = task.settings
     # In a cluster, only the chief prints messages.
-    say_once = print_message if run.writes else discard_message
+    say_once = print_message if run.writes else lambda _text: None
 
-    # Devices. Several workers or logical CPUs must be set up before TensorFlow computes anything. Otherwise the data
-    # are loaded first, before TensorFlow is imported, so that missing files are reported at once.
-    if description is None and settings.devices.logical_cpus == 1:
+    # Devices. Several workers must be connected before TensorFlow computes anything. Otherwise the data are loaded
+    # first, before TensorFlow is imported, so that missing files are reported at once.
+    if description is None:
         _load_data(task)
     import_tensorflow()
     from trainers.cluster.strategy import make
 
-    strategy = make(strategy_name, settings.devices.logical_cpus, description)
+    strategy = make(strategy_name, description)
     cluster = Cluster(description, strategy)
-    if strategy_name == "mirrored" and strategy.num_replicas_in_sync == 1:
-        say_once("warning: --strategy mirrored has only one device here; --logical-cpus 2 tries two replicas on CPUs")
 
     # Data.
     data = _load_data(task)
     say_once(f"{data.name}: {task.source.summary()} ({data.origin})")
-    folder = {} if cluster.asynchronous else {"out": as_text(str(run.path.absolute()))}
-    cluster.agree({**shared_settings(settings), **folder, "the digest of the data": data.digest()})
+    known = options(Settings)
+    shared = {name: value for name, value in as_dict(settings).items() if not known[name].free_per_task}
+    folder = {} if cluster.asynchronous else {"out": str(run.path.absolute())}
+    cluster.agree({**shared, **folder, "the digest of the data": data.digest()})
 
     # Network and optimizer.
     from trainers.training.build import build_learner, find_drop_steps, fit_stem
@@ -107,9 +98,8 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     from trainers.run.events import IMAGES, Events
     from trainers.training.session import Session
 
-    # Names of folders may contain any bytes.
-    names = tuple(map(as_text, data.class_names))
-    described = DataDescription(as_text(data.origin), tuple(data.image_shape), data.classes, data.digest(), names)
+    names = tuple(data.class_names)
+    described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
     run.start(as_dict(settings), as_dict(described), task.program.name, describe_numerics())
     if run.writes:
         run.remove_unfinished()
@@ -120,8 +110,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
         f"results in {run.path}"
     )
     steps = settings.recipe.steps
-    drops = find_drop_steps(settings.recipe, task.source.training_images)
-    late = [drop for drop in drops if drop >= steps]
+    late = [drop for drop in find_drop_steps(settings.recipe, task.source.training_images) if drop >= steps]
     if late:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
     events = Events(run.path / "events", run.writes)
@@ -129,30 +118,25 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     # Only the chief needs access to the run's folder.
     run_identity = task.program.identity(run) if run.writes else None
     session = Session(run, trainer, task.source.test_batches(), events, steps, settings.run, cluster, run_identity)
-    first = session.resume(print_message)
+    first = session.resume()
     if run.writes and run.config()["settings"]["steps"] < settings.recipe.steps:
         run.extend(as_dict(settings))
 
     # Loop.
-    with explain_data_errors(task, learner):
+    with _explain_data_errors(task, learner):
         if first:
             say_once(f"resuming from step {first}")
         else:
             fit_stem(task, learner)
-            if settings.recipe.init_from is not None:
-                source = Run(settings.recipe.init_from)
-                begun = initialize(learner.model, source)
-                say_once(f"starting from the weights of {source.path} at step {begun}")
-                if holds_out_differently(settings, data.digest(), source):
-                    say_once(
-                        f"warning: {source.path} may have been trained on the held-out images, because its data are "
-                        f"split differently. The test error is then too low."
-                    )
             events.settings(as_dict(settings))
             events.images(train_batches.batch(0)[0][:IMAGES])
-        callbacks = _callbacks(task, learner, run)
+        callback, every = None, settings.run.curvature_every
+        if every is not None:
+            from trainers.training.curvature import curvature_callback
+
+            callback = curvature_callback(task, learner, run, every)
         say_once("compiling the training step ...")
-        signal = trainer.fit(session, train_batches, callbacks)
+        signal = trainer.fit(session, train_batches, callback)
     if signal is not None:
         resume = program_command(task.program.name, "--resume", "--out", run.path)
         same_command = resume if description is None else "run the same command again"
@@ -165,33 +149,16 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     from trainers.run.figures import convergence
     from trainers.training.export import export_run
 
-    records = run.records
-    result = summarize(records, steps, learner.parameters)
-    convergence(records, run.path / "convergence.png", task.title(learner.parameters), drops)
+    result = summarize(run.records, steps, learner.parameters)
+    convergence(run.records, run.path / "convergence.png", task.title(learner.parameters))
     export_run(task, run, learner.model, steps)
     run.finish(result)
-    print(describe_result(result))
-    print_lines(f"convergence plot:      {run.path / 'convergence.png'}")
+    print_lines(describe_result(result), f"convergence plot:      {run.path / 'convergence.png'}")
     return 0
 
 
-def _callbacks(task: Task, learner: Any, run: Run) -> list[Any]:
-    """Return the callbacks of the session, called after each step."""
-    every = task.settings.run.curvature_every
-    if every is None:
-        return []
-    from trainers.training.build import in_float32
-    from trainers.training.curvature import EXAMPLES, curvature_callback
-
-    copy = None
-    if task.settings.recipe.precision != "float32":
-        with learner.strategy.scope():
-            copy = in_float32(task, learner.model, learner.strategy.num_replicas_in_sync)
-    return [curvature_callback(learner, copy, task.source.examples(EXAMPLES), run, every)]
-
-
 @contextlib.contextmanager
-def explain_data_errors(task: Task, learner: Any) -> Iterator[None]:
+def _explain_data_errors(task: Task, learner: Any) -> Iterator[None]:
     """Raise RunError in place of an error that the task can explain by unreadable data."""
     try:
         yield
@@ -200,44 +167,6 @@ def explain_data_errors(task: Task, learner: Any) -> Iterator[None]:
         if not sentence:
             raise
         raise RunError(sentence) from error
-
-
-def initialize(model: Any, source: Run) -> int:
-    """Initialize a network with the weights of the newest checkpoint of another run. Returns its step.
-
-    Raises:
-        UsageError: there is no such checkpoint, or its network is different.
-    """
-    from trainers.training.checkpoints import restore_weights
-
-    try:
-        step = restore_weights(source.checkpoints_path, model, print_message)
-    except UsageError as error:
-        raise UsageError(f"--init-from {source.path}: the network of this run is not the one to be trained.") from error
-    if step is None:
-        raise UsageError(f"--init-from {source.path} has no intact checkpoint. Name the folder of a run that has one.")
-    return step
-
-
-def holds_out_differently(settings: Settings, digest: str, source: Run) -> bool:
-    """Return True if held-out images may be among the training images of another run of the same data set.
-
-    Args:
-        settings: settings of the run to be trained.
-        digest: checksum of its data.
-        source: other run.
-    """
-    if settings.data.test_split != "train":
-        return False
-    config = source.config()
-    return config["settings"].get("dataset") == settings.data.dataset and source.data(config).digest != digest
-
-
-def _check_source(source, folder):
-    if not list_steps(source.checkpoints_path):
-        raise UsageError(f"--init-from {source.path} has no checkpoint. Name the folder of a run that has one.")
-    if source.path.resolve() == folder.resolve():
-        raise UsageError(f"--init-from {source.path} is --out itself. Name another --out.")
 
 
 def _load_data(task):
@@ -251,20 +180,10 @@ def _load_data(task):
     return data
 
 
-def shared_settings(settings: Any) -> dict[str, Any]:
-    """Return the settings that must be equal on all tasks of a cluster."""
-    known, values = options(type(settings)), as_dict(settings)
-    return {name: value for name, value in values.items() if not known[name].free_per_task}
-
-
 def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dict[str, Any]:
-    """Return the content of result.json. Raises RunError if the records contain no evaluation."""
+    """Return the content of result.json."""
     # The evaluation of the initial weights is not a result.
     tests = [record for record in records if record["kind"] == "test" and record["step"]]
-    if not tests:
-        raise RunError(
-            "metrics.jsonl contains no evaluation, so there is no result to write. Use --evaluate to measure again."
-        )
     best, last = min(tests, key=lambda record: record["error"]), tests[-1]
     result = {
         "steps": steps,

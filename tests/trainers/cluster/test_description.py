@@ -1,11 +1,13 @@
-"""Descriptions of clusters in TF_CONFIG and Slurm's variables, valid and invalid."""
+"""Descriptions of clusters in TF_CONFIG and Slurm's variables, and error messages about their tasks."""
 
 import json
 
 import pytest
+import tensorflow as tf
 
-from trainers.cli.arguments import UsageError
+from trainers.cli.arguments import RunError, UsageError
 from trainers.cluster import description as clusters
+from trainers.cluster.tasks import Cluster, explain_lost_tasks
 from trainers.training.settings import resolve_strategy
 
 TWO = {"worker": ["a:5000", "b:5000"]}
@@ -23,7 +25,6 @@ def test_workers(monkeypatch):
     assert cluster.tasks == {"worker 0": "a:5000", "worker 1": "b:5000"}
     assert not cluster.asynchronous
     assert cluster.resolver().cluster_spec().as_dict() == TWO
-    assert described(monkeypatch, TWO, index="0").is_chief
     with_chief = described(monkeypatch, {"chief": ["c:5000"], **TWO}, "chief")
     assert with_chief.is_chief
     assert list(with_chief.tasks) == ["chief 0", "worker 0", "worker 1"]
@@ -54,7 +55,6 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
     ("text", "message"),
     [
         ("worker", "is invalid"),
-        ('{"cluster": null}', "is invalid"),
         (
             json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}}),
             "assigns the task 'worker' 2 to this process, but .* only worker 0..1",
@@ -62,13 +62,40 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
         (json.dumps({"cluster": {"worker": ["a"]}, "task": {}}), "list the job worker as host:port"),
         (json.dumps({"cluster": {"worker": ["a:1", "a:1"]}, "task": {}}), "gives one address to two tasks: a:1, a:1"),
         (json.dumps({"cluster": {"boss": ["a:1"]}, "task": {}}), "names the job 'boss'"),
-        (json.dumps({"cluster": {"chief": ["a:1", "b:1"]}, "task": {}}), "more than one chief"),
     ],
 )
 def test_an_invalid_tf_config_is_one_line(monkeypatch, text, message):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UsageError, match=f"TF_CONFIG .*{message}.*It must look like"):
         clusters.find()
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [
+        ("The following tasks are unhealthy:\n/job:worker/replica:0/task:1", "worker 1 .127.0.0.1:5001. was lost"),
+        ("failed to connect to all addresses; last error: ipv4:127.0.0.1:5001", "worker 1 .127.0.0.1:5001. was lost"),
+        ("Socket closed at /job:worker/replica:0/task:0", "another task was lost"),
+    ],
+)
+def test_a_lost_task_is_named(monkeypatch, message, lost):
+    cluster = described(monkeypatch, {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]})
+    with (
+        pytest.raises(RunError, match=f"^{lost}.*LAST CHECKPOINT"),
+        explain_lost_tasks(cluster, lambda: "LAST CHECKPOINT"),
+    ):
+        raise tf.errors.UnavailableError(None, None, message)
+    # Errors of this process are not explained by lost tasks.
+    with pytest.raises(tf.errors.InvalidArgumentError), explain_lost_tasks(cluster, str):
+        raise tf.errors.InvalidArgumentError(None, None, "shapes differ")
+
+
+def test_differing_settings_are_bad_input_and_differing_weights_a_failure(monkeypatch):
+    cluster = Cluster(described(monkeypatch, TWO))
+    monkeypatch.setattr(cluster, "gather", lambda values: [values, {**values, "seed": 2}])
+    for failure in (UsageError, RunError):
+        with pytest.raises(failure, match="the tasks of the cluster differ: seed is 2 at worker 1, 1 at worker 0"):
+            cluster.agree({"seed": 1, "steps": 5}, failure)
 
 
 def slurm(monkeypatch, rank, nodes="node[1-3]", per_node="2(x3)", tasks=6):
@@ -97,9 +124,6 @@ def test_slurm_with_parameter_servers(monkeypatch):
     assert cluster.jobs == {"chief": ["node1:8888"], "ps": ["node2:8888"], "worker": ["node3:8888"]}
     with pytest.raises(UsageError, match="--parameter-servers 2 needs at least 4 Slurm tasks.*Received: 3"):
         clusters.find(parameter_servers=2)
-    monkeypatch.delenv("SLURM_PROCID")
-    with pytest.raises(UsageError, match="Slurm's variables do not describe a cluster.*srun"):
-        clusters.find()
     slurm(monkeypatch, rank=0, tasks="many")
     with pytest.raises(UsageError, match="SLURM_STEP_NUM_TASKS must be a whole number. Received: 'many'.*srun"):
         clusters.find()

@@ -44,3 +44,9 @@ def test_pixels_subtracts_the_mean_image_and_keeps_proportions(tmp_path):
     outputs = preprocessing.apply(preprocessing.load(tmp_path), IMAGES)
     expected = IMAGES - IMAGES.astype(float).mean(axis=0)
     np.testing.assert_allclose(outputs, expected / expected.std(), atol=1e-5)
+
+
+def test_channels_have_mean_0_and_deviation_1_over_all_images():
+    outputs = preprocessing.apply(preprocessing.fit("channels", IMAGES), IMAGES)
+    np.testing.assert_allclose(outputs.mean(axis=(0, 1, 2)), 0, atol=1e-4)
+    np.testing.assert_allclose(outputs.std(axis=(0, 1, 2)), 1, atol=1e-3)

@@ -1,20 +1,16 @@
-"""Tests of the records and the result of a run with damaged files."""
+"""Folder of a run: its lock, and records and results in damaged files."""
 
 import json
+import shutil
 
 import pytest
 
-from trainers.cli.arguments import UsageError
-from trainers.run.folder import Run
+from idmatters_tf.checkpointing import FolderLost, write_atomically
+from trainers.cli.arguments import RunError, UsageError
+from trainers.run.folder import Run, hold_lock
 
-
-def record(step, kind="train"):
-    return {"kind": kind, "step": step, "seconds": 0.5, "loss": 1 / 3, "error": 1 / step, "images_per_second": 10.0}
-
-
-RECORDS = [record(10), record(10, "test"), record(20), record(20, "test")]
-LINES = [json.dumps(each).encode() for each in RECORDS]
-DAMAGE = [b"{", b"5", b"[]", b"\xff\xfe", b'{"kind": "test"}', b'{"kind": "test", "step": "x"}', b""]
+RECORDS = [{"kind": kind, "step": step, "loss": 1 / 3} for step in (10, 20) for kind in ("train", "test")]
+LINES = [json.dumps(record).encode() for record in RECORDS]
 
 
 @pytest.fixture
@@ -23,51 +19,45 @@ def run(tmp_path):
     return Run(tmp_path)
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_in_the_middle_is_said_once_and_the_rest_is_read(run, capsys, damage):
-    (run.path / "metrics.jsonl").write_bytes(b"\n".join([LINES[0], damage, *LINES[2:], b""]))
-    for _ in range(2):
-        assert run.metrics() == [RECORDS[0], *RECORDS[2:]]
-    assert capsys.readouterr().err == (
-        f"{run.path / 'metrics.jsonl'} is damaged: line 2 is not a record. The remaining lines are used.\n"
-    )
-
-
-def test_a_last_line_cut_off_by_a_crash_is_left_out_without_a_word(run, capsys):
-    (run.path / "metrics.jsonl").write_bytes(b"\n".join(LINES)[:-5])
-    assert run.metrics() == RECORDS[:-1]
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("content", [None, b"", b"\n".join([*LINES[:2], b""]), b"\n".join([b"{", *LINES[1:], b""])])
-def test_what_the_checkpoint_holds_comes_back(run, capsys, content):
+@pytest.mark.parametrize("damage", [b"{", b"5", b"[]", b"\xff\xfe", b""])
+def test_damaged_and_truncated_lines_are_left_out(run, damage):
     path = run.path / "metrics.jsonl"
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    assert run.restore_metrics(20, RECORDS) == run.records == RECORDS
-    assert "differs from the records in the checkpoint of step 20: it is rewritten" in capsys.readouterr().err
-    assert Run(run.path).metrics() == RECORDS
+    path.write_bytes(b"\n".join([LINES[0], damage, *LINES[2:], b'{"kind": "tr']))
+    assert run.metrics() == [RECORDS[0], *RECORDS[2:]]
 
 
-def test_records_after_the_checkpoint_are_made_again(run, capsys):
-    assert run.restore_metrics(10, RECORDS[:2]) == RECORDS[:2]
+def test_records_of_the_checkpoint_are_restored_and_continued(run):
+    run.restore_metrics(RECORDS[:2])
     run.record(**RECORDS[2])
     run.sync_metrics()
     assert run.records == Run(run.path).metrics() == RECORDS[:3]
-    assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("damage", ["", "{", "5", "null", "[]", "{}", '{"seconds": "1"}', "\xff"])
+@pytest.mark.parametrize("damage", ["", "{", "5", "null"])
 def test_a_damaged_result_is_one_sentence(tmp_path, damage):
-    (tmp_path / "result.json").write_bytes(damage.encode("latin-1"))
+    (tmp_path / "result.json").write_text(damage)
     with pytest.raises(UsageError, match="result.json is damaged .* Remove it, and run the same command"):
-        Run(tmp_path).result(["seconds"])
+        Run(tmp_path).result()
 
 
-def test_what_a_kill_has_left_unfinished_is_removed(tmp_path):
-    (tmp_path / "best" / ".writing-1-saved_model").mkdir(parents=True)
-    for path in (tmp_path / ".writing-1-result.json", tmp_path / "best" / ".writing-1-model.keras", tmp_path / "kept"):
-        path.touch()
-    Run(tmp_path).remove_unfinished()
-    assert sorted(tmp_path.rglob("*")) == [tmp_path / "best", tmp_path / "kept"]
+def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path):
+    path = tmp_path / "run"
+
+    def lose_and_write(write):
+        with hold_lock(path):
+            run = Run(path)
+            run.start({}, {"digest": "", "origin": ""})
+            run.record(kind="train", step=1)
+            shutil.rmtree(path)
+            write(run)
+
+    for write in (
+        lambda run: run.record(kind="train", step=2),
+        lambda run: run.finish({}),
+        lambda run: run.restore_metrics([]),
+        lambda run: write_atomically(run.path / "model.keras", ""),
+    ):
+        with pytest.raises(RunError, match="run was deleted, moved or replaced") as lost:
+            lose_and_write(write)
+        assert isinstance(lost.value.__cause__, FolderLost)
+        assert not path.exists()

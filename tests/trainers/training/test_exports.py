@@ -1,4 +1,4 @@
-"""Tests of the messages of exports: a full disk, and the code that loads them."""
+"""Exports on a full disk."""
 
 import resource
 import types
@@ -6,14 +6,10 @@ import types
 import keras
 import pytest
 
-from trainers import cifar
+from trainers.cifar import PROGRAM
 from trainers.cli.arguments import RunError
 from trainers.training import export
-
-
-class _Task:
-    program = cifar.PROGRAM
-    settings = types.SimpleNamespace(data=types.SimpleNamespace(has_preprocessing=False))
+from trainers.training.program import Task
 
 
 @pytest.mark.parametrize("file", ["model.keras", "saved_model/saved_model.pb"])
@@ -22,14 +18,14 @@ def test_a_full_disk_during_the_export_is_named(file, tmp_path, monkeypatch):
     inputs = keras.Input((8, 8, 3))
     network = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
     monkeypatch.setattr(export, "in_float32", lambda task, model: network)
-    monkeypatch.setattr(export.Run, "data", lambda self: _Described())
-    whole, run = export.Run(tmp_path / "whole"), export.Run(tmp_path / "it's")
-    export.export_run(_Task(), whole, network, 1)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(export.Run, "data", lambda self: types.SimpleNamespace(class_names=()))
+    whole, run, task = export.Run(tmp_path / "whole"), export.Run(tmp_path / "it's"), Task(PROGRAM, PROGRAM.resolve())
+    export.export_run(task, whole, network, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((whole.path / file).stat().st_size - 1, hard))
     try:
         with pytest.raises(RunError) as failed:
-            export.export_run(_Task(), run, network, 1)  # pyright: ignore[reportArgumentType]
+            export.export_run(task, run, network, 1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "File too large" in str(failed.value)
@@ -39,19 +35,3 @@ def test_a_full_disk_during_the_export_is_named(file, tmp_path, monkeypatch):
     )
     assert (run.path / "model.keras").exists() == (file != "model.keras")
     assert not (run.path / "saved_model").exists()
-
-
-class _Described:
-    output_names = ()
-
-
-def test_the_printed_python_is_python_for_every_path(tmp_path):
-    for name in ("it's", 'a "quoted" one', "a\\b", "new\nline", "\x1b[2J", "\u202egnp"):
-        keras_path, saved_model = tmp_path / name / "model.keras", tmp_path / name / "saved_model"
-        text = export.how_to_load(keras_path, saved_model)
-        assert len(text.splitlines()) == 2
-        assert text.replace("\n", "").isprintable()
-        first, second = (line.partition(":")[2].strip().split("; ") for line in text.splitlines())
-        for statement, path in ((first[-1], keras_path), (second[1], saved_model)):
-            literal = statement[statement.index("(") + 1 :].partition(")")[0]
-            assert eval(literal) == str(path)

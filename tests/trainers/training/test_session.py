@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf.checkpointing import list_steps
-from trainers.run.events import Events, image_grid
+from trainers.run.events import Events
 from trainers.run.folder import Run
 from trainers.training.checkpoints import BEST, restore_weights
 from trainers.training.session import Session
@@ -58,17 +58,5 @@ def test_the_weights_with_the_lowest_error_are_kept(session):
         kept.append(list_steps(folder))
     assert kept == [[], [10], [20], [20], [20]]
     other = Trainer().learner.model
-    assert restore_weights(folder, other, print) == 20
+    assert restore_weights(folder, other) == 20
     np.testing.assert_array_equal(other.layers[0].bias, [0.25])
-
-
-def test_images_in_a_grid():
-    images = np.arange(5 * 2 * 3, dtype=float).reshape(5, 2, 3, 1)
-    grid = image_grid(images)
-    assert grid.shape == (5, 15, 1)
-    np.testing.assert_allclose(grid[:2, :3, 0], np.arange(6).reshape(2, 3) / 5)
-    np.testing.assert_allclose(grid[3:, :3, 0], np.arange(6).reshape(2, 3) / 5)
-    # White lines between the images, and empty places.
-    assert (grid[2] == 1).all()
-    assert (grid[:, 3] == 1).all()
-    assert (grid[3:, 4:] == 1).all()

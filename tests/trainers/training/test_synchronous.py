@@ -66,7 +66,6 @@ def test_updates_equal_the_recipe_written_out():
     for variable, expected in zip(ours.learner.model.trainable_variables, weights, strict=True):
         np.testing.assert_allclose(variable, expected, atol=2e-5)
     assert ours.learner.step.numpy() == 6
-    # Some of the gradients are clipped.
     assert min(norms) < 1 < max(norms)
 
 
@@ -147,7 +146,7 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
 
 
 def test_free_muon_decays_weights_as_keras_does():
-    recipe = Recipe(batch_size=16, optimizer="muon", muon_norm="free", weight_decay=0.3)
+    recipe = Recipe(batch_size=16, optimizer="muon-free", weight_decay=0.3)
     assert (recipe.weight_penalty, Recipe(weight_decay=0.3).weight_penalty) == (0.0, 0.3)
     make = get_optimizer_factory(recipe)
     learner = Learner(tf.distribute.get_strategy(), build, make, SCHEDULE, recipe)
