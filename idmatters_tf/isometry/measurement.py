@@ -76,7 +76,7 @@ class Isometry:
         """
         blocks = self.blocks.values()
         distances = [
-            np.mean(block.distance)
+            float(np.mean(block.distance))
             for block in blocks
             if np.isnan(block.largest).any() or not np.isnan(block.distance).all()
         ]
