@@ -39,6 +39,7 @@ from idmatters_tf._keras_internals.graphs import (
     run_calls,
     run_graph,
     set_mask,
+    skip_positions,
     standardized_inputs,
 )
 from idmatters_tf._keras_internals.losses import (

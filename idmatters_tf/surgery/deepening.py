@@ -11,7 +11,7 @@ from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import check_gradients, check_outputs, compute_outputs, example_inputs
 from idmatters_tf.surgery._copying import ModelCopy, operations, single_tensor
-from idmatters_tf.surgery.configured import ConfiguredModel
+from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf.surgery.insertion import Init, insert_layers
 
 

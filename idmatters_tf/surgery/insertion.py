@@ -11,7 +11,7 @@ from keras import ops
 
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import check_gradients, compute_outputs, example_inputs
-from idmatters_tf.surgery.configured import ConfiguredModel, Slot
+from idmatters_tf._configured_models import ConfiguredModel, Slot
 
 Init = Literal["zero", "copy"]
 
@@ -87,7 +87,7 @@ def _zero_branches(
 ) -> None:
     """Set as few weights of the inserted layers as possible to zero such that they are the identity.
 
-    All kernels and trainable weights are set to zero, then each is restored if the outputs remain equal: biases and
+    All weights, without moving averages, are set to zero, then each is restored if the outputs remain equal: biases and
     gains first, then kernels in the order of their creation. In a transformer layer the output projections of attention
     and feed-forward remain zero, with their biases.
 
@@ -95,7 +95,7 @@ def _zero_branches(
         ValueError: if the layers are not the identity with zeros, as with a normalization after the sum.
     """
     candidates = [
-        [v for v in variables if keras.backend.is_float_dtype(v.dtype) and (v.trainable or len(v.shape) > 1)]
+        [v for v in variables if keras.backend.is_float_dtype(v.dtype) and not v.name.startswith("moving_")]
         for variables in inserted
     ]
     values = [[ops.convert_to_numpy(variable) for variable in variables] for variables in candidates]

@@ -107,9 +107,17 @@ class ConfiguredModel:
         variables: dict[int, keras.Variable] = {}
         inserted: list[list[keras.Variable]] = []
         for source, target in pairs:
-            _copy_settings(self.layers(source), new.layers(target))
-            olds, news = self.variables(source), new.variables(target)
+            olds = self.variables(source)
             is_inserted = source is not None and id(olds[0]) in variables
+            layers = list(zip(self.layers(source), new.layers(target), strict=False))
+            for old, fresh in layers:
+                if getattr(old, "lora_enabled", False):
+                    fresh.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
+            for old, fresh in layers:
+                # New layers are trained, also those in a frozen model.
+                contains_new = source is None and len(_keras_internals.layers_within(old)) > 1
+                fresh.trainable = old.trainable or is_inserted or contains_new
+            news = new.variables(target)
             if is_inserted:
                 inserted.append(news)
             if [tuple(old.shape) for old in olds] != [tuple(fresh.shape) for fresh in news]:
@@ -123,9 +131,24 @@ class ConfiguredModel:
                 )
             for old, fresh in zip(olds, news, strict=True):
                 fresh.assign(ops.convert_to_numpy(old))
-                fresh.trainable = old.trainable
-            variables |= {} if is_inserted else {id(old): fresh for old, fresh in zip(olds, news, strict=True)}
+                if not is_inserted:
+                    fresh.trainable = old.trainable
+                    variables[id(old)] = fresh
         return Rebuilt(rebuilt, variables, inserted)
+
+    def operations(self, slot: Slot) -> dict[str, tuple[Any, int]]:
+        """Return the residual operations of a slot by name, as (layer or sum, position of x among its arguments)."""
+        found: dict[str, tuple[Any, int]] = {}
+        skips: Any = _keras_internals.skip_positions(_keras_internals.get_graph(self.backbone))
+        for layer in _keras_internals.layers_within(self.backbone):
+            if layer.path in slot.prefixes:
+                found[layer.path] = layer, 0
+            elif id(layer) in skips and slot.owns(layer.name):
+                found[next(prefix for prefix in slot.prefixes if layer.name.startswith(prefix))] = (
+                    layer,
+                    skips[id(layer)],
+                )
+        return found
 
     def variables(self, slot: Slot | None) -> list[keras.Variable]:
         """Return the weights of a slot, or of none for None, in the order of the model."""
@@ -163,14 +186,3 @@ def _numbered_prefixes(paths: Sequence[str], count: int, stage: int | None) -> I
     for start, row in zip(starts, rows, strict=True):
         if row[0] == rows[sizes.index(max(sizes))][0]:
             yield [f"{start}{number}" for number in row]
-
-
-def _copy_settings(olds: Sequence[Any], news: Sequence[Any]) -> None:
-    """Copy LoRA and trainability from layers to the corresponding ones of another model."""
-    if len(olds) != len(news):
-        return
-    for old, new in zip(olds, news, strict=True):
-        if getattr(old, "lora_enabled", False) and not new.lora_enabled:
-            new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
-    for old, new in zip(olds, news, strict=True):
-        new.trainable = old.trainable
