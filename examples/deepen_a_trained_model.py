@@ -72,10 +72,10 @@ def main():
     distances = remove_identities(deeper, tolerance=0, data=test).distances
     for name, distance in distances.items():
         print(f"{name:28} ||block(x) - x|| = {distance:.3f} ||x||")
-    found = remove_identities(deeper, min(distances.values()), data=test, optimizer=deeper.optimizer)
-    show(found.model, f"without {', '.join(found.removed)}")
-    found.model.fit(*train, epochs=1, verbose=0)
-    show(found.model, "trained on for an epoch")
+    removal = remove_identities(deeper, min(distances.values()), data=test, optimizer=deeper.optimizer)
+    show(removal.model, f"without {', '.join(removal.removed)}")
+    removal.model.fit(*train, epochs=1, verbose=0)
+    show(removal.model, "trained on for an epoch")
 
 
 if __name__ == "__main__":

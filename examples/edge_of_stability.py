@@ -8,12 +8,10 @@ gradient descent at a constant rate on the first images of CIFAR-10 (the built-i
 the largest eigenvalue of the Hessian during training (Cohen et al., 2021). Prints sharpness over 2 (1 + m) / rate, and
 saves the curves, their table and images of the Hessian's block norms between layers before and after training.
 
-Takes about twenty minutes on two CPU cores (extrapolated), and less with fewer --images and --steps. The same command
-resumes an interrupted run at the last measurement, and a finished run with more --steps.
+Takes about twenty minutes on two CPU cores (extrapolated), and less with fewer --images and --steps.
 """
 
 import argparse
-import os
 import pathlib
 import sys
 
@@ -66,26 +64,25 @@ def descend(name, images, labels, options, out):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = Momentum(options.rate, momentum=options.momentum)
     optimizer.build(model.trainable_variables)
-    variables = [*model.trainable_variables, *optimizer.variables]
     # With batch normalization the loss is that of training mode, with all images in one batch.
     operator = HessianOperator(
         model, loss, (images, labels), training="norm" in kind, batch_size=len(images), check=False
     )
     splits = np.cumsum([int(np.prod(variable.shape)) for variable in model.trainable_variables])[:-1]
-    first, found, start = restore(out / f"state-{name}.npz", variables, options)
-    if first == 0:
-        save_coupling(operator, name, "start", out)
-    for step in range(first, options.steps + 1):
+    save_coupling(operator, name, "start", out)
+    measured, start = [], None
+    for step in range(options.steps + 1):
         if step % options.every == 0:
             value = operator.loss()
             if not np.isfinite(value):
                 raise SystemExit(f"error: {name} diverged before step {step}. Use a smaller --rate.")
             pairs = top_eigenpairs(operator, tolerance=1e-2, start=start, progress=True)
             start = pairs.vectors
-            found.append((step, value, float(pairs.values[0])))
+            sharpness = float(pairs.values[0])
+            measured.append((step, value, sharpness))
             print(
-                f"{name:14} step {step:5}: loss {found[-1][1]:.4f}, sharpness {found[-1][2]:9.2f}, over "
-                f"the threshold {found[-1][2] / options.threshold:.2f}, {pairs.products} products",
+                f"{name:14} step {step:5}: loss {value:.4f}, sharpness {sharpness:9.2f}, over the threshold "
+                f"{sharpness / options.threshold:.2f}, {pairs.products} products",
                 flush=True,
             )
         parts = np.split(operator.gradient(), splits)
@@ -94,10 +91,8 @@ def descend(name, images, labels, options, out):
             for part, variable in zip(parts, model.trainable_variables, strict=True)
         ]
         optimizer.apply(gradients, model.trainable_variables)
-        if step % options.every == 0:
-            save(out / f"state-{name}.npz", step + 1, found, start, variables, options)
     save_coupling(operator, name, "end", out)
-    return found
+    return measured
 
 
 def save_coupling(operator, name, moment, out):
@@ -105,33 +100,6 @@ def save_coupling(operator, name, moment, out):
     coupling, path = layer_coupling(operator, progress=True), out / f"coupling-{name}-{moment}.png"
     image.imsave(path, draw_coupling(coupling, f"{name}, {moment}"))
     print(f"{name}, {moment}: {100 * coupling.off_diagonal_share:.0f} % of ||H||^2 between layers, {path}", flush=True)
-
-
-def save(path, step, found, vectors, variables, options):
-    """Save the state of a run, so that it resumes at `step`. The file is replaced in one operation."""
-    beside = path.with_suffix(".part.npz")
-    arrays = {f"variable_{number}": np.asarray(variable) for number, variable in enumerate(variables)}
-    np.savez(beside, step=step, found=np.array(found), vectors=vectors, settings=describe_settings(options), **arrays)
-    os.replace(beside, path)
-
-
-def restore(path, variables, options):
-    """Restore the variables. Return the next step, the measurements so far and the last eigenvectors."""
-    if not path.exists():
-        return 0, [], None
-    with np.load(path) as kept:
-        if str(kept["settings"]) != describe_settings(options):
-            raise SystemExit(f"error: {path} has other settings: {kept['settings']}. Use another --out.")
-        for number, variable in enumerate(variables):
-            variable.assign(kept[f"variable_{number}"])
-        found = [(int(step), loss, sharpness) for step, loss, sharpness in kept["found"].tolist()]
-        return int(kept["step"]), found, kept["vectors"]
-
-
-def describe_settings(options):
-    """Return the settings that a resumed run must share with the interrupted one."""
-    names = ("data_dir", "images", "every", "rate", "momentum")
-    return ", ".join(f"--{name.replace('_', '-')} {getattr(options, name)}" for name in names)
 
 
 def main():
@@ -155,9 +123,9 @@ def main():
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for name in options.networks:
-        found = np.array(descend(name, images, labels, options, out))
-        axes.semilogy(found[:, 0], found[:, 2], label=NETWORKS[name][1])
-        np.savetxt(out / f"sharpness-{name}.csv", found, "%.8g", ",", header="step,loss,sharpness", comments="")
+        table = np.array(descend(name, images, labels, options, out))
+        axes.semilogy(table[:, 0], table[:, 2], label=NETWORKS[name][1])
+        np.savetxt(out / f"sharpness-{name}.csv", table, "%.8g", ",", header="step,loss,sharpness", comments="")
     axes.axhline(options.threshold, color="grey", linestyle="dashed", label="stability threshold")
     axes.set_xlabel("step")
     axes.set_ylabel("largest eigenvalue of the Hessian")

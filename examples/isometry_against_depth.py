@@ -59,8 +59,8 @@ def load(options):
 def measure_distances(model, kind, images):
     """Return ||J - I|| at each input, as a list, by the name of the block."""
     batch = kind == "batch"
-    found = block_distances(model, images[: 8 if batch else 2], training=batch, progress=True)
-    return {name: values.tolist() for name, values in found.items()}
+    distances = block_distances(model, images[: 8 if batch else 2], training=batch, progress=True)
+    return {name: values.tolist() for name, values in distances.items()}
 
 
 def train(model, images, labels, options):
@@ -105,12 +105,16 @@ def make_table_row(kind, saved):
     """Return the line of results.md for one kind of network. `saved` contains its results by depth."""
     cells = []
     for moment in ("start", "after"):
-        found = np.array([v for each in saved.values() for points in each.get(moment, {}).values() for v in points])
-        cells += [f"{found.min():.2g} to {found.max():.2g}", f"{np.mean(found < 1):.0%}"] if len(found) else ["", ""]
+        blocks = [points for result in saved.values() for points in result.get(moment, {}).values()]
+        distances = np.concatenate([*blocks, []])
+        if blocks:
+            cells += [f"{distances.min():.2g} to {distances.max():.2g}", f"{np.mean(distances < 1):.0%}"]
+        else:
+            cells += ["", ""]
     losses = [
-        f"{depth}: {'diverged' if each['loss'] is None else format(each['loss'], '.2f')}"
-        for depth, each in saved.items()
-        if "loss" in each
+        f"{depth}: {'diverged' if result['loss'] is None else format(result['loss'], '.2f')}"
+        for depth, result in saved.items()
+        if "loss" in result
     ]
     return f"| {TITLES[kind]} | {' | '.join(cells)} | {', '.join(losses)} |"
 
@@ -182,7 +186,7 @@ def main():
         place.label_outer()
         if place.get_legend() is not None:
             place.get_legend().remove()
-    handles, labels = max((place.get_legend_handles_labels() for place in figure.axes), key=lambda found: len(found[1]))
+    handles, labels = max((place.get_legend_handles_labels() for place in figure.axes), key=lambda pair: len(pair[1]))
     figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8)
     figure.savefig(options.out / "isometry-blocks.png", dpi=150)
     (options.out / "results.md").write_text("\n".join(table) + "\n")

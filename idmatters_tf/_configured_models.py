@@ -94,6 +94,8 @@ class ConfiguredModel:
         Args:
             sources: slot of each layer of the new model. A slot may occur several times, or not at all.
         """
+        if {slot.stage for slot in sources} != {slot.stage for slot in self.slots}:
+            raise ValueError(f"At least one layer of {self.model.name!r} must remain, and one in each of its stages.")
         config = self.backbone.get_config()
         stages = [slot.stage for slot in sources]
         config[self._key] = [stages.count(stage) for stage in sorted(set(stages))] if self._is_staged else len(sources)

@@ -19,8 +19,6 @@ from idmatters_tf.layers._arguments import decay_regularizer
 Initializer: TypeAlias = str | keras.initializers.Initializer | None
 Activation: TypeAlias = str | Callable[[Any], Any] | None
 
-ZERO_ASYMMETRIC = "zero-asymmetric"
-
 
 def linear_residual(
     dim: int,
@@ -38,9 +36,7 @@ def linear_residual(
         dim: dimension of the vectors.
         depth: number of layers.
         kernel_initializer: initializer of every layer. "zeros" is the identity map. None is `ScaledGlorot(seed=seed)`.
-            An integer seed is mixed with the number of the layer. With "zero-asymmetric" the last layer maps to zero
-            and all others are the identity; gradient descent then also reaches targets with a negative determinant, see
-            `idmatters_tf.linear.initial_weights`.
+            An integer seed is mixed with the number of the layer.
         weight_decay: rate in rate * ||A||_F^2 / 2.
         seed: seed of the default initializer.
         name: name of the model.
@@ -52,7 +48,7 @@ def linear_residual(
     def unit(number: int, **options: Any) -> keras.Layer:
         return LinearResidual(name=f"unit{number + 1}", **options)
 
-    return _chain(dim, depth, unit, True, kernel_initializer, weight_decay, seed, name)
+    return _chain(dim, depth, unit, kernel_initializer, weight_decay, seed, name)
 
 
 def plain(
@@ -82,7 +78,7 @@ def plain(
     def unit(number: int, **options: Any) -> keras.Layer:
         return keras.layers.Dense(dim, use_bias=False, name=f"unit{number + 1}", **options)
 
-    return _chain(dim, depth, unit, False, kernel_initializer, weight_decay, seed, name)
+    return _chain(dim, depth, unit, kernel_initializer, weight_decay, seed, name)
 
 
 def shortcut_network(
@@ -122,7 +118,7 @@ def shortcut_network(
     def unit(number: int, **options: Any) -> keras.Layer:
         return ShortcutUnit(shortcut_depth, pre, mid, post, shortcut, name=f"unit{number + 1}", **options)
 
-    return _chain(dim, units, unit, shortcut, kernel_initializer, weight_decay, seed, name)
+    return _chain(dim, units, unit, kernel_initializer, weight_decay, seed, name)
 
 
 def get_weights(model: keras.Model) -> NDArray[np.float64]:
@@ -171,7 +167,6 @@ def _chain(
     dim: int,
     units: int,
     unit: Callable[..., keras.Layer],
-    shortcut: bool,
     kernel_initializer: Initializer,
     weight_decay: float,
     seed: int,
@@ -179,18 +174,11 @@ def _chain(
 ) -> keras.Model:
     dim, units = positive_integer("dim", dim), positive_integer("units", units)
     regularizer = decay_regularizer(weight_decay)
-    zero_asymmetric = kernel_initializer == ZERO_ASYMMETRIC
-    chosen: Any = keras.initializers.get("zeros" if zero_asymmetric else kernel_initializer)
+    chosen: Any = keras.initializers.get(kernel_initializer)
     initializer: keras.initializers.Initializer = chosen or ScaledGlorot(seed=seed)
     # By default Keras rounds float64 inputs to float32 under every policy.
     inputs = outputs = keras.Input((dim,), dtype=keras.config.dtype_policy().variable_dtype, name="vectors")
     for number in range(units):
         layer = unit(number, kernel_initializer=reseed(initializer, number), kernel_regularizer=regularizer)
         outputs = layer(outputs)
-    model = keras.Model(inputs, outputs, name=name)
-    if zero_asymmetric:
-        from idmatters_tf.linear import initial_weights
-
-        _, shortcut_depth, *_ = get_weights(model).shape
-        assign_weights(model, initial_weights(ZERO_ASYMMETRIC, units, shortcut_depth, dim, shortcut=shortcut))
-    return model
+    return keras.Model(inputs, outputs, name=name)

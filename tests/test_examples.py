@@ -1,11 +1,8 @@
-import argparse
 import json
 import re
-import runpy
 import signal
 import subprocess
 import sys
-from unittest import mock
 
 import matplotlib
 import numpy as np
@@ -21,7 +18,6 @@ EXAMPLES = ROOT / "examples"
 @pytest.mark.parametrize(
     ("name", "options", "expected", "files"),
     [
-        ("draw_shapes", "--out OUT/shapes.png", "", ["shapes.png"]),
         pytest.param(
             "layers_in_your_model",
             "--out OUT --epochs 1 --images 300",
@@ -93,26 +89,6 @@ def test_first_steps_notebook(tmp_path, monkeypatch):
     assert namespace["history"].history["val_accuracy"][-1] > 0.2
 
 
-def test_encoding_of_columns(tmp_path):
-    """Compare the features of a table with text with those encoded by hand."""
-    with mock.patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
-        example = runpy.run_path(str(EXAMPLES / "memorize_your_data.py"))
-    path = tmp_path / "table.csv"
-    path.write_text('size,colour,kind\n1.5,red,a\n-2,"dark, blue",b\n1e1,red,a\n')
-    x, labels, names = example["read_csv"](path, None)
-    np.testing.assert_array_equal(x, [[1.5, 0, 1], [-2, 1, 0], [10, 0, 1]])
-    assert list(names[labels]) == ["a", "b", "a"]
-    x, labels, names = example["read_csv"](path, "size")
-    np.testing.assert_array_equal(x, [[0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]])
-    for text, message in {
-        "a,b\n1,x\n,y\n": "column a has both numbers and text, such as ''",
-        "a,b\n1,x\n2\n": "row 3 has 1 cells, the header has 2",
-    }.items():
-        path.write_text(text)
-        with pytest.raises(SystemExit, match=message):
-            example["read_csv"](path, None)
-
-
 @pytest.mark.slow
 def test_resume_your_fit(tmp_path):
     options = ["--out", str(tmp_path), "--epochs", "4", "--images", "640"]
@@ -158,39 +134,3 @@ def test_cifar_with_fit(backend, options, tmp_path):
     # The last layer is random, so that the initial loss is near that of a random guess.
     assert losses[0] == pytest.approx(np.log(10), rel=0.1)
     assert re.search(r"test error \d+\.\d\d % after 4 steps", said)
-
-
-def test_batches_of_cifar_with_fit():
-    """Each batch is a function of the step, of crops and flips of the padded images."""
-    with mock.patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
-        example = runpy.run_path(str(EXAMPLES / "cifar_with_fit.py"))
-    rng = np.random.default_rng(0)
-    images, targets = rng.integers(0, 256, (20, 8, 8, 3), np.uint8), np.eye(20, dtype="float32")
-    options = argparse.Namespace(
-        seed=1, batch_size=8, augment="paper", padding_mode="zero", flips="alternate", cutout=0
-    )
-    batch = example["make_batch_function"](images, targets, options)
-    seen = np.concatenate([batch(step)[1].argmax(1) for step in range(5)])
-    np.testing.assert_array_equal(np.sort(seen.reshape(2, 20)), [np.arange(20)] * 2)
-    flips = np.zeros(20)
-    for step in range(5):
-        chosen, labels = batch(step)
-        np.testing.assert_array_equal(chosen, batch(step)[0])
-        for image, label in zip(chosen, labels.argmax(1), strict=True):
-            padded = np.pad(images[label].astype("float32"), ((2, 2), (2, 2), (0, 0)))
-            windows = {
-                (i, j, flip): padded[i : i + 8, j : j + 8][:, ::flip] for i, j in np.ndindex(5, 5) for flip in (1, -1)
-            }
-            matching = [
-                place
-                for place, window in windows.items()
-                if np.allclose(image, (window - window.mean()) / window.std(), atol=1e-4)
-            ]
-            assert len(matching) == 1
-            flips[label] += matching[0][2]
-    # One of each image's two epochs is flipped.
-    np.testing.assert_array_equal(flips, 0)
-    options.cutout = 4
-    erased = (example["make_batch_function"](images, targets, options)(0)[0] == 0).all(-1).sum((1, 2))
-    assert erased.min() >= 4
-    assert erased.max() == 16

@@ -3,10 +3,7 @@
 import subprocess
 import sys
 
-import pytest
-
 from tests.conftest import ROOT
-from trainers.cli import startup
 
 
 def test_a_missing_extra_is_one_sentence(tmp_path):
@@ -28,24 +25,6 @@ def test_programs_refuse_other_backends(program):
         "error: this program needs Keras' TensorFlow backend. Received: KERAS_BACKEND=jax. Unset it, or train on JAX "
         "with examples/cifar_with_fit.py\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("missing", "code", "extras"),
-    [
-        (["tensorflow"], "import tensorflow", "tensorflow,train"),
-        (["tensorflow", "matplotlib"], "import matplotlib", "tensorflow,train"),
-        (["tensorflow", "matplotlib"], "sys.argv[0] = 'idmatters-report'; import matplotlib", "train"),
-    ],
-)
-def test_all_extras_that_a_program_needs_are_named_at_once(missing, code, extras, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["idmatters-cifar"])
-    for name in missing:
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError) as error:
-        exec(code, {"sys": sys})
-    sentence, _ = startup.explain_error(error.value)
-    assert sentence == f"{error.value.name} is not installed: pip install 'idmatters-tf[{extras}]'"
 
 
 def test_the_mathematics_needs_neither_keras_nor_tensorflow():

@@ -6,26 +6,12 @@ import pkgutil
 import keras
 
 import idmatters_tf
+from idmatters_tf import layers
 
 REGISTERED = {
     "expressivity": ["ExactModel"],
     "initializers": ["IdentityNormal", "ScaledGlorot", "StandardNormal"],
-    "layers": [
-        "BasicBlock2D",
-        "ClassNames",
-        "LinearResidual",
-        "PadShortcut2D",
-        "PatchWhitening2D",
-        "PerImageStandardization",
-        "RandomProjection",
-        "ResidualConv2D",
-        "ResidualDense",
-        "ResidualDenseStack",
-        "ScaledConv2D",
-        "ScaledResidualConv2D",
-        "ShortcutUnit",
-        "ZCAWhitening",
-    ],
+    "layers": layers.__all__,
     "optimizers": ["Momentum", "Muon"],
 }
 

@@ -84,12 +84,15 @@ def is_addition(operation: Any) -> bool:
 
 
 def skip_positions(graph: Any) -> dict[int, int]:
-    """Return, by `id` of each sum x + f(x) of a functional model, the position of x among its arguments.
+    """Return, by `id` of each sum x + f(x) of a graph and of nested ones, the position of x among its arguments.
 
-    Sums whose calls have different structures are left out, and so are sums in nested models.
+    Sums whose calls have different structures are left out.
     """
     places: dict[int, int | None] = {}
     for node in nodes(graph):
+        nested = get_graph(node.operation)
+        if nested is not None:
+            places |= skip_positions(nested)
         if not is_addition(node.operation) or len(node.input_tensors) != 2:
             continue
         first, second = node.input_tensors

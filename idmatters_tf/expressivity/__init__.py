@@ -6,19 +6,14 @@ check_assumption    evaluate the conditions of the paper's proof on a sample
 """
 
 from idmatters_tf.expressivity.assumption import AssumptionCheck, check_assumption
-from idmatters_tf.expressivity.construction import Weights, construct
-from idmatters_tf.expressivity.memorizer import Report, memorize
-from idmatters_tf.expressivity.models import ExactModel
-from idmatters_tf.expressivity.verification import Verification, verify
+from idmatters_tf.expressivity.memorizer import ExactModel, Report, Verification, memorize, verify
 
 __all__ = [
     "AssumptionCheck",
     "ExactModel",
     "Report",
     "Verification",
-    "Weights",
     "check_assumption",
-    "construct",
     "memorize",
     "verify",
 ]

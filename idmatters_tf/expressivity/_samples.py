@@ -1,9 +1,12 @@
 """Validation and deduplication of points and labels."""
 
+import hashlib
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from idmatters_tf._arguments import positive_integer
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.integer[Any]]
@@ -12,57 +15,40 @@ CHUNK_ENTRIES = 2**24
 
 
 def check_sample(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tuple[NDArray[Any], Integers, int]:
-    """Check points and labels and convert them to arrays, without a copy of numeric arrays.
-
-    Args:
-        x: (n, d) real and finite, of any dtype.
-        labels: (n,) integers in [0, classes).
-        classes: r. The largest label plus 1 if None.
-
-    Returns:
-        (x, labels, classes).
+    """Check the sample of `memorize` and convert it to arrays, without a copy of numeric arrays.
 
     Raises:
         ValueError: if an argument is invalid.
     """
-    try:
-        x, labels = np.asarray(x), np.asarray(labels)
-    except ValueError as error:
-        raise ValueError(f"Arguments `x` and `labels` must be arrays of numbers. Received: {error}") from error
+    x, labels = np.asarray(x), np.asarray(labels)
     if x.ndim != 2 or 0 in x.shape:
         remedy = " Flatten each point: x.reshape(len(x), -1)." if x.ndim > 2 else ""
         raise ValueError(f"Argument `x` must have shape (n, d), not empty. Received: shape {x.shape}.{remedy}")
     if x.dtype.kind not in "fiub":
         raise ValueError(f"Argument `x` must contain real numbers. Received: dtype {x.dtype}")
-    if labels.shape != x.shape[:1]:
+    infinite = np.flatnonzero(~np.isfinite(x).all(axis=1))
+    if len(infinite):
+        raise ValueError(f"Argument `x` must be finite. Received: NaN or infinite entries in row {infinite[0]}")
+    if labels.shape != x.shape[:1] or labels.dtype.kind not in "iu" or labels.min() < 0:
         raise ValueError(
-            f"Argument `labels` must have shape ({len(x)},), one for each row of x. Received: shape {labels.shape}"
+            f"Argument `labels` must have shape ({len(x)},) and contain class indices, integers of 0 or more. "
+            f"Received: shape {labels.shape}, dtype {labels.dtype}"
         )
-    if labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"Argument `labels` must contain integers, class indices from 0 on. Received: dtype {labels.dtype}"
-        )
-    if labels.min() < 0:
-        raise ValueError(f"Argument `labels` must not be negative. Received: {labels.min()}")
-    if classes is None:
-        classes = int(labels.max()) + 1
-    elif isinstance(classes, bool) or not hasattr(classes, "__index__") or classes <= labels.max():
-        raise ValueError(
-            f"Argument `classes` must be an integer above the largest label, {labels.max()}. "
-            f"Received: classes={classes!r}"
-        )
-    for rows in chunks(x):
-        bad = ~np.isfinite(x[rows]).all(axis=1)
-        if bad.any():
-            row = rows.start + int(np.argmax(bad))
-            raise ValueError(f"Argument `x` must be finite. Received: NaN or infinite entries in row {row}")
-    return x, labels, int(classes)
+    largest = int(labels.max())
+    classes = largest + 1 if classes is None else positive_integer("classes", classes)
+    if classes <= largest:
+        raise ValueError(f"Argument `classes` must be above the largest label, {largest}. Received: classes={classes}")
+    return x, labels, classes
+
+
+def slices(count: int, size: int) -> list[slice]:
+    """Return slices of `size` rows over `count` rows; the last one may be shorter."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def chunks(x: NDArray[Any]) -> list[slice]:
     """Return slices over the rows of x of about 2^24 numbers each, to avoid a full copy in float64."""
-    step = max(1, CHUNK_ENTRIES // x.shape[1])
-    return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
+    return slices(len(x), max(1, CHUNK_ENTRIES // x.shape[1]))
 
 
 def distinct_rows(x: NDArray[Any], labels: Integers) -> NDArray[np.int64]:
@@ -71,21 +57,14 @@ def distinct_rows(x: NDArray[Any], labels: Integers) -> NDArray[np.int64]:
     Raises:
         ValueError: if two equal rows have different labels.
     """
-    first_with: dict[int, list[int]] = {}
-    kept: list[int] = []
-    for rows in chunks(x):
-        # -0.0 and 0.0 are equal but differ in their bytes. Adding 0 maps both to 0.0.
-        part = np.ascontiguousarray(x[rows] + 0 if x.dtype.kind == "f" else x[rows])
-        for row, point in enumerate(part, rows.start):
-            # Different points may share a hash, so each keeps a list.
-            candidates = first_with.setdefault(hash(point.tobytes()), [])
-            equal = next((other for other in candidates if np.array_equal(x[other], x[row])), None)
-            if equal is None:
-                candidates.append(row)
-                kept.append(row)
-            elif labels[equal] != labels[row]:
-                raise ValueError(
-                    f"Arguments `x` and `labels` are contradictory: rows {equal} and {row} are equal, but their labels "
-                    f"are {labels[equal]} and {labels[row]}. Remove one of them."
-                )
-    return np.array(kept)
+    first_rows: dict[bytes, int] = {}
+    for row, point in enumerate(x):
+        # Adding 0 turns -0.0, which equals 0.0, into the same bytes. Digests need less memory than rows.
+        digest = hashlib.sha256((point + 0).tobytes()).digest()
+        first = first_rows.setdefault(digest, row)
+        if labels[first] != labels[row]:
+            raise ValueError(
+                f"Arguments `x` and `labels` are contradictory: rows {first} and {row} are equal, but their labels "
+                f"are {labels[first]} and {labels[row]}. Remove one of them."
+            )
+    return np.array(list(first_rows.values()))

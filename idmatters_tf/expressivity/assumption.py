@@ -2,16 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sized
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.expressivity._samples import check_sample, chunks, distinct_rows
-from idmatters_tf.expressivity._surrogates import directions
-from idmatters_tf.expressivity.construction import highest_products, panels, products_with_others, project
+from idmatters_tf.expressivity._samples import check_sample, distinct_rows, slices
+from idmatters_tf.expressivity.construction import PANEL, directions, highest_products, products_with_others, project
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +43,6 @@ class AssumptionCheck:
     surrogate_product: float
 
     @property
-    def lemma_holds_as_printed(self) -> bool:
-        """True if the conditions of Lemma B.1 hold as printed."""
-        return self.printed_excess <= 0
-
-    @property
-    def lemma_holds(self) -> bool:
-        """True if the corrected conditions of Lemma B.1 hold."""
-        return self.excess <= 0
-
-    @property
     def paper_threshold_works(self) -> bool:
         """True if units with threshold 1 - 2 rho' have the property of the lemma."""
         return self.largest_other <= self.threshold < self.smallest_own
@@ -88,20 +75,14 @@ def check_assumption(
     Raises:
         ValueError: if an argument is invalid, a row is zero, or equal rows have different labels.
     """
-    labels = np.zeros(len(cast(Sized, x)), int) if labels is None else labels
+    labels = np.zeros(np.shape(x)[:1], int) if labels is None else labels
     x, labels, classes = check_sample(x, labels, classes)
     width = positive_integer("width", width)
-    unit = np.empty(x.shape)
-    for rows in chunks(x):
-        norms = np.linalg.norm(x[rows].astype(np.float64, copy=False), axis=1, keepdims=True)
-        if not norms.all():
-            row = rows.start + int(np.argmin(norms))
-            raise ValueError(
-                f"Argument `x` must not have zero rows. Received: zeros in row {row}. Append a constant column."
-            )
-        unit[rows] = x[rows] / norms
-    kept = distinct_rows(x, labels)
-    unit = unit[kept]
+    x = x[distinct_rows(x, labels)].astype(np.float64)
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    if not norms.all():
+        raise ValueError("Argument `x` must not have rows of zeros. Append a constant column.")
+    unit = x / norms
     rng = np.random.default_rng(seed)
     _, _, Z = project(unit, width, rng)
     surrogates = directions(rng, classes, width)
@@ -132,7 +113,7 @@ def _smallest_squared_distance(Z, surrogates):
     squares = np.concatenate([np.einsum("nk,nk->n", A, A) for A in (Z, surrogates)])
     everything = np.column_stack([np.concatenate([Z, surrogates]), -squares / 2])
     smallest = np.inf
-    for panel in panels(len(Z)):
+    for panel in slices(len(Z), PANEL):
         units = np.column_stack([Z[panel], np.ones(panel.stop - panel.start)])
         highest = highest_products(units, everything, np.arange(panel.start, panel.stop))
         smallest = min(smallest, float((squares[panel] - 2 * highest).min()))

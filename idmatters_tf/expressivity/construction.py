@@ -10,15 +10,13 @@ unit has its own threshold between the two.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.expressivity._ridge import directions_away
-from idmatters_tf.expressivity._samples import Floats, Integers, chunks
-from idmatters_tf.expressivity._surrogates import directions, last_block, surrogate_labels
+from idmatters_tf.expressivity._samples import Floats, Integers, chunks, distinct_rows, slices
 
 Order: TypeAlias = Literal["norm", "ridge", "paper"]
 
@@ -28,10 +26,15 @@ PANEL, TILE = 256, 4096
 SMALLEST_MARGIN = 16 * np.finfo(float).eps
 # A relative margin a thousand times float32's rounding error.
 CLOSE = 1e-3
+# Neighbors that a direction leans away from, columns of the tiles in which they are found, and ridge penalty relative
+# to the mean variance of the neighbors.
+NEIGHBORS, NEIGHBOR_TILE, RIDGE = 32, 8192, 0.1
 # Weights of the direction away from the neighbors, relative to the point's own direction.
 TILTS = (0.03, 0.3, 3.0)
 # Below this fraction of the largest norm, surrogate labels of half the smallest norm vanish in rounding errors.
 SMALLEST_NORM = 1e-6
+# Random directions from which each surrogate label is chosen.
+CANDIDATES_PER_CLASS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Weights:
         projection, bias: (d, k), and (k,) or None.
         U, s, V: (blocks, k, k), (blocks, k), (blocks, k, k). Units without a point are zero.
         last_U, last_s, last_V: (k, r), (r,), (r, r).
-        order: (n,), row of x that each unit moves, in order of application.
+        order: row of x that each unit moves, in order of application; (n,) for n distinct rows.
         margins: (n,), for each unit (<u, z_i> - the largest <u, z> that must not fire it) / (||u|| ||z_i||).
     """
 
@@ -56,12 +59,6 @@ class Weights:
     last_V: Floats
     order: Integers
     margins: Floats
-
-    @property
-    def parameters(self) -> int:
-        """Number of entries of all kernels and biases."""
-        arrays = (self.projection, self.bias, self.U, self.s, self.V, self.last_U, self.last_s, self.last_V)
-        return sum(array.size for array in arrays if array is not None)
 
 
 def construct(
@@ -78,41 +75,31 @@ def construct(
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 3 and appendix B. A_0 has the factor 1/sqrt(k),
     which all versions of the paper omit, and is divided by the root mean square norm of the rows.
 
-    Args:
-        x: (n, d) real, finite, distinct rows.
-        labels: (n,) in [0, classes).
-        classes: r.
-        width: k.
-        order: "norm", "ridge" or "paper", see `memorize`.
-        seed: seed of A_0 and the surrogate labels.
-        progress: callable that receives (points done, n).
-
-    Returns:
-        `Weights`.
+    The arguments are those of `memorize`, with `progress(points done, n)`.
 
     Raises:
-        TooClose: if two rows cannot be separated in float64.
-        ValueError: if no common threshold exists for order="paper".
+        ValueError: if equal rows have different labels, if two rows cannot be separated in float64, or if no common
+            threshold exists for order="paper".
     """
     rng = np.random.default_rng(seed)
+    kept = distinct_rows(x, labels)
+    x, labels = x[kept], labels[kept]
     projection, bias, Z = project(x, width, rng)
     norms = np.linalg.norm(Z, axis=1)
     # A stable sort keeps points of equal norm in the order of the rows.
     rows = np.arange(len(Z)) if order == "paper" else np.argsort(-norms, kind="stable")
     Z, norms = Z[rows], norms[rows]
     if order == "paper":
-        surrogates = directions(rng, classes, width)
-        units, thresholds, margins = _common_threshold(Z, surrogates, progress)
-        last = _paper_last_block(surrogates)
+        units, surrogates = Z, directions(rng, classes, width)
+        thresholds, margins, last = _common_threshold(Z, surrogates, progress)
     else:
         surrogates = surrogate_labels(classes, width, norms[-1] / 2, rng)
         units, highest, margins = _unit_by_unit(Z, norms, surrogates, order, progress)
-        if margins.min() < SMALLEST_MARGIN:
-            raise _too_close(rows, Z, norms, units, margins)
+        _check_margins(margins, kept[rows], Z, norms, units)
         thresholds = (np.einsum("nk,nk->n", units, Z) + highest) / 2
         last = last_block(surrogates)
-    U, s, V = stack_units(units, thresholds, Z, surrogates[labels[rows]], width)
-    return Weights(projection, bias, U, s, V, *last, rows, margins)
+    U, s, V = _stack_units(units, thresholds, Z, surrogates[labels[rows]], width)
+    return Weights(projection, bias, U, s, V, *last, kept[rows], margins)
 
 
 def project(x: NDArray[Any], width: int, rng: np.random.Generator) -> tuple[Floats, Floats | None, Floats]:
@@ -122,9 +109,7 @@ def project(x: NDArray[Any], width: int, rng: np.random.Generator) -> tuple[Floa
         (projection (d, k), bias (k,) or None, points (n, k)). The bias is the image of a constant coordinate appended
         to x. It is added if a point would be projected to zero or nearly zero.
     """
-    size = 0.0
-    for rows in chunks(x):
-        size += np.sum(np.square(x[rows], dtype=np.float64))
+    size = sum(np.sum(np.square(x[rows], dtype=np.float64)) for rows in chunks(x))
     size = np.sqrt(size / len(x)) or 1.0
     projection = rng.standard_normal((x.shape[1], width)) / (np.sqrt(width) * size)
     Z = np.empty((len(x), width))
@@ -140,15 +125,12 @@ def project(x: NDArray[Any], width: int, rng: np.random.Generator) -> tuple[Floa
 
 
 def highest_products(units: NDArray[Any], Z: NDArray[Any], own: Integers) -> NDArray[Any]:
-    """Return the largest <u, z> over the points after the unit's own point, for each unit.
+    """Return the largest <u, z> over the points after the unit's own point, for each unit; -inf for the last point.
 
     Args:
         units: (p, k), units of a few points, in order.
         Z: (n, k), all points in order, in the dtype of the products.
         own: (p,), indices of the units' own points, ascending.
-
-    Returns:
-        (p,), -inf for the last point.
     """
     highest = np.full(len(units), -np.inf, Z.dtype)
     buffer = np.empty((len(units), TILE), Z.dtype)
@@ -161,16 +143,10 @@ def highest_products(units: NDArray[Any], Z: NDArray[Any], own: Integers) -> NDA
     return highest
 
 
-def panels(count: int) -> Iterator[slice]:
-    """Yield slices of PANEL points."""
-    for first in range(0, count, PANEL):
-        yield slice(first, min(first + PANEL, count))
-
-
 def products_with_others(Z: Floats, surrogates: Floats, progress: Callable[[int, int], object] | None = None) -> Floats:
     """Return the largest product of each point with a later point or a surrogate label, (n,)."""
     highest = np.empty(len(Z))
-    for panel in panels(len(Z)):
+    for panel in slices(len(Z), PANEL):
         later = highest_products(Z[panel], Z, np.arange(panel.start, panel.stop))
         np.maximum(later, (Z[panel] @ surrogates.T).max(axis=1), out=highest[panel])
         if progress is not None:
@@ -181,56 +157,106 @@ def products_with_others(Z: Floats, surrogates: Floats, progress: Callable[[int,
 def _unit_by_unit(Z, norms, surrogates, order, progress):
     """Return directions (n, k), the largest product that must not fire each unit (n,), and relative margins (n,)."""
     n = len(Z)
-    points = _Points(Z, norms, surrogates)
-    units, highest = Z.copy(), np.empty(n)
-    for panel in panels(n):
-        highest[panel] = points.highest(Z[panel], panel)
+    units, highest, single = Z.copy(), np.empty(n), Z.astype(np.float32)
+
+    def compute_margins(units, highest, panel):
+        own = np.einsum("nk,nk->n", units, Z[panel])
+        return (own - highest) / (np.linalg.norm(units, axis=1) * norms[panel])
+
+    def compute_highest(units, panel):
+        # float32 is twice as fast and accurate enough for a threshold in the middle of a margin. Small margins are
+        # recomputed in float64.
+        own = np.arange(panel.start, panel.stop)
+        beside = (units @ surrogates.T).max(axis=1)
+        products = np.maximum(highest_products(units.astype(np.float32), single, own), beside)
+        close = np.flatnonzero(compute_margins(units, products, panel) < CLOSE)
+        if len(close):
+            products[close] = np.maximum(highest_products(units[close], Z, own[close]), beside[close])
+        return products
+
+    for panel in slices(n, PANEL):
+        highest[panel] = compute_highest(Z[panel], panel)
         if order == "ridge":
-            _improve(units, highest, panel, points)
+            outward = Z[panel] / norms[panel, None]
+            for away, tilt in itertools.product(_directions_away(Z, panel, surrogates), TILTS):
+                candidates = outward + tilt * away
+                reached = compute_highest(candidates, panel)
+                margins = compute_margins(units[panel], highest[panel], panel)
+                better = compute_margins(candidates, reached, panel) > margins
+                units[panel][better] = candidates[better]
+                highest[panel][better] = reached[better]
         if progress is not None:
             progress(panel.stop, n)
-    return units, highest, points.margins(units, highest, slice(0, n))
+    return units, highest, compute_margins(units, highest, slice(0, n))
 
 
-class _Points:
-    """Points in the order of their moves, in both precisions, and surrogate labels."""
+def _directions_away(Z: Floats, panel: slice, surrogates: Floats) -> tuple[Floats, Floats]:
+    """Compute two directions for each point of a panel that lean away from its neighbors.
 
-    def __init__(self, Z: Floats, norms: Floats, surrogates: Floats) -> None:
-        self.Z, self.norms, self.surrogates = Z, norms, surrogates
-        self._single = Z.astype(np.float32)
+    A unit in the direction z_i has a margin of half the squared distance to the nearest point. Leaning away from the
+    neighbors gives a margin of the order of the distance itself. The directions are (C + lambda I)^(-1) (z_i - m),
+    where C and m are the covariance and mean of 32 neighbors, and z_i - z for the nearest z, which is better if one
+    point is much nearer than all others.
 
-    def highest(self, units, panel):
-        """Return the largest product that must not fire a unit, for each unit of a panel.
+    Args:
+        Z: (n, k), points in order of norms. Neighbors are among the points after the point itself.
+        panel: slice of points.
+        surrogates: (r, k). Their mean replaces missing neighbors.
 
-        It is computed in float32, which is twice as fast and accurate enough for a threshold in the middle of a margin.
-        Small margins are recomputed in float64.
-        """
-        own = np.arange(panel.start, panel.stop)
-        beside = (units @ self.surrogates.T).max(axis=1)
-        found = np.maximum(highest_products(units.astype(np.float32), self._single, own), beside)
-        close = np.flatnonzero(self.margins(units, found, panel) < CLOSE)
-        if len(close):
-            found[close] = np.maximum(highest_products(units[close], self.Z, own[close]), beside[close])
-        return found
-
-    def margins(self, units, highest, panel):
-        """Return (<u, z> - highest) / (||u|| ||z||) for a panel."""
-        own = np.einsum("nk,nk->n", units, self.Z[panel])
-        return (own - highest) / (np.linalg.norm(units, axis=1) * self.norms[panel])
-
-
-def _improve(units, highest, panel, points):
-    """Replace directions by those that lean away from the neighbors, where this enlarges the margin."""
-    outward = points.Z[panel] / points.norms[panel, None]
-    for away, tilt in itertools.product(directions_away(points.Z, panel, points.surrogates), TILTS):
-        candidates = outward + tilt * away
-        reached = points.highest(candidates, panel)
-        better = points.margins(candidates, reached, panel) > points.margins(units[panel], highest[panel], panel)
-        units[panel][better] = candidates[better]
-        highest[panel][better] = reached[better]
+    Returns:
+        Two float64 arrays (points of the panel, k), with rows of norm 1 or 0, which may not separate the points.
+    """
+    points, width = Z[panel], Z.shape[1]
+    numbers, nearest = _neighbors(Z, panel)
+    candidates = np.concatenate([Z, surrogates.mean(axis=0, keepdims=True)])
+    neighbors = candidates[numbers]
+    mean = neighbors.mean(axis=1)
+    spread = neighbors - mean[:, None]
+    covariance = spread.transpose(0, 2, 1) @ spread / neighbors.shape[1]
+    variance = np.einsum("pkk->p", covariance) / width
+    # The lower bound covers neighbors that are all the same point.
+    ridge = RIDGE * variance + 1e-12 * np.einsum("pk,pk->p", points, points) / width + np.finfo(float).tiny
+    covariance += ridge[:, None, None] * np.eye(width)
+    away = np.linalg.solve(covariance, (points - mean)[:, :, None])[:, :, 0]
+    return _normalize(away), _normalize(points - candidates[nearest])
 
 
-def stack_units(
+def _normalize(vectors):
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms > 0, norms, 1)
+
+
+def _neighbors(Z, panel):
+    """Return indices of near points after each point of a panel, and the index of the nearest.
+
+    The index n marks missing neighbors. Only the nearest point of each strip of adjacent columns is considered, because
+    a full sort would dominate the time.
+    """
+    n, first = len(Z), panel.start
+    strip = min(64, max(1, (n - first) // (4 * NEIGHBORS)))
+    tile = NEIGHBOR_TILE // strip * strip
+    squares = np.einsum("nk,nk->n", Z, Z)
+    best, where = [], []
+    for start in range(first, n, tile):
+        stop = min(start + tile, n)
+        scores = np.full((panel.stop - first, -(-(stop - start) // strip) * strip), -np.inf)
+        scores[:, : stop - start] = 2 * Z[panel] @ Z[start:stop].T - squares[start:stop]
+        if start < panel.stop:
+            columns = np.arange(start, start + scores.shape[1])
+            scores[columns <= np.arange(first, panel.stop)[:, None]] = -np.inf
+        strips = scores.reshape(len(scores), -1, strip)
+        chosen = strips.argmax(axis=2)
+        best.append(np.take_along_axis(strips, chosen[:, :, None], axis=2)[:, :, 0])
+        where.append(chosen + start + strip * np.arange(strips.shape[1]))
+    best, where = np.concatenate(best, axis=1), np.concatenate(where, axis=1)
+    if best.shape[1] > NEIGHBORS:
+        nearest = np.argpartition(best, -NEIGHBORS, axis=1)[:, -NEIGHBORS:]
+        best, where = (np.take_along_axis(array, nearest, axis=1) for array in (best, where))
+    where = np.where(np.isfinite(best), where, n)
+    return where, np.take_along_axis(where, best.argmax(axis=1)[:, None], axis=1)[:, 0]
+
+
+def _stack_units(
     units: Floats, thresholds: Floats, Z: Floats, targets: Floats, width: int
 ) -> tuple[Floats, Floats, Floats]:
     """Stack the units into blocks and solve for V, so that each block moves its points to their targets.
@@ -263,53 +289,73 @@ def stack_units(
 
 
 def _common_threshold(Z, surrogates, progress):
-    """Return the paper's units, with one threshold midway between the smallest <z, z> and all other products."""
+    """Return the paper's thresholds, all midway between the smallest <z, z> and all other products, and last block."""
     own, highest = np.einsum("nk,nk->n", Z, Z), products_with_others(Z, surrogates, progress)
     if own.min() <= highest.max():
         raise ValueError(
             f"order='paper' is impossible here: the largest product with another point or surrogate label, "
-            f"{highest.max():.3g}, must be below the smallest ||z||^2, {own.min():.3g}. Use order='norm', or a larger "
-            f"width than {Z.shape[1]}."
+            f"{highest.max():.3g}, must be below the smallest ||z||^2, {own.min():.3g}. Use order='norm', rows of "
+            f"norm 1, or a larger width than {Z.shape[1]}."
         )
     thresholds = np.full(len(Z), (own.min() + highest.max()) / 2)
-    return Z, thresholds, (own.min() - highest.max()) / own
-
-
-def _paper_last_block(surrogates):
     products = surrogates @ surrogates.T
-    np.fill_diagonal(products, -np.inf)
-    highest = max(0.0, products.max()) if len(products) > 1 else 0.0
-    if highest >= 1:
+    np.fill_diagonal(products, 0.0)
+    between, classes = products.max(), len(surrogates)
+    last = surrogates.T.copy(), np.full(classes, -(1 + between) / 2), 2 / (1 - between) * np.eye(classes)
+    return thresholds, (own.min() - highest.max()) / own, last
+
+
+def _check_margins(margins, rows, Z, norms, units):
+    """Raise ValueError if two points cannot be separated in float64 after the projection; `rows` are their names."""
+    if margins.min() < SMALLEST_MARGIN:
+        worst = min(int(np.argmin(margins)), len(Z) - 2)
+        other = worst + 1 + int(np.argmax(Z[worst + 1 :] @ units[worst]))
+        distance = np.linalg.norm(Z[worst] - Z[other]) / norms[worst]
         raise ValueError(
-            "order='paper' is impossible here: two random surrogate labels coincide. Use order='norm' or a larger "
-            "width."
-        )
-    classes = len(surrogates)
-    return surrogates.T.copy(), np.full(classes, -(1 + highest) / 2), 2 / (1 - highest) * np.eye(classes)
-
-
-class TooClose(ValueError):
-    """Error for two points that cannot be separated in float64 after the projection."""
-
-    def __init__(self, first: int, second: int, distance: float):
-        super().__init__(first, second, distance)
-        self.rows, self.distance = (first, second), distance
-
-    def describe(self, names: Sequence[int] | Integers) -> str:
-        """Return the error message.
-
-        Args:
-            names: indices of the rows in the user's array.
-        """
-        first, second = (names[row] for row in self.rows)
-        return (
-            f"Argument `x` has rows that cannot be separated in float64: {first} and {second} have a relative "
-            f"distance of {self.distance:.1e} after the projection. Use order='ridge', subtract the mean of x, or "
+            f"Argument `x` has rows that cannot be separated in float64: {rows[worst]} and {rows[other]} have a "
+            f"relative distance of {distance:.1e} after the projection. Use order='ridge', subtract the mean of x, or "
             f"remove one of the rows."
         )
 
 
-def _too_close(rows, Z, norms, units, margins):
-    worst = min(int(np.argmin(margins)), len(Z) - 2)
-    other = worst + 1 + int(np.argmax(Z[worst + 1 :] @ units[worst]))
-    return TooClose(int(rows[worst]), int(rows[other]), np.linalg.norm(Z[worst] - Z[other]) / norms[worst])
+def surrogate_labels(classes: int, dim: int, norm: float, rng: np.random.Generator) -> Floats:
+    """Choose vectors of at most the given norm that are far from one another.
+
+    The paper draws random unit vectors, whose inner products are below 1/2 only from about dim = 16 ln(classes) on
+    (printed: 4 ln). Here each vector is the one farthest from the previous ones among many random directions. In one
+    dimension the vectors are evenly spaced. Returns (classes, dim) float64.
+    """
+    if dim == 1:
+        return norm * np.arange(classes, 0, -1.0)[:, None] / classes
+    pool = directions(rng, CANDIDATES_PER_CLASS * classes, dim)
+    chosen = np.empty((classes, dim))
+    nearest = np.full(len(pool), -np.inf)
+    for number in range(classes):
+        chosen[number] = pool[np.argmin(nearest)]
+        np.maximum(nearest, pool @ chosen[number], out=nearest)
+    return norm * chosen
+
+
+def directions(rng: np.random.Generator, count: int, dim: int) -> Floats:
+    """Draw random unit vectors, (count, dim)."""
+    normal = rng.standard_normal((count, dim))
+    return normal / np.linalg.norm(normal, axis=1, keepdims=True)
+
+
+def last_block(surrogates: Floats) -> tuple[Floats, Floats, Floats]:
+    """Compute the block without skip, V relu(U h + s), that maps each surrogate label to its one-hot vector.
+
+    The shapes are those of version 3: U (r, k), V (r, r). Surrogates must be distinct and in non-increasing order of
+    norm.
+
+    Returns:
+        Kernels for row vectors: U (k, r), s (r,), V (r, r), with relu(surrogates @ U + s) @ V = identity.
+    """
+    products = surrogates @ surrogates.T
+    own = np.diag(products)
+    # A later surrogate never fires an earlier unit. An earlier one may fire a later unit only if the norms differ.
+    others = np.where(np.tri(len(own), k=-1, dtype=bool).T, products, -np.inf).max(axis=1)
+    others = np.maximum(others, 0)
+    s = -(own + others) / 2
+    activations = np.triu(np.maximum(products.T + s, 0))
+    return surrogates.T.copy(), s, np.linalg.inv(activations)

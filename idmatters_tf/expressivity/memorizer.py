@@ -1,31 +1,74 @@
 """Memorizers as Keras models: construction, verification on every row, and report."""
 
 import dataclasses
+import functools
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
-from idmatters_tf.expressivity._samples import check_sample, chunks, distinct_rows
-from idmatters_tf.expressivity.construction import Order, TooClose, Weights, construct
-from idmatters_tf.expressivity.models import ExactModel
-from idmatters_tf.expressivity.verification import Verification, verify
+from idmatters_tf.expressivity._samples import check_sample, chunks
+from idmatters_tf.expressivity.construction import Order, Weights, construct
 from idmatters_tf.layers import ResidualDenseStack
 
 Dtype: TypeAlias = Literal["float64", "float32"]
 
-ORDERS: tuple[Order, ...] = ("norm", "ridge", "paper")
-DTYPES: tuple[Dtype, ...] = ("float64", "float32")
-# Smallest relative margin that is safe from float32's rounding (6e-8 times the length of inner products).
-SAFE_FLOAT32_MARGIN = 1e-4
 # Units of blocks computed in one product. More are not faster. The outputs do not depend on it.
 LOOKAHEAD_UNITS = 512
+
+
+def _with_own_floatx(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of `keras.Model` that sets Keras' float type to that of the model's inputs during the call."""
+
+    @functools.wraps(method)
+    def call(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        before = keras.config.floatx()
+        keras.config.set_floatx(keras.backend.standardize_dtype(self.inputs[0].dtype))
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            keras.config.set_floatx(before)
+
+    return call
+
+
+@keras.saving.register_keras_serializable("idmatters_tf")
+class ExactModel(keras.Model):
+    """Functional model whose `predict`, `evaluate` and `fit` keep float64 arrays.
+
+    Keras rounds floating-point arrays to `keras.config.floatx()` before it passes them to a model of any dtype.
+    """
+
+    predict = _with_own_floatx(keras.Model.predict)
+    evaluate = _with_own_floatx(keras.Model.evaluate)
+    fit = _with_own_floatx(keras.Model.fit)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """Result of a verification.
+
+    Attributes:
+        rows: number of rows.
+        correct: number of rows for which the label's output is larger than all others. Ties and NaN are not correct.
+        largest_error: largest |output - one-hot| over all rows and classes, or NaN if an output is NaN.
+        wrong_rows: first ten rows that are not correct.
+    """
+
+    rows: int
+    correct: int
+    largest_error: float
+    wrong_rows: tuple[int, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of correct rows."""
+        return self.correct / self.rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +80,7 @@ class Report:
         width, blocks: k and ceil(n / k) for n distinct rows.
         parameters: number of parameters, k (d + r) + r + r^2 + blocks k (2 k + 1), and k more with a bias.
         constant: parameters / (n ln n + r^2), the constant in the theorem's O(n log n + r^2).
-        order, dtype: order and dtype of the network. The dtype may differ from the argument.
+        order, dtype: order and dtype of the network.
         smallest_margin, median_margin: relative margins of the units, (<u, z_i> - largest product that must not fire) /
             (||u|| ||z_i||).
         verified: dict from each checked dtype to `Verification`.
@@ -69,7 +112,7 @@ def memorize(
     order: Order = "norm",
     seed: int = 0,
     dtype: Dtype = "float64",
-    check: Sequence[Dtype] = DTYPES,
+    check: Sequence[Dtype] = ("float64", "float32"),
     progress: Callable[[str, int, int], object] | None = None,
 ) -> keras.Model:
     """Build a network of ReLUs that maps every row of x to the one-hot vector of its label, in closed form.
@@ -92,8 +135,7 @@ def memorize(
             tries directions away from each point's neighbors, for a larger margin on clustered data, in ten times the
             time or more. "paper" keeps the order of the rows, with one threshold for all units, for rows of norm 1.
         seed: seed of the random projection and the surrogate labels.
-        dtype: "float64" or "float32". If the smallest margin is below 1e-4, the model is float64 and a warning is
-            raised.
+        dtype: "float64" or "float32". float32 is enough for relative margins above 1e-4.
         check: dtypes in which every row is verified. () for none.
         progress: callable that receives ("building", points done, n) and ("checking in DTYPE", rows done, n).
 
@@ -113,31 +155,20 @@ def memorize(
     (True, 7)
     """
     x, labels, classes = check_sample(x, labels, classes)
-    _check_options(width, order, dtype, check, seed)
-    if order == "paper":
-        _check_unit_norms(x)
+    width, seed = positive_integer("width", width), seed_number(seed)
+    check_choice("order", order, get_args(Order))
+    for kind in (dtype, *check):
+        check_choice("dtype", kind, get_args(Dtype))
     start = time.perf_counter()
-    kept = distinct_rows(x, labels)
-    points = x if len(kept) == len(x) else x[kept]
-    building = None if progress is None else lambda done, total: progress("building", done, total)
-    try:
-        weights = construct(points, labels[kept], classes, width, order, seed, building)
-    except TooClose as error:
-        raise ValueError(error.describe(kept)) from None
+    weights = construct(x, labels, classes, width, order, seed, _with_title(progress, "building"))
     smallest = float(weights.margins.min())
-    if dtype == "float32" and smallest < SAFE_FLOAT32_MARGIN:
-        warnings.warn(
-            f"dtype='float32' is not enough for a relative margin of {smallest:.1e}: the model is float64.",
-            stacklevel=2,
-        )
-        dtype = "float64"
     model = network(weights, dtype)
     built = time.perf_counter()
     verified = {}
     for checked_dtype in dict.fromkeys(check):
         same = model if checked_dtype == dtype else network(weights, checked_dtype)
-        showing = None if progress is None else _with_title(progress, f"checking in {checked_dtype}")
-        verified[checked_dtype] = verify(same, x, labels, progress=showing)
+        checking = _with_title(progress, f"checking in {checked_dtype}")
+        verified[checked_dtype] = verify(same, x, labels, progress=checking)
     if dtype in verified and verified[dtype].correct < len(x):
         wrong = verified[dtype]
         raise ValueError(
@@ -145,7 +176,7 @@ def memorize(
             f"smallest relative margin, {smallest:.1e}, is too small for {dtype}. Use a larger width than {width}, "
             f"order='ridge', or subtract the mean of x."
         )
-    distinct, parameters = len(kept), model.count_params()
+    distinct, parameters = len(weights.order), model.count_params()
     model.report = Report(
         rows=len(x),
         distinct_rows=distinct,
@@ -166,55 +197,83 @@ def memorize(
     return model
 
 
+def verify(
+    model: keras.Model,
+    x: ArrayLike,
+    labels: ArrayLike,
+    batch_size: int = 4096,
+    progress: Callable[[int, int], object] | None = None,
+) -> Verification:
+    """Compare the outputs of a model with one-hot vectors on every row, in the model's dtype.
+
+    Args:
+        model: model of `memorize`, possibly loaded from a file.
+        x: (n, d) rows.
+        labels: (n,) integers.
+        batch_size: largest batch size.
+        progress: callable that receives (rows done, n).
+
+    Returns:
+        A `Verification`.
+    """
+    x, labels, _ = check_sample(x, labels, model.output_shape[-1])
+    dtype = model.inputs[0].dtype
+    largest, wrong = 0.0, []
+    order = _by_norm(model, x)
+    # Compilation takes longer than a single batch. `predict` of other models rounds float64 to float32.
+    run = model if len(x) <= batch_size else model.predict_on_batch
+    # All batches have one shape, because a different last batch would be compiled again.
+    size = -(-len(x) // -(-len(x) // batch_size))
+    for start in range(0, len(x), size):
+        rows = order[start : start + size]
+        filled = np.pad(rows, (0, size - len(rows)), mode="edge")
+        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[filled].astype(dtype))))[: len(rows)]
+        # `argmax` would return class 0 for ties and NaN.
+        own = np.arange(outputs.shape[1]) == labels[rows, None]
+        ahead = outputs < outputs[own][:, None]
+        right = np.where(own, ~np.isnan(outputs), ahead).all(axis=1)
+        wrong.extend(int(row) for row in rows[~right])
+        # `np.maximum` propagates NaN.
+        largest = float(np.maximum(largest, np.abs(outputs - own).max()))
+        if progress is not None:
+            progress(start + len(rows), len(x))
+    return Verification(len(x), len(x) - len(wrong), largest, tuple(sorted(wrong)[:10]))
+
+
+def _by_norm(model, x):
+    """Sort the rows by the norms of their projections, or keep their order for other models.
+
+    The rows of a batch then fire in the same few blocks, and the layer skips the others.
+    """
+    if not isinstance(model, ExactModel):
+        return np.arange(len(x))
+    kernel, *bias = (np.asarray(weight, np.float64) for weight in model.get_layer("projection").weights)
+    norms = np.empty(len(x))
+    for rows in chunks(x):
+        norms[rows] = np.linalg.norm(x[rows].astype(np.float64, copy=False) @ kernel + sum(bias), axis=1)
+    return np.argsort(-norms, kind="stable")
+
+
 def network(weights: Weights, dtype: str) -> keras.Model:
     """Build the Keras model with these `Weights`."""
     d, k = weights.projection.shape
     blocks, classes = len(weights.U), len(weights.last_s)
-    has_bias = weights.bias is not None
     zeros: dict[str, Any] = {"kernel_initializer": "zeros", "dtype": dtype}
     lookahead = min(blocks, max(1, LOOKAHEAD_UNITS // k))
-    layers = [
-        keras.layers.Dense(k, use_bias=has_bias, name="projection", **zeros),
+    inputs = outputs = keras.Input((d,), dtype=dtype, name="points")
+    for layer in (
+        keras.layers.Dense(k, use_bias=weights.bias is not None, name="projection", **zeros),
         ResidualDenseStack(blocks, k, lookahead, name="blocks", **zeros),
         keras.layers.Dense(classes, activation="relu", name="last_hidden", **zeros),
         keras.layers.Dense(classes, use_bias=False, name="last", **zeros),
-    ]
-    inputs = outputs = keras.Input((d,), dtype=dtype, name="points")
-    for layer in layers:
+    ):
         outputs = layer(outputs)
-    values = [
-        [weights.projection, weights.bias][: 1 + has_bias],
-        [weights.U, weights.s, weights.V],
-        [weights.last_U, weights.last_s],
-        [weights.last_V],
-    ]
-    for layer, arrays in zip(layers, values, strict=True):
-        layer.set_weights([array.astype(dtype, copy=False) for array in arrays])
-    return ExactModel(inputs, outputs, name="memorizer")
+    model = ExactModel(inputs, outputs, name="memorizer")
+    arrays = (weights.projection, weights.bias, weights.U, weights.s, weights.V)
+    arrays += (weights.last_U, weights.last_s, weights.last_V)
+    model.set_weights([array.astype(dtype, copy=False) for array in arrays if array is not None])
+    return model
 
 
 def _with_title(progress, title):
-    return lambda done, total: progress(title, done, total)
-
-
-def _check_options(width, order, dtype, check, seed):
-    positive_integer("width", width)
-    seed_number(seed)
-    check_choice("order", order, ORDERS)
-    check_choice("dtype", dtype, DTYPES)
-    if isinstance(check, str) or not set(check) <= set(DTYPES):
-        raise ValueError(
-            f"Argument `check` must be a tuple of 'float64' and 'float32', or empty. Received: check={check!r}"
-        )
-
-
-def _check_unit_norms(x):
-    for rows in chunks(x):
-        norms = np.linalg.norm(x[rows].astype(np.float64, copy=False), axis=1)
-        if np.abs(norms - 1).max() > 1e-5:
-            row = rows.start + int(np.argmax(np.abs(norms - 1)))
-            raise ValueError(
-                f"order='paper' needs rows of norm 1 in argument `x`. Received: norm {norms[row - rows.start]:.6g} in "
-                f"row {row}. Divide each row by its norm, after appending a constant column if rows are parallel or "
-                f"zero."
-            )
+    return None if progress is None else lambda done, total: progress(title, done, total)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -95,17 +95,20 @@ def layer_influence(
         raise ValueError("Argument `loss` is required for a model that is not compiled with a loss. Received: None")
     batches = Batches(data, batch_size)
     with Progress(1 + len(blocks), "influence", progress, unit="passes") as bar:
-        sizes, whole = measure_branches(model, batches, blocks, loss)
+        with record_branches(blocks) as sizes:
+            whole = _mean_loss(model, batches, loss)
+        if not sizes:
+            raise ValueError(f"Every block of {model.name!r} changes the shape of its input. Received: {list(blocks)}")
         bar.advance(1)
         results: dict[str, BlockInfluence] = {}
-        for name, (operation, place) in blocks.items():
+        for name, size in sizes.items():
+            operation, place = blocks[name]
 
             def skip(call: Callable[..., Any], *args: Any, place: int = place, **kwargs: Any) -> Any:
                 return keras.tree.flatten(args)[place]
 
-            with _intercepted({id(operation): (operation, skip)}):
+            with _intercepted([(operation, skip)]):
                 without = _mean_loss(model, batches, loss)
-            size = sizes[name]
             results[name] = BlockInfluence(size.relative, size.angle, without, without - whole)
             bar.advance(1)
     return LayerInfluence(whole, results)
@@ -162,26 +165,37 @@ class BranchSize:
         self.count += float(np.sum(chosen))
 
 
-def measure_branches(
-    model: Any, batches: Batches, blocks: Mapping[str, tuple[Any, int]], loss: Any = None
-) -> tuple[dict[str, BranchSize], float]:
-    """Return the sizes of the branches of blocks, and the loss; NaN for a model without a loss."""
+@contextlib.contextmanager
+def record_branches(blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str, BranchSize]]:
+    """Record the sizes of the branches of blocks while a model is called eagerly inside the context.
+
+    Args:
+        blocks: dict from names to (layer or sum, position of x among its arguments).
+
+    Yields:
+        Dict from names to `BranchSize`. Blocks that have changed the shape are left out when the context ends.
+    """
     sizes = {name: BranchSize() for name in blocks}
+    unfit: set[str] = set()
 
     def recorder(name: str, place: int) -> Callable[..., Any]:
         def record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             outputs = call(*args, **kwargs)
-            x, y = keras.tree.flatten(args)[place], keras.tree.flatten(outputs)[0]
-            mask = _mask(x, kwargs)
-            values = [np.asarray(ops.convert_to_numpy(part)).astype(np.float64) for part in (x, y)]
-            sizes[name].add(values[0], values[1], mask)
+            x = dict(enumerate(keras.tree.flatten(args))).get(place)
+            y, *more = keras.tree.flatten(outputs)
+            if x is None or more or tuple(x.shape) != tuple(y.shape):
+                unfit.add(name)
+            else:
+                values = [np.asarray(ops.convert_to_numpy(part)).astype(np.float64) for part in (x, y)]
+                sizes[name].add(values[0], values[1], _mask(x, kwargs))
             return outputs
 
         return record
 
-    handlers = {id(operation): (operation, recorder(name, place)) for name, (operation, place) in blocks.items()}
-    with _intercepted(handlers):
-        return sizes, _mean_loss(model, batches, loss)
+    with _intercepted([(operation, recorder(name, place)) for name, (operation, place) in blocks.items()]):
+        yield sizes
+    for name in unfit:
+        del sizes[name]
 
 
 def _mask(tensor: Any, options: Mapping[str, Any]) -> NDArray[np.bool_] | None:
@@ -215,13 +229,13 @@ def _mean_loss(model: Any, batches: Batches, loss: Any) -> float:
 
 
 @contextlib.contextmanager
-def _intercepted(handlers: Mapping[int, tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
+def _intercepted(handlers: Sequence[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
     """Replace the calls of operations by `handler(call, *args, **kwargs)` inside the context."""
     try:
-        for operation, handler in handlers.values():
+        for operation, handler in handlers:
             call = operation.call
             operation.call = lambda *args, call=call, handler=handler, **kwargs: handler(call, *args, **kwargs)
         yield
     finally:
-        for operation, _ in handlers.values():
+        for operation, _ in handlers:
             vars(operation).pop("call", None)

@@ -17,11 +17,9 @@ ZCAWhitening             global contrast normalization and ZCA whitening, All-CN
 """
 
 from idmatters_tf.layers.basic_block import BasicBlock2D
-from idmatters_tf.layers.class_names import ClassNames
 from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
-from idmatters_tf.layers.dense import LinearResidual, ResidualDense, ShortcutUnit
-from idmatters_tf.layers.preprocessing import PerImageStandardization, ZCAWhitening
-from idmatters_tf.layers.projection import RandomProjection
+from idmatters_tf.layers.dense import LinearResidual, RandomProjection, ResidualDense, ShortcutUnit
+from idmatters_tf.layers.preprocessing import ClassNames, PerImageStandardization, ZCAWhitening
 from idmatters_tf.layers.scaled import ScaledConv2D, ScaledResidualConv2D
 from idmatters_tf.layers.stacked import ResidualDenseStack
 from idmatters_tf.layers.whitening import PatchWhitening2D

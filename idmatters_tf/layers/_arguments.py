@@ -1,10 +1,13 @@
-"""Serialization of arguments, regularizers for decay rates, and the dtype of sums under 16-bit policies."""
+"""Serialization of arguments, regularizers for decay rates, and sums in 32 bits under 16-bit policies."""
 
 import inspect
 import types
 from typing import Any
 
 import keras
+from keras import ops
+
+from idmatters_tf._keras_types import Shape, Tensor
 
 
 def serialize_arguments(layer: keras.layers.Layer, kind: type[keras.layers.Layer]) -> dict[str, Any]:
@@ -35,3 +38,25 @@ def wide_dtype(owner: keras.layers.Layer | keras.dtype_policies.DTypePolicy) -> 
     """Return the dtype of sums and logits: the compute dtype of a layer or policy, or float32 if that has 16 bits."""
     compute_dtype = keras.backend.standardize_dtype(owner.compute_dtype)
     return "float32" if compute_dtype in ("float16", "bfloat16") else compute_dtype
+
+
+class WideLayer(keras.layers.Layer):
+    """Layer that keeps the shape of its inputs. The outputs are float32 if it computes in 16 bits."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+
+    def narrow(self, tensor: Tensor) -> Tensor:
+        """Cast inputs or weights to the dtype of the computations."""
+        return ops.cast(tensor, self.compute_dtype)
+
+    def wide(self, tensor: Tensor) -> Tensor:
+        """Cast inputs or a branch to the dtype of the outputs."""
+        return ops.cast(tensor, wide_dtype(self))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return tuple(input_shape)
+
+    def compute_output_spec(self, inputs: Tensor, *_: Any, **__: Any) -> keras.KerasTensor:
+        return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))

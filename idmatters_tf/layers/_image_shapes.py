@@ -1,21 +1,15 @@
-"""Shapes of images for layers that change them, with channels last or first."""
+"""Shapes of images for layers that change them, with channels last or first.
 
-from typing import Protocol
+The functions read the attributes `name`, `filters`, `strides` and `data_format` of the layer.
+"""
+
+from typing import Any
 
 import keras
 from keras import ops
 
 from idmatters_tf._arguments import check_choice
 from idmatters_tf._keras_types import Shape, Tensor
-
-
-class ImageLayer(Protocol):
-    """Layer on images with a stride and a number of output channels."""
-
-    name: str
-    filters: int
-    strides: int
-    data_format: str
 
 
 def resolve_data_format(value: str | None, layer: keras.layers.Layer) -> str:
@@ -30,7 +24,7 @@ def channel_axis(data_format: str | None = None) -> int:
     return 1 if (data_format or keras.config.image_data_format()) == "channels_first" else 3
 
 
-def channels(input_shape: Shape, layer: ImageLayer) -> int:
+def channels(input_shape: Shape, layer: Any) -> int:
     """Return the number of input channels.
 
     Raises:
@@ -45,7 +39,7 @@ def channels(input_shape: Shape, layer: ImageLayer) -> int:
     return number
 
 
-def check_widening(input_shape: Shape, layer: ImageLayer, remedy: str = "") -> None:
+def check_widening(input_shape: Shape, layer: Any, remedy: str = "") -> None:
     """Raise ValueError if a layer that pads with zero channels has fewer channels than its input."""
     number = channels(input_shape, layer)
     if number > layer.filters:
@@ -55,7 +49,7 @@ def check_widening(input_shape: Shape, layer: ImageLayer, remedy: str = "") -> N
         )
 
 
-def pad_channels(images: Tensor, layer: ImageLayer) -> Tensor:
+def pad_channels(images: Tensor, layer: Any) -> Tensor:
     """Pad images to the channels of a layer with zeros on both sides. An odd channel is added at the end."""
     axis = channel_axis(layer.data_format)
     extra = layer.filters - images.shape[axis]
@@ -66,7 +60,7 @@ def pad_channels(images: Tensor, layer: ImageLayer) -> Tensor:
     return ops.pad(images, widths)
 
 
-def strided_shape(input_shape: Shape, layer: ImageLayer) -> Shape:
+def strided_shape(input_shape: Shape, layer: Any) -> Shape:
     """Return the output shape of a layer with "same" padding: sizes divided by the stride, rounded up."""
     channels(input_shape, layer)
     axis = channel_axis(layer.data_format)

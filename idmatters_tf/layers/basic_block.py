@@ -99,11 +99,7 @@ class BasicBlock2D(keras.layers.Layer):
 
     def _normalization(self, name: str) -> keras.layers.BatchNormalization:
         return batch_normalization(
-            self.norm_regularizer,
-            self.norm,
-            data_format=self.data_format,
-            dtype=self.dtype_policy,
-            name=name,
+            self.norm_regularizer, self.norm, data_format=self.data_format, dtype=self.dtype_policy, name=name
         )
 
     def build(self, input_shape: Shape) -> None:

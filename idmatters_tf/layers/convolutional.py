@@ -59,24 +59,15 @@ class PadShortcut2D(keras.layers.Layer):
         self.strides = positive_integer("strides", strides, self)
         self.pooling = check_choice("pooling", pooling, ("average", "none"), self)
         self.data_format = resolve_data_format(data_format, self)
-        self._pool = None
-        if self.strides > 1:
-            self._pool = keras.layers.AveragePooling2D(
-                self.strides if self.pooling == "average" else 1,
-                self.strides,
-                padding="same",
-                data_format=self.data_format,
-                dtype=wide_dtype(self),
-                name="pool",
-            )
 
     def build(self, input_shape: Shape) -> None:
         check_widening(input_shape, self, ". Use shortcut='projection' to narrow.")
 
     def call(self, inputs: Tensor) -> Tensor:
         outputs = ops.cast(inputs, wide_dtype(self))
-        if self._pool is not None:
-            outputs = self._pool(outputs)
+        if self.strides > 1:
+            size = self.strides if self.pooling == "average" else 1
+            outputs = ops.average_pool(outputs, size, self.strides, padding="same", data_format=self.data_format)
         return pad_channels(outputs, self)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -171,21 +162,21 @@ class ResidualConv2D(keras.layers.Layer):
         self.projection_initializer: Initializer = keras.initializers.get(projection_initializer) or StandardNormal()
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.data_format = resolve_data_format(data_format, self)
-        self.conv1 = self._convolution("conv1", 0, self.kernel_initializer, self.strides)
-        self.conv2 = self._convolution("conv2", 1, self.last_kernel_initializer or self.kernel_initializer)
-        self.norm1 = self._normalization("norm1")
-        self.norm2 = self._normalization("norm2")
+        self.conv1 = self._convolution("conv1", self.kernel_size, self.strides, reseed(self.kernel_initializer, 0))
+        last_initializer = self.last_kernel_initializer or self.kernel_initializer
+        self.conv2 = self._convolution("conv2", self.kernel_size, 1, reseed(last_initializer, 1))
+        self.norm1, self.norm2 = (self._normalization(name) for name in ("norm1", "norm2"))
         self.skip: keras.layers.Layer | None = None
         self.scale: keras.Variable | None = None
 
-    def _convolution(self, name: str, number: int, initializer: Initializer, strides: int = 1) -> keras.layers.Conv2D:
+    def _convolution(self, name: str, size: int, strides: int, initializer: Initializer) -> keras.layers.Conv2D:
         return keras.layers.Conv2D(
             self.filters,
-            self.kernel_size,
+            size,
             strides=strides,
             padding="same",
-            use_bias=self.use_bias,
-            kernel_initializer=reseed(initializer, number),
+            use_bias=self.use_bias and name != "skip",
+            kernel_initializer=initializer,
             kernel_regularizer=self.kernel_regularizer,
             data_format=self.data_format,
             dtype=self.dtype_policy,
@@ -195,37 +186,23 @@ class ResidualConv2D(keras.layers.Layer):
     def _normalization(self, name: str) -> keras.layers.BatchNormalization | None:
         if self.norm is None:
             return None
-        axis = channel_axis(self.data_format)
         return keras.layers.BatchNormalization(
-            axis=axis,
+            axis=channel_axis(self.data_format),
             momentum=self.norm_momentum,
             synchronized=self.norm == "synchronized",
             dtype=self.dtype_policy,
             name=name,
         )
 
-    def _shape_changing_skip(self) -> keras.layers.Layer:
-        if self.shortcut == "pad":
-            return PadShortcut2D(
-                self.filters, self.strides, data_format=self.data_format, dtype=self.dtype_policy, name="skip"
-            )
-        return keras.layers.Conv2D(
-            self.filters,
-            1,
-            strides=self.strides,
-            padding="same",
-            use_bias=False,
-            kernel_initializer=reseed(self.projection_initializer, 2),
-            kernel_regularizer=self.kernel_regularizer,
-            data_format=self.data_format,
-            dtype=self.dtype_policy,
-            name="skip",
-        )
-
     def build(self, input_shape: Shape) -> None:
         changes_shape = self.strides > 1 or channels(input_shape, self) != self.filters
-        if changes_shape and self.shortcut != "none":
-            self.skip = self._shape_changing_skip()
+        if changes_shape and self.shortcut == "pad":
+            self.skip = PadShortcut2D(
+                self.filters, self.strides, data_format=self.data_format, dtype=self.dtype_policy, name="skip"
+            )
+        elif changes_shape and self.shortcut == "projection":
+            self.skip = self._convolution("skip", 1, self.strides, reseed(self.projection_initializer, 2))
+        if self.skip is not None:
             self.skip.build(input_shape)
         inner_shape = strided_shape(input_shape, self)
         self.conv1.build(input_shape)

@@ -1,4 +1,4 @@
-"""Residual blocks on vectors, as in the theorems of the two papers.
+"""Residual blocks on vectors, as in the theorems of the two papers, and frozen random heads.
 
 Vectors are rows, as everywhere in Keras, so that each kernel is the transpose of the matrix in the papers.
 
@@ -6,41 +6,21 @@ Under a 16-bit dtype policy the branches are computed in 16 bits and added in fl
 bfloat16 has 8 bits, too few to add a branch of 1/1000 of its skip.
 """
 
+import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
-from idmatters_tf._arguments import positive_integer
+from idmatters_tf._arguments import positive_integer, seed_number
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import ScaledGlorot, reseed
-from idmatters_tf.layers._arguments import serialize_arguments, wide_dtype
-
-
-class VectorLayer(keras.layers.Layer):
-    """Layer on vectors that keeps their shape. The outputs are float32 if it computes in 16 bits."""
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(autocast=False, **kwargs)
-        self.supports_masking = True
-
-    def narrow(self, tensor: Tensor) -> Tensor:
-        """Cast inputs or weights to the dtype of the computations."""
-        return ops.cast(tensor, self.compute_dtype)
-
-    def wide(self, tensor: Tensor) -> Tensor:
-        """Cast inputs or a branch to the dtype of the outputs."""
-        return ops.cast(tensor, wide_dtype(self))
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
-
-    def compute_output_spec(self, inputs: Tensor, *_: Any, **__: Any) -> keras.KerasTensor:
-        return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
+from idmatters_tf.layers._arguments import WideLayer, serialize_arguments
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class LinearResidual(VectorLayer):
+class LinearResidual(WideLayer):
     """Linear residual layer: `h + A h`.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 1.2. At A = 0 a chain of such layers is the
@@ -82,7 +62,7 @@ class LinearResidual(VectorLayer):
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class ResidualDense(VectorLayer):
+class ResidualDense(WideLayer):
     """Residual block with one hidden layer: `h + V relu(U h + s)`.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 3.1 and Theorem 3.2 (v3), where the last block has no
@@ -152,7 +132,7 @@ class ResidualDense(VectorLayer):
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class ShortcutUnit(VectorLayer):
+class ShortcutUnit(WideLayer):
     """n-shortcut unit: `h + post(W_n mid(W_(n-1) ... mid(W_1 pre(h))))`.
 
     Source: Li et al., *Demystifying ResNet*, Definitions 2 and 3 and Eq. 5.
@@ -214,6 +194,60 @@ class ShortcutUnit(VectorLayer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **serialize_arguments(self, ShortcutUnit)}
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class RandomProjection(keras.layers.Layer):
+    """Fixed random matrix: `x @ P` with an untrained P drawn from N(0, 1 / fan_in).
+
+    The matrix is saved with the model. It depends only on the seed and the shape, so that it is the same on every
+    backend, device and replica. With 256 features of unit scale the initial logits are near 0 and the loss is near
+    ln(classes); a head with N(0, 1) would multiply all gradients by 16.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.1 ("random projection, not trained"). The paper
+    does not state the variance.
+
+    Args:
+        units: size of the outputs.
+        seed: non-negative integer.
+
+    Input shape:
+        `(batch, ..., fan_in)` with a known last dimension.
+
+    Output shape:
+        `(batch, ..., units)`.
+
+    Example:
+
+    >>> head = RandomProjection(10, seed=0)
+    >>> tuple(head(keras.ops.ones((2, 256))).shape), len(head.trainable_variables), len(head.non_trainable_variables)
+    ((2, 10), 0, 1)
+    """
+
+    def __init__(self, units: int, seed: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.units = positive_integer("units", units, self)
+        self.seed = seed_number(seed, self)
+
+    def build(self, input_shape: Shape) -> None:
+        fan_in = last_dimension(input_shape, self)
+        self.kernel = self.add_weight(
+            name="kernel", shape=(fan_in, self.units), initializer=self._initial_kernel, trainable=False
+        )
+
+    def _initial_kernel(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
+        # The generators of TensorFlow and JAX return different numbers for the same seed; NumPy's is common to both.
+        normal = np.random.default_rng(self.seed).standard_normal(shape) / math.sqrt(shape[0])
+        return ops.convert_to_tensor(normal, dtype=dtype)
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return ops.matmul(inputs, self.kernel)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "units": self.units, "seed": self.seed}
 
 
 def last_dimension(input_shape: Shape, layer: keras.layers.Layer) -> int:

@@ -1,6 +1,7 @@
-"""Preprocessing of the papers as layers, for exported models that take raw pixels."""
+"""Layers for exported models: preprocessing of the papers, for raw pixels as inputs, and names of classes."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -9,11 +10,11 @@ from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._keras_types import Shape, Tensor
-from idmatters_tf.layers._arguments import wide_dtype
+from idmatters_tf.layers._arguments import WideLayer, wide_dtype
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class PerImageStandardization(keras.layers.Layer):
+class PerImageStandardization(WideLayer):
     """Standardization of each image to mean 0 and standard deviation 1: `(x - mean) / max(std, 1 / sqrt(size))`.
 
     `size` is the number of values in the image. The lower bound avoids a division by zero for images of a single color.
@@ -26,26 +27,17 @@ class PerImageStandardization(keras.layers.Layer):
         The same, in float32 (or float64 under a float64 policy).
     """
 
-    def __init__(self, **kwargs: Any):
-        super().__init__(autocast=False, **kwargs)
-
     def call(self, inputs: Tensor) -> Tensor:
-        pixels: Tensor = ops.cast(inputs, wide_dtype(self))
+        pixels: Tensor = self.wide(inputs)
         shape: Tensor = ops.shape(pixels)
         size: Tensor = ops.sqrt(ops.cast(ops.prod(shape[1:]), pixels.dtype))
         mean: Tensor = ops.mean(pixels, axis=(1, 2, 3), keepdims=True)
         deviation = ops.std(pixels, axis=(1, 2, 3), keepdims=True)
         return (pixels - mean) / ops.maximum(deviation, 1.0 / size)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
-
-    def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
-        return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
-
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class ZCAWhitening(keras.layers.Layer):
+class ZCAWhitening(WideLayer):
     """Global contrast normalization and ZCA whitening: `(g(x) - mean) P`, the preprocessing of All-CNN.
 
     `g` subtracts the mean of an image and scales it to the norm `scale`. P is `(C + filter_bias I)^(-1/2)` for the
@@ -74,13 +66,8 @@ class ZCAWhitening(keras.layers.Layer):
     """
 
     def __init__(self, scale: float = 55.0, filter_bias: float = 0.1, **kwargs: Any):
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(**kwargs)
         self.scale, self.filter_bias = float(scale), float(filter_bias)
-        if not (self.scale > 0 and self.filter_bias >= 0):
-            raise ValueError(
-                f"Arguments of ZCAWhitening: `scale` must be positive and `filter_bias` must be 0 or more. Received: "
-                f"scale={scale}, filter_bias={filter_bias}"
-            )
 
     def build(self, input_shape: Shape) -> None:
         if len(input_shape) != 4 or None in tuple(input_shape[1:]):
@@ -125,18 +112,60 @@ class ZCAWhitening(keras.layers.Layer):
         return self.scale * rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-8)
 
     def call(self, inputs: Tensor) -> Tensor:
-        pixels: Tensor = ops.cast(inputs, wide_dtype(self))
+        pixels: Tensor = self.wide(inputs)
         rows: Tensor = ops.reshape(pixels, (-1, math.prod(inputs.shape[1:])))
         rows: Tensor = rows - ops.mean(rows, axis=1, keepdims=True)
         norms = ops.sqrt(ops.sum(ops.square(rows), axis=1, keepdims=True))
         rows: Tensor = self.scale * rows / ops.maximum(norms, 1e-8)
         return ops.reshape(ops.matmul(rows - self.mean, self.matrix), (-1, *inputs.shape[1:]))
 
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "scale": self.scale, "filter_bias": self.filter_bias}
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class ClassNames(keras.layers.Layer):
+    """Names of the classes, saved with the model. The layer returns the logits unchanged.
+
+    ```python
+    model = keras.saving.load_model("runs/quick/model.keras")
+    model.get_layer("classes").class_names[model.predict(images).argmax(axis=1)[0]]
+    ```
+
+    Args:
+        class_names: one string per class, in the order of the logits.
+
+    Input shape:
+        `(batch, classes)`.
+
+    Output shape:
+        The same as the input shape.
+    """
+
+    def __init__(self, class_names: Sequence[str], **kwargs: Any):
+        super().__init__(autocast=False, **kwargs)
+        names = tuple(class_names)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError(
+                f"Argument `class_names` must be one string for each class. Received: class_names={class_names!r}"
+            )
+        self.class_names = names
+
+    def build(self, input_shape: Shape) -> None:
+        if input_shape[-1] != len(self.class_names):
+            raise ValueError(
+                f"Layer {self.name} has {len(self.class_names)} class names for {input_shape[-1]} logits. Give each "
+                f"class a name."
+            )
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return inputs
+
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
     def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
-        return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
+        return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "scale": self.scale, "filter_bias": self.filter_bias}
+        return {**super().get_config(), "class_names": list(self.class_names)}

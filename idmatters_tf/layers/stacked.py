@@ -9,12 +9,12 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import reseed
-from idmatters_tf.layers._arguments import serialize_arguments
-from idmatters_tf.layers.dense import ResidualDense, VectorLayer, last_dimension
+from idmatters_tf.layers._arguments import WideLayer, serialize_arguments
+from idmatters_tf.layers.dense import ResidualDense, last_dimension
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class ResidualDenseStack(VectorLayer):
+class ResidualDenseStack(WideLayer):
     """Chain of `ResidualDense` blocks: `h <- h + V_j relu(U_j h + s_j)` for j = 1, ..., blocks.
 
     The weights of all blocks are stacked in three variables and the layer scans over them. Memory grows with the batch,

@@ -48,11 +48,6 @@ class PatchWhitening2D(keras.layers.Conv2D):
     def __init__(self, filters: int, kernel_size: Any, epsilon: float = 5e-4, **kwargs: Any) -> None:
         super().__init__(filters, kernel_size, **kwargs)
         self.epsilon = float(epsilon)
-        if self.groups != 1 or self.dilation_rate != (1, 1):
-            raise ValueError(
-                f"Layer {self.name} needs groups=1 and dilation_rate=1. Received: groups={self.groups}, "
-                f"dilation_rate={self.dilation_rate}"
-            )
 
     def build(self, input_shape: Shape) -> None:
         most = 2 * self.kernel_size[0] * self.kernel_size[1] * (input_shape[channel_axis(self.data_format)] or 0)

@@ -6,8 +6,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf._arguments import positive_integer as positive_integer
-
 # Types of the results and of converted arguments.
 Floats: TypeAlias = NDArray[np.float64]
 Booleans: TypeAlias = NDArray[np.bool_]
@@ -26,22 +24,12 @@ def real_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None)
     Raises:
         ValueError: for complex, non-numeric, non-finite (in float64) or empty values, and for other shapes.
     """
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"Argument `{name}` must be an array of real numbers. Received: {error}") from error
-    if np.iscomplexobj(array):
-        raise ValueError(
-            f"Argument `{name}` must be real. Received: dtype {array.dtype}. Pass the real part if the imaginary part "
-            f"is zero."
-        )
+    array = np.asarray(value)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"Argument `{name}` must hold real numbers. Received: dtype {array.dtype}")
+        raise ValueError(f"Argument `{name}` must contain real numbers. Received: dtype {array.dtype}")
     if shape is not None and not _matches(array.shape, shape):
         expected = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
-        square = shape[-2:] == ("d", "d") and array.ndim == len(shape) and array.shape[-1] != array.shape[-2]
-        remedy = " Residual layers keep the dimension: pad with zeros to make it square." if square else ""
-        raise ValueError(f"Argument `{name}` must have shape {expected}. Received: shape {array.shape}.{remedy}")
+        raise ValueError(f"Argument `{name}` must have shape {expected}. Received: shape {array.shape}")
     array = array.astype(np.float64, copy=False)
     if not np.isfinite(array).all():
         raise ValueError(
@@ -95,14 +83,3 @@ def non_negative(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < np.inf:
         raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={value!r}")
     return float(value)
-
-
-def non_negative_integer(name: str, value: object) -> int:
-    """Return `value` as an int, including NumPy integers.
-
-    Raises:
-        ValueError: if it is not an integer of 0 or more.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise ValueError(f"Argument `{name}` must be an integer of 0 or more. Received: {name}={value!r}")
-    return int(value)

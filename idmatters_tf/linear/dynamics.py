@@ -15,14 +15,8 @@ import joblib  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import (
-    Booleans,
-    Floats,
-    Integers,
-    non_negative_integer,
-    positive_integer,
-    real_array,
-)
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf.linear._arguments import Booleans, Floats, Integers, non_negative, real_array
 from idmatters_tf.linear.network import layer_norms
 from idmatters_tf.linear.statistics import regression
 
@@ -65,17 +59,6 @@ class Trajectories:
         """
         return self.tau < 1
 
-    def reshaped(self, *networks: int) -> "Trajectories":
-        """Return a copy with other leading axes, e.g. (seeds, rates) for seeds * rates networks."""
-        old = self.diverged_at.ndim
-        return Trajectories(
-            self.steps,
-            *(
-                getattr(self, field.name).reshape(*networks, *getattr(self, field.name).shape[old:])
-                for field in dataclasses.fields(self)[1:]
-            ),
-        )
-
 
 def gradient_descent(
     W: ArrayLike,
@@ -104,14 +87,14 @@ def gradient_descent(
     """
     W = real_array("W", W, ("networks", "units", "n", "d", "d"))
     networks, d = len(W), W.shape[-1]
-    rates = _broadcast_to_networks(learning_rates, networks)
-    steps = non_negative_integer("steps", steps)
+    rates = np.broadcast_to(real_array("learning_rates", learning_rates, None), (networks,))
+    steps = int(non_negative("steps", steps))
     # All larger numbers are equivalent.
     record_every = min(positive_integer("record_every", record_every), steps + 1)
     root, targets = regression(real_array("sxx", sxx, (d, d)), real_array("syx", syx, (d, d)))
 
     recorded = np.append(np.arange(0, steps, record_every), steps)
-    found = Trajectories(
+    histories = Trajectories(
         recorded,
         excess_risk=np.full((networks, len(recorded)), np.nan),
         gradient_norm=np.full((networks, len(recorded)), np.nan),
@@ -130,7 +113,7 @@ def gradient_descent(
         excess = descent.forward(layers)
         fine = np.isfinite(excess) & (excess <= limits[active])
         if not fine.all():
-            found.diverged_at[active[~fine]] = step
+            histories.diverged_at[active[~fine]] = step
             active, excess, layers = active[fine], excess[fine], layers[:, :, fine]
             if not active.size:
                 break
@@ -140,16 +123,16 @@ def gradient_descent(
         if records:
             record = active, np.searchsorted(recorded, step)
             norms = layer_norms(layers)
-            found.excess_risk[record] = excess
-            found.layer_norms[record] = norms.transpose(2, 0, 1)
-            found.tau[record] = _unit_norms(layers, norms, shortcut).max(axis=0)
+            histories.excess_risk[record] = excess
+            histories.layer_norms[record] = norms.transpose(2, 0, 1)
+            histories.tau[record] = _unit_norms(layers, norms, shortcut).max(axis=0)
         # The last gradient is only recorded.
         used = rates[active] if step < steps else np.zeros(active.size)
         squared_norms = descent.backward(layers, used, measure=records)
         if records:
-            found.gradient_norm[active, np.searchsorted(recorded, step)] = np.sqrt(squared_norms)
-    found.weights[active] = layers.transpose(2, 0, 1, 3, 4)
-    return found
+            histories.gradient_norm[active, np.searchsorted(recorded, step)] = np.sqrt(squared_norms)
+    histories.weights[active] = layers.transpose(2, 0, 1, 3, 4)
+    return histories
 
 
 Name = TypeVar("Name", bound=Hashable)
@@ -180,7 +163,7 @@ def sweep(
         Dict of `Trajectories` by name, with leading axes (seeds, rates).
     """
     rates = real_array("learning_rates", learning_rates, ("rates",))
-    steps = non_negative_integer("steps", steps)
+    steps = int(non_negative("steps", steps))
     shape = ("seeds", "units", "n", "d", "d")
     checked = {name: (real_array(f"starts[{name!r}]", W, shape), shortcut) for name, (W, shortcut) in starts.items()}
     if workers is None:
@@ -208,7 +191,13 @@ def _run_every_rate(
     record_every: int,
 ) -> Trajectories:
     networks = np.repeat(W, len(rates), axis=0), sxx, syx, np.tile(rates, len(W))
-    return gradient_descent(*networks, steps, shortcut, record_every).reshaped(len(W), len(rates))
+    flat = gradient_descent(*networks, steps, shortcut, record_every)
+    histories = {
+        name: values.reshape(len(W), len(rates), *values.shape[1:])
+        for name, values in vars(flat).items()
+        if name != "steps"
+    }
+    return Trajectories(flat.steps, **histories)
 
 
 class _Descent:
@@ -299,13 +288,3 @@ def _unit_norms(layers: Floats, norms: Floats, shortcut: bool) -> Floats:
     for layer in range(1, layers.shape[1]):
         branch = layers[:, layer] @ branch
     return layer_norms(branch if shortcut else branch - np.eye(layers.shape[-1]))
-
-
-def _broadcast_to_networks(rates: ArrayLike, networks: int) -> Floats:
-    checked = real_array("learning_rates", rates, None)
-    if checked.shape not in ((), (networks,)) or (checked < 0).any():
-        raise ValueError(
-            f"Argument `learning_rates` must be a number of 0 or more, or one for each of the {networks} networks. "
-            f"Received: {checked.tolist()!r}"
-        )
-    return np.broadcast_to(checked, (networks,))

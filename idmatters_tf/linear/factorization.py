@@ -16,7 +16,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, positive_integer, real_array
+from idmatters_tf._arguments import check_choice, positive_integer
+from idmatters_tf.linear._arguments import Floats, real_array
 from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import decompose_rotation, rotate, rotate_minus_identity, split_rotation
 
@@ -68,15 +69,8 @@ def factorize(
     """
     R = real_array("R", R, ("d", "d"))
     depth = positive_integer("depth", depth)
-    if not isinstance(method, str) or method not in METHODS:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(
-            f"Argument `method` must be one of {', '.join(map(repr, METHODS))}. Received: method={method!r}"
-        )
-    if on_negative_determinant not in ("raise", "augment"):
-        raise ValueError(
-            f"Argument `on_negative_determinant` must be 'raise' or 'augment'. "
-            f"Received: on_negative_determinant={on_negative_determinant!r}"
-        )
+    check_choice("method", method, list(METHODS))
+    check_choice("on_negative_determinant", on_negative_determinant, ("raise", "augment"))
     if on_negative_determinant == "augment" and _determinant_sign(_singular_value_decomposition(R)) < 0:
         R = augment(R)
     decomposition = _singular_value_decomposition(R)
@@ -235,7 +229,8 @@ def _paper(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
         )
     U, singular_values, Vt = decomposition
     if np.linalg.slogdet(U)[0] < 0:
-        U, Vt = U * _first_negative(len(R)), _first_negative(len(R))[:, None] * Vt
+        signs = np.where(np.arange(len(R)) == 0, -1.0, 1.0)
+        U, Vt = U * signs, signs[:, None] * Vt
     gamma = np.abs(np.log(singular_values)).max()
     q = min(max(round(math.pi * depth / (4 * math.pi + 3 * gamma)), 1), (depth - 1) // 4)
     p = depth - 4 * q
@@ -248,10 +243,6 @@ def _rotation_factors(Q: Floats, q: int) -> Floats:
     (basis, angles), half_turns = split_rotation(Q)
     factors = [basis @ rotate_minus_identity(basis.T, turns / q) for turns in (half_turns, angles)]
     return np.repeat(factors, q, axis=0)
-
-
-def _first_negative(size: int) -> Floats:
-    return np.where(np.arange(size) == 0, -1.0, 1.0)
 
 
 def _log(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:

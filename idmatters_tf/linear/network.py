@@ -12,7 +12,8 @@ A[0] is their A_1 and is applied first; the map is (I + A_l) ... (I + A_1). Li e
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, non_negative_integer, positive_integer, real_array
+from idmatters_tf._arguments import check_choice, positive_integer, seed_number
+from idmatters_tf.linear._arguments import Floats, real_array
 
 
 def compose(A: ArrayLike) -> Floats:
@@ -105,65 +106,34 @@ def initial_weights(
     dim: int,
     seed: int = 0,
     networks: int | None = None,
-    shortcut: bool = False,
 ) -> Floats:
     """Draw starting points of gradient descent.
 
-    Source: Li et al., section 5. "small" is called "zero initialization" in the paper. "zero-asymmetric" is the start
-    of Wu, Wang & Ma, *Global Convergence of Gradient Descent for Deep Linear Residual Networks* (arXiv 1911.00645): all
-    layers are the identity and the last one is zero. From it gradient descent reaches every target, for any sign of its
-    determinant.
+    Source: Li et al., section 5. "small" is called "zero initialization" in the paper.
 
     Args:
-        kind: "zero"; "xavier": N(0, 1/dim); "small": 0.01 times that; "orthogonal": Haar-distributed;
-            "zero-asymmetric".
+        kind: "zero"; "xavier": N(0, 1/dim); "small": 0.01 times that; "orthogonal": Haar-distributed.
         units: number of units.
         shortcut_depth: layers per unit, Li et al.'s n.
         dim: dimension d.
         seed: seed of the generator, a non-negative integer.
         networks: number of networks; None for one network without the first axis.
-        shortcut: for "zero-asymmetric", True if each unit adds its input. The same maps are then layers of zeros and a
-            last one of -I. There is no such start for units of two layers or more.
 
     Returns:
         ([networks,] units, shortcut_depth, dim, dim) float64.
     """
     for name, value in (("units", units), ("shortcut_depth", shortcut_depth), ("dim", dim)):
         positive_integer(name, value)
-    seed = non_negative_integer("seed", seed)
+    check_choice("kind", kind, ("zero", "xavier", "small", "orthogonal"))
     several = () if networks is None else (positive_integer("networks", networks),)
     shape = (*several, units, shortcut_depth, dim, dim)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed_number(seed))
     if kind == "zero":
         return np.zeros(shape)
-    if kind == "zero-asymmetric":
-        return _zero_asymmetric(shape, shortcut)
     if kind == "xavier":
         return rng.normal(scale=dim**-0.5, size=shape)
     if kind == "small":
         return rng.normal(scale=0.01 * dim**-0.5, size=shape)
-    if kind == "orthogonal":
-        q, r = np.linalg.qr(rng.normal(size=shape))
-        # The signs make the distribution independent of the QR algorithm (Mezzadri, 2007).
-        return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
-    raise ValueError(
-        f"Argument `kind` must be one of 'zero', 'zero-asymmetric', 'xavier', 'small', 'orthogonal'. "
-        f"Received: kind={kind!r}"
-    )
-
-
-def _zero_asymmetric(shape: tuple[int, ...], shortcut: bool) -> Floats:
-    dim, shortcut_depth = shape[-1], shape[-3]
-    if shortcut and shortcut_depth > 1:
-        raise ValueError(
-            f"Argument `kind` must not be 'zero-asymmetric' for units of two layers or more with shortcuts. Received: "
-            f"shortcut_depth={shortcut_depth}, shortcut=True. Pass shortcut=False for a plain network, or "
-            f"shortcut_depth=1."
-        )
-    W = np.zeros(shape)
-    if shortcut:
-        W[..., -1, -1, :, :] = -np.eye(dim)
-    else:
-        W[:] = np.eye(dim)
-        W[..., -1, -1, :, :] = 0.0
-    return W
+    q, r = np.linalg.qr(rng.normal(size=shape))
+    # The signs make the distribution independent of the QR algorithm (Mezzadri, 2007).
+    return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]

@@ -165,18 +165,7 @@ def dominance_factors(norms: Floats) -> DominanceFactors:
 
     Returns:
         `DominanceFactors`, (uniform, per_layer), each of shape (...).
-
-    Raises:
-        ValueError: if `norms` is a scalar or empty, or has values outside this range.
     """
-    norms = real_array("norms", norms, None)
-    if not norms.ndim or not norms.shape[-1]:
-        raise ValueError(f"Argument `norms` must have shape (..., depth), one norm per layer. Received: norms={norms}")
-    if norms.size and not (norms.min() >= 0 and norms.max() < 1):
-        raise ValueError(
-            f"Argument `norms` must be in [0, 1), the ball of (2.3). Received: norms from {norms.min():.3g} to "
-            f"{norms.max():.3g}"
-        )
     depth = norms.shape[-1]
     logarithms = 2 * np.log1p(-norms)
     uniform = 4 * depth * np.exp((depth - 1) * logarithms.min(axis=-1))

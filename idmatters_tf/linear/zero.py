@@ -6,7 +6,8 @@ Source: Li et al., *Demystifying ResNet*, Theorem 1 and appendix A.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf.linear._arguments import Floats, covariance_matrix, real_array
 from idmatters_tf.linear.hessian import shortcut_hessian
 
 
@@ -23,7 +24,8 @@ def zero_stationary_order(shortcut_depth: int, sxx: ArrayLike, syx: ArrayLike) -
         syx: (d, d).
     """
     sxx, syx = _moments(sxx, syx)
-    return positive_integer("shortcut_depth", shortcut_depth) * (2 if _vanishes(sxx - syx, sxx, syx) else 1) - 1
+    vanishes = np.abs(sxx - syx).max() <= 1e-12 * max(np.abs(sxx).max(), np.abs(syx).max())
+    return positive_integer("shortcut_depth", shortcut_depth) * (2 if vanishes else 1) - 1
 
 
 def zero_hessian_spectrum(units: int, n: int, sxx: ArrayLike, syx: ArrayLike, slope: float = 1.0) -> Floats:
@@ -101,7 +103,3 @@ def _pair_spectrum(units: int, s: Floats, g: Floats) -> Floats:
 def _moments(sxx: ArrayLike, syx: ArrayLike) -> tuple[Floats, Floats]:
     syx = real_array("syx", syx, ("d", "d"))
     return covariance_matrix("sxx", sxx, len(syx)), syx
-
-
-def _vanishes(G: Floats, sxx: Floats, syx: Floats) -> bool:
-    return bool(np.abs(G).max() <= 1e-12 * max(np.abs(sxx).max(), np.abs(syx).max()))

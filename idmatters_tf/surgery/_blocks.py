@@ -1,6 +1,5 @@
 """Construction of inserted blocks: default blocks, zeroed kernels, and their gradients."""
 
-import inspect
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.autodiff import gradient
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
-from idmatters_tf.surgery._copying import operations, single_tensor
+from idmatters_tf.surgery._copying import single_tensor
 
 # Replacement for sizes that are unknown when a model is built.
 UNKNOWN_SIZE = 8
@@ -22,14 +21,11 @@ UNKNOWN_SIZE = 8
 NUMBERS = 4096
 
 
-def insert_block(
-    model: keras.Model, block: Any, tensor: Tensor, layer: Any, name: str, exact: bool
-) -> tuple[keras.layers.Layer, Tensor]:
+def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool) -> tuple[keras.layers.Layer, Tensor]:
     """Build a new block and call it on a tensor.
 
     Args:
-        model: model that contains the layer.
-        block: None for the default block, a layer to copy, or a function that returns a layer.
+        block: None for the default block, a layer to copy, or a function that returns a layer for a shape.
         tensor: symbolic tensor to call the block on.
         layer: layer that computes the tensor.
         name: name of the block.
@@ -42,7 +38,14 @@ def insert_block(
         ValueError: if there is no default block for the tensor's shape, if the block is not a layer or cannot be
             copied, or if it changes the shape or drops the mask of the tensor.
     """
-    made = _default_block(model, tensor, layer, exact) if block is None else _new_layer(block, tuple(tensor.shape))
+    if block is None:
+        made = _default_block(tensor, layer, exact)
+    else:
+        made = block if isinstance(block, keras.layers.Layer) or not callable(block) else block(tuple(tensor.shape))
+    if not isinstance(made, keras.layers.Layer):
+        raise ValueError(
+            f"Argument `block` must be a layer, a function of a shape that returns one, or None. Received: {made!r}"
+        )
     try:
         copied: keras.layers.Layer = _keras_internals.copy_operation(made)
     except Exception as error:
@@ -139,19 +142,7 @@ def gradients(
 ) -> list[NDArray[np.floating[Any]]]:
     """Return the gradients of `sum(c * layer(inputs))` with respect to some variables, with c standard normal.
 
-    The state of the layer does not change, neither moving averages nor random seeds.
-
-    Args:
-        layer: built layer or model.
-        inputs: inputs of the layer.
-        variables: trainable variables of the layer.
-        seed: seed of c.
-
-    Returns:
-        One array for each variable, of its shape.
-
-    Raises:
-        ValueError: if the backend is neither TensorFlow nor JAX.
+    The state of the layer does not change, neither moving averages nor random seeds. `seed` is that of c.
     """
 
     def value(_: Any) -> Tensor:
@@ -200,7 +191,11 @@ def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list
     if not variables:
         return [f"{block.name} has no trainable weights"]
     values = [ops.convert_to_numpy(variable) for variable in variables]
-    waiting = {place for place, value in enumerate(values) if _is_kernel(variables[place]) and not np.any(value)}
+    waiting = {
+        place
+        for place, (variable, value) in enumerate(zip(variables, values, strict=True))
+        if len(variable.shape) >= 2 and "bias" not in variable.name and not np.any(value)
+    }
     moved = False
     for number in range(rounds):
         for place, slope in enumerate(gradients(block, x, variables, seed=number)):
@@ -218,68 +213,21 @@ def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list
     return [variables[place].path for place in sorted(waiting)]
 
 
-def _is_kernel(variable: keras.Variable) -> bool:
-    return len(variable.shape) >= 2 and "bias" not in variable.name
-
-
-def _new_layer(block: Any, shape: tuple[int | None, ...]) -> keras.layers.Layer:
-    if isinstance(block, keras.layers.Layer):
-        return block
-    if not callable(block):
-        raise ValueError(f"Argument `block` must be a layer, a function that returns one, or None. Received: {block!r}")
-    made = block(shape) if _takes_argument(block) else block()
-    if not isinstance(made, keras.layers.Layer):
-        raise ValueError(f"Argument `block` must return a keras.layers.Layer. Received: {made!r}")
-    return made
-
-
-def _default_block(model: keras.Model, tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Layer:
+def _default_block(tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Layer:
     shape, rank = tuple(tensor.shape), len(tensor.shape)
-    channels_first = _is_channels_first(model, layer, rank)
-    size = shape[1] if channels_first else shape[-1]
+    data_format = "channels_last"
+    if rank in (3, 4):
+        usual = keras.config.image_data_format() if rank == 4 else data_format
+        data_format = getattr(layer, "data_format", None) or usual
+    size = shape[1 if data_format == "channels_first" else -1]
     options: dict[str, Any] = {"dtype": getattr(layer, "dtype_policy", None)}
     if exact:
         options |= {"kernel_initializer": "he_normal", "last_kernel_initializer": "zeros"}
     if rank == 4 and size is not None:
-        return ResidualConv2D(size, data_format="channels_first" if channels_first else "channels_last", **options)
-    if rank in (2, 3) and size is not None and not channels_first:
+        return ResidualConv2D(size, data_format=data_format, **options)
+    if rank in (2, 3) and size is not None and data_format == "channels_last":
         return ResidualDense(size, **options)
     raise ValueError(
         f"There is no default block after {layer.name!r}: its output must have rank 2, 3 or 4 and a known number of "
         f"channels. Received: shape {shape}. Pass `block`."
-    )
-
-
-def _is_channels_first(model: keras.Model, layer: Any, rank: int) -> bool:
-    """Return True if the channels are the first axis of the output of a layer, of some rank.
-
-    Raises:
-        ValueError: if the layer has no `data_format`, and other layers do not have the usual one.
-    """
-    if rank not in (3, 4):
-        return False
-    own = getattr(layer, "data_format", None)
-    usual = keras.config.image_data_format() if rank == 4 else "channels_last"
-    others = {
-        operation.data_format
-        for _, operation in operations(model)
-        if getattr(operation, "data_format", None) and len(operation.output.shape) == rank
-    }
-    if own is None and not others <= {usual}:
-        raise ValueError(
-            f"There is no default block after {layer.name!r}: the axis of its channels is unknown, because the model "
-            f"has layers with `data_format={', '.join(sorted(others - {usual}))!r}`. Pass `block`."
-        )
-    return (own or usual) == "channels_first"
-
-
-def _takes_argument(function: Any) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(
-        parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        for parameter in parameters
     )

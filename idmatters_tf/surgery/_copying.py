@@ -211,10 +211,6 @@ def _copy_saved_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
         with tempfile.TemporaryDirectory() as folder:
             old.save_assets(folder)
             new.load_assets(folder)
-    if hasattr(old, "get_vocabulary") and old.get_vocabulary() != new.get_vocabulary():
-        raise ValueError(
-            _copy_error(old, "Keras cannot save its vocabulary, e.g. because of line breaks. Pass `vocabulary` to it.")
-        )
 
 
 def _constructible(model: keras.Model) -> bool:

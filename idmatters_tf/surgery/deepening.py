@@ -1,17 +1,18 @@
 """Insertion of residual blocks that start as the identity."""
 
 import difflib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import keras
 
 from idmatters_tf._arguments import check_choice, positive_integer
+from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import check_gradients, check_outputs, compute_outputs, example_inputs
 from idmatters_tf.surgery._copying import ModelCopy, operations, single_tensor
-from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf.surgery.insertion import Init, insert_layers
 
 
@@ -56,11 +57,10 @@ def deepen(
             KerasHub's models, numbers of layers, "every 2nd" (or another number), or "interleaved": after each layer.
         block: None for `ResidualConv2D` after images (rank 4) and `ResidualDense` after vectors (rank 2, or 3 along the
             last axis), as wide as the input, with He's normal distribution for the first kernel and zeros for the last.
-            With `data_format="channels_first"`, there is a default block only after layers with this argument.
-            Otherwise a layer to copy, or a function that returns a layer and receives the tensor's shape if it takes an
-            argument. The layer must compute x + f(x) and have a `get_config`. As few of its last weights as possible
-            are set to zero to make it the identity. In a transformer block these are the output projections of
-            attention and feed-forward.
+            The axis of the channels is given by the layer's `data_format`, or by Keras' setting for layers without it.
+            Otherwise a layer to copy, or a function that returns a layer for the tensor's shape. The layer must compute
+            x + f(x) and have a `get_config`. As few of its last weights as possible are set to zero to make it the
+            identity. In a transformer block these are the output projections of attention and feed-forward.
         count: number of blocks after each layer.
         optimizer: optimizer that has trained the model. The new model is compiled with a copy that keeps the slots of
             old variables, iterations, learning rate and loss scale. Slots of new variables start at zero, so Adam's
@@ -123,8 +123,10 @@ def deepen(
         else:
             blocks[id(operation)] = []
             for _ in range(count):
-                name = _make_unique_name(f"{operation.name}_deeper", taken)
-                inserted, tensor = insert_block(model, block, tensor, operation, name, exact=tolerance == 0)
+                names = (f"{operation.name}_deeper{number}" for number in itertools.count(1))
+                name = next(name for name in names if name not in taken)
+                taken.add(name)
+                inserted, tensor = insert_block(block, tensor, operation, name, exact=tolerance == 0)
                 blocks[id(operation)].append(inserted)
         return keras.tree.pack_sequence_as(outputs, [tensor]), blocks[id(operation)]
 
@@ -159,16 +161,5 @@ def _targets(model: keras.Model, after: str | Sequence[str]) -> set[int]:
             near = difflib.get_close_matches(name, [path for path, _ in paths], n=3, cutoff=0.3)
             hint = f" Did you mean {', '.join(near)}?" if near else ""
             raise ValueError(f"Argument `after`: {model.name!r} has no layer {name!r}.{hint}")
-        target = id(matches[0][1])
-        if target in targets:
-            raise ValueError(f"Argument `after` names the layer {name!r} twice. Use `count` for several blocks.")
-        targets.add(target)
+        targets.add(id(matches[0][1]))
     return targets
-
-
-def _make_unique_name(stem: str, taken: set[str]) -> str:
-    number = 1
-    while f"{stem}{number}" in taken:
-        number += 1
-    taken.add(f"{stem}{number}")
-    return f"{stem}{number}"

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from idmatters_tf._configured_models import ConfiguredModel, Slot
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import check_gradients, compute_outputs, example_inputs
-from idmatters_tf._configured_models import ConfiguredModel, Slot
 
 Init = Literal["zero", "copy"]
 

@@ -2,10 +2,7 @@
 
 import dataclasses
 import re
-import warnings
 
-import hypothesis
-import hypothesis.strategies as st
 import keras
 import numpy as np
 import pytest
@@ -13,7 +10,7 @@ import tensorflow as tf
 
 from idmatters_tf.expressivity import memorize, verify
 from idmatters_tf.expressivity import memorizer as module
-from idmatters_tf.layers import ResidualDense, ResidualDenseStack
+from idmatters_tf.layers import ResidualDenseStack
 from tests.support.checks import check_layer
 
 
@@ -39,28 +36,6 @@ def test_every_row_becomes_its_one_hot_vector(n, dim, classes, width):
     assert report.blocks == -(-n // width) == model.get_layer("blocks").blocks
     assert report.verified["float64"].accuracy == 1
     assert verify(model, x, labels) == report.verified["float64"]
-
-
-@hypothesis.settings(max_examples=6)
-@hypothesis.given(n=st.integers(2, 80), width=st.integers(8, 32), seed=st.integers(0, 999))
-def test_float32_is_close_to_float64(n, width, seed):
-    x, labels = sample(n, 20, 5, seed)
-    wide, single = (memorize(x, labels, 5, width, dtype=dtype, check=()) for dtype in ("float64", "float32"))
-    assert single.report.dtype == "float32"
-    error = np.abs(np.asarray(single(x.astype("float32"))) - np.asarray(wide(x))).max()
-    assert error < 1e-5 / wide.report.smallest_margin
-
-
-def test_small_margins_select_float64():
-    x, labels = sample(40, 6, 3)
-    x[21] = x[2] * (1 + 1e-5)
-    with pytest.warns(UserWarning, match="the model is float64"):
-        model = memorize(x, labels, width=8, dtype="float32")
-    assert model.report.dtype == model.inputs[0].dtype == "float64"
-    assert model.report.verified["float64"].largest_error < 1e-6
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert memorize(*sample(40, 6, 3), width=8, dtype="float32").report.dtype == "float32"
 
 
 def test_saved_and_exported_models_keep_float64(tmp_path):
@@ -101,24 +76,6 @@ def test_it_is_differentiable_and_trainable():
     assert history[-1] < history[0]
 
 
-def test_single_blocks():
-    x, labels = sample(60, 7, 3)
-    model = memorize(x, labels, width=8)
-    h = model.get_layer("projection")(x)
-    blocks = model.get_layer("blocks")
-    for number in range(blocks.blocks):
-        block = blocks.block(number)
-        moved = np.abs(np.asarray(block(h) - h)).max(axis=1) > 1e-9
-        assert moved.sum() == min(8, 60 - 8 * number)
-        h = block(h)
-    assert isinstance(block, ResidualDense)
-    np.testing.assert_allclose(h, blocks(model.get_layer("projection")(x)), atol=1e-12)
-    with pytest.raises(ValueError, match=r"must be in 0\.\.7"):
-        blocks.block(8)
-    with pytest.raises(ValueError, match="has no weights yet"):
-        ResidualDenseStack(2, 3).block(0)
-
-
 @pytest.mark.parametrize(("lookahead", "shape"), [(1, (5, 6)), (3, (2, 3, 6)), (20, (5, 6))])
 def test_stack_is_a_chain_of_blocks_for_any_lookahead(lookahead, shape):
     rng = np.random.default_rng(0)
@@ -135,47 +92,37 @@ def test_stack_is_a_chain_of_blocks_for_any_lookahead(lookahead, shape):
         expected = stack.block(number)(expected)
     np.testing.assert_allclose(stack(inputs), expected, atol=1e-5)
     np.testing.assert_allclose(stack(inputs, training=True), expected, atol=1e-5)
+    with pytest.raises(ValueError, match=r"must be in 0\.\.6"):
+        stack.block(7)
 
 
 def test_the_stack_as_a_layer():
     inputs = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
     check_layer(ResidualDenseStack(5, 3, lookahead=2, kernel_initializer="ones"), inputs)
-    for argument in ("blocks", "units", "lookahead"):
-        with pytest.raises(ValueError, match=f"Argument `{argument}` of ResidualDenseStack must be a positive integer"):
-            ResidualDenseStack(**{"blocks": 2, "units": 2, argument: 0})
 
 
-def test_equal_rows_count_once_and_integer_points_are_accepted():
+def test_equal_rows_count_once_and_a_zero_row_gets_a_bias():
     x = np.random.default_rng(0).integers(0, 256, (40, 9)).astype(np.uint8)
+    x[5] = 0
     labels = np.arange(40) % 5
     model = memorize(np.concatenate([x, x[:7]]), np.concatenate([labels, labels[:7]]), width=8)
     assert (model.report.rows, model.report.distinct_rows, model.report.blocks) == (47, 40, 5)
-    assert model.report.verified["float64"].rows == 47
-
-
-def test_a_zero_row_gets_a_bias():
-    x, labels = sample(30, 4, 3)
-    x[5] = 0
-    model = memorize(x, labels, width=8)
     assert len(model.get_layer("projection").weights) == 2
-    assert model.report.parameters == model.count_params()
-    np.testing.assert_allclose(model(x), np.eye(3)[labels], atol=1e-6)
+    assert model.report.verified["float64"].accuracy == 1
+    np.testing.assert_allclose(model(x.astype("float64")), np.eye(5)[labels], atol=1e-6)
 
 
-def test_verify_finds_wrong_rows_in_batches_of_one_shape(monkeypatch):
+def test_verify_finds_wrong_rows():
     x, labels = sample(50, 4, 3)
     model = memorize(x, labels, width=8, check=())
     wrong = labels.copy()
     wrong[[3, 17]] = (wrong[[3, 17]] + 1) % 3
-    run, shapes, done = model.predict_on_batch, set(), []
-    monkeypatch.setattr(model, "predict_on_batch", lambda batch: shapes.add(batch.shape) or run(batch))
-    # All batches have one shape, compiled once. A single batch is not compiled.
-    for batch_size, compiled in ((50, 0), (16, 1)):
-        found = verify(model, x, wrong, batch_size, lambda rows, total: done.append((rows, total)))
-        assert (found.rows, found.correct, found.wrong_rows) == (50, 48, (3, 17))
-        assert found.largest_error == pytest.approx(1)
-        assert len(shapes) == compiled
-        assert done[-1] == (50, 50)
+    done = []
+    for batch_size in (50, 16):
+        checked = verify(model, x, wrong, batch_size, lambda rows, total: done.append((rows, total)))
+        assert (checked.rows, checked.correct, checked.wrong_rows) == (50, 48, (3, 17))
+        assert checked.largest_error == pytest.approx(1)
+    assert done == [(50, 50), (13, 50), (26, 50), (39, 50), (50, 50)]
     assert verify(model, x, (labels + 1) % 3, batch_size=16).wrong_rows == tuple(range(10))
 
 
@@ -186,33 +133,16 @@ def test_wrong_network_raises(monkeypatch):
         memorize(*sample(50, 4, 3), width=8)
 
 
-def test_progress_is_reported():
-    seen = []
-    memorize(*sample(600, 4, 3), progress=lambda *values: seen.append(values))
-    stages = list(dict.fromkeys(stage for stage, _, _ in seen))
-    assert stages == ["building", "checking in float64", "checking in float32"]
-    assert all(done <= total == 600 for _, done, total in seen)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": np.ones((0, 3)), "labels": []}, "must have shape (n, d), not empty. Received: shape (0, 3)"),
         ({"x": np.ones((4, 2, 2))}, "Flatten each point: x.reshape(len(x), -1)"),
         ({"x": np.array([[1.0], [np.nan], [2], [3]])}, "Received: NaN or infinite entries in row 1"),
-        ({"x": np.array([["a"], ["b"], ["c"], ["d"]])}, "must contain real numbers. Received: dtype <U1"),
-        ({"labels": [0, 1, 0]}, "must have shape (4,), one for each row of x. Received: shape (3,)"),
-        ({"labels": [0.0, 1.0, 0.0, 1.0]}, "must contain integers"),
-        ({"labels": [0, -1, 0, 1]}, "must not be negative. Received: -1"),
-        ({"classes": 1}, "must be an integer above the largest label, 1. Received: classes=1"),
-        ({"width": 0}, "Argument `width` must be a positive integer. Received: width=0"),
+        ({"labels": [0, -1, 0, 1]}, "must have shape (4,) and contain class indices"),
+        ({"classes": 1}, "must be above the largest label, 1. Received: classes=1"),
         ({"order": "random"}, "must be one of 'norm', 'ridge', 'paper'. Received: order='random'"),
-        ({"dtype": "float16"}, "Argument `dtype` must be one of 'float64', 'float32'. Received: dtype='float16'"),
-        ({"check": "float64"}, "Argument `check` must be a tuple"),
-        ({"seed": -1}, "Argument `seed` must be a non-negative integer"),
         ({"x": np.array([[1.0], [2], [1], [3]]), "labels": [0, 1, 1, 0]}, "rows 0 and 2 are equal, but their labels"),
-        ({"x": np.array([[1.0], [2], [2 + 1e-15], [3]]), "labels": [0, 1, 1, 0]}, "cannot be separated in float64"),
-        ({"order": "paper"}, "order='paper' needs rows of norm 1"),
+        ({"x": np.array([[1.0], [2], [2 + 1e-15], [2]]), "labels": [0, 1, 0, 1]}, "in float64: 2 and 1 have"),
         (
             {"x": np.array([[1.0, 0], [0, 1], [0.8, 0.6], [-1, 0]]), "order": "paper"},
             "order='paper' is impossible here",

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from idmatters_tf.initializers import ScaledGlorot
 from idmatters_tf.layers import (
     LinearResidual,
-    PerImageStandardization,
     RandomProjection,
     ResidualDense,
     ResidualDenseStack,
@@ -32,18 +31,6 @@ def test_linear_residual_is_h_plus_a_h():
     np.testing.assert_array_equal(LinearResidual()(h), h)
 
 
-@pytest.mark.parametrize("layer", [ResidualDense, ResidualDenseStack, LinearResidual, ShortcutUnit])
-def test_initializers_may_be_functions_or_draw_from_a_generator(layer):
-    sizes = {ResidualDense: (4,), ResidualDenseStack: (2, 4), LinearResidual: (), ShortcutUnit: (2,)}[layer]
-    generator = keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(1))
-    for initializer in (keras.ops.ones, generator):
-        built = layer(*sizes, kernel_initializer=initializer)
-        built.build((None, 4))
-        kernels = [np.array(weight).ravel() for weight in built.weights if weight.name != "s"]
-        assert all(kernel.all() for kernel in kernels)
-        assert initializer is keras.ops.ones or len(np.unique(kernels)) == np.size(kernels)
-
-
 @given(st.integers(1, 6), st.integers(1, 6), st.booleans())
 def test_residual_dense_is_h_plus_v_relu(dim, units, skip):
     h = rng.normal(size=(3, dim)).astype("float32")
@@ -51,6 +38,14 @@ def test_residual_dense_is_h_plus_v_relu(dim, units, skip):
     u, s, v = np.array(layer.U).T, np.array(layer.s), np.array(layer.V).T
     expected = np.stack([(x if skip else 0) + v @ np.maximum(u @ x + s, 0) for x in h])
     np.testing.assert_allclose(layer(h), expected, atol=1e-4)
+
+
+def test_sequences_and_an_unknown_last_dimension():
+    h = rng.normal(size=(2, 7, 5)).astype("float32")
+    for layer in (ResidualDense(3), RandomProjection(3)):
+        check_layer(layer, h)
+    with pytest.raises(ValueError, match="known last dimension"):
+        LinearResidual().build((None, None))
 
 
 @pytest.mark.parametrize(("depth", "shortcut"), [(1, True), (3, True), (3, False)])
@@ -62,15 +57,6 @@ def test_shortcut_unit_places_its_activations(depth, shortcut):
         path = np.array(kernel).T @ (np.tanh(path) if number else path)
     expected = 1 / (1 + np.exp(-path.T)) + (h if shortcut else 0)
     check_layer(layer, h, expected)
-    seeded = ShortcutUnit(2, kernel_initializer=keras.initializers.GlorotNormal(seed=1))
-    seeded.build((None, 4))
-    assert not np.array_equal(*seeded.kernels)
-
-
-def test_sequences_and_serialisation():
-    h = rng.normal(size=(2, 7, 5)).astype("float32")
-    for layer in (ResidualDense(3), RandomProjection(3)):
-        check_layer(layer, h)
 
 
 def test_random_projection_is_frozen_and_has_variance_one_over_fan_in():
@@ -98,7 +84,6 @@ def test_random_projection_follows_from_its_seed_and_is_saved(tmp_path):
     np.testing.assert_array_equal(reloaded.layers[-1].kernel, np.ones((4, 3)))
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize(
     "make",
     [
@@ -108,38 +93,12 @@ def test_random_projection_follows_from_its_seed_and_is_saved(tmp_path):
         lambda dtype: ResidualDenseStack(3, 8, 2, keras.initializers.RandomNormal(stddev=0.01, seed=0), dtype=dtype),
     ],
 )
-def test_small_branches_survive_16_bits(make, dtype):
+def test_small_branches_survive_16_bits(make):
     vectors = rng.normal(size=(4, 16)).astype("float32")
-    exact, half = make("float32"), make(dtype)
+    exact, half = make("float32"), make("mixed_bfloat16")
     branch = np.array(exact(vectors)) - vectors
     inputs = keras.Input((16,))
     model = keras.Model(inputs, half(inputs))
     assert model.output.dtype == keras.backend.standardize_dtype(half(vectors).dtype) == "float32"
     error = np.linalg.norm(np.array(half(vectors)) - vectors - branch)
     assert 0 < error < 0.02 * np.linalg.norm(branch)
-
-
-@given(st.integers(1, 5), st.integers(0, 255))
-def test_standardization_equals_tensorflows(size, value):
-    import tensorflow as tf
-
-    images = np.concatenate([rng.integers(0, 256, (2, size, size, 3)), np.full((1, size, size, 3), value)])
-    expected = tf.image.per_image_standardization(tf.cast(images, tf.float32))
-    np.testing.assert_allclose(PerImageStandardization()(images.astype("uint8")), expected, atol=1e-4)
-
-
-def test_standardization_stays_in_32_bits():
-    for dtype, expected in (("mixed_bfloat16", "float32"), ("float64", "float64")):
-        outputs = PerImageStandardization(dtype=dtype)(np.ones((1, 2, 2, 3), "uint8"))
-        assert keras.backend.standardize_dtype(outputs.dtype) == expected
-
-
-def test_bad_arguments():
-    with pytest.raises(ValueError, match="`units` of ResidualDense.*units=0"):
-        ResidualDense(0)
-    with pytest.raises(ValueError, match="`depth` of ShortcutUnit"):
-        ShortcutUnit("two")
-    with pytest.raises(ValueError, match="`seed` of RandomProjection.*-1"):
-        RandomProjection(3, seed=-1)
-    with pytest.raises(ValueError, match="known last dimension"):
-        LinearResidual().build((None, None))

@@ -53,6 +53,3 @@ def test_filters_come_in_pairs_and_are_no_more_than_there_are():
     for filters in (7, 26):
         with pytest.raises(ValueError, match="`filters` must be even and at most 24"):
             PatchWhitening2D(filters, 2).build((None, 8, 8, 3))
-    for options in ({"groups": 2}, {"dilation_rate": 2}):
-        with pytest.raises(ValueError, match="needs groups=1 and dilation_rate=1"):
-            PatchWhitening2D(4, 2, **options)

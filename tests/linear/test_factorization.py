@@ -69,31 +69,13 @@ def test_integers_of_the_paper_exceed_its_bound():
     assert 0 < len(missed) < len(depths)
 
 
-def test_the_error_far_below_norm_1():
-    """Check the error for factors with entries of about ||R||^(1/l), which differ from A by the identity."""
-    Q = scipy.stats.special_ortho_group.rvs(3, random_state=0)
-    errors = {
-        (scale, depth): np.linalg.norm(linear.compose(linear.factorize(scale * Q, depth)) / scale - Q, 2)
-        for scale, depth in ((1.0, 40), (1e-150, 40), (1e-150, 400))
-    }
-    assert errors[1.0, 40] < 1e-14
-    assert 1e-11 < errors[1e-150, 40] < 1e-9
-    assert 100 * errors[1e-150, 400] < errors[1e-150, 40]
-
-
 CORNERS = {
-    "one dimension": [[5.0]],
     "below one": [[1e-9]],
     "odd": rotation(2.0, 1.0)[:3, :3] + np.diag([0.0, 0.0, 1.0 - np.cos(1.0)]),
-    "identity": np.eye(3),
-    "minus identity": -np.eye(4),
     "double -1": np.diag([1.0, -1.0, 3.0, -1.0]),
-    "rotation": rotation(3.0, -1.0),
     "half turn of a plane": rotation(np.pi, 0.5),
     "nearly half a turn": rotation(np.pi - 1e-9, np.pi - 1e-9),
-    "positive definite": [[2.0, 1.0], [1.0, 2.0]],
     "shear": [[1.0, 100.0], [0.0, 1.0]],
-    "condition 1e12": np.diag([1e6, 1.0, 1e-6]),
     "condition 1e12, not normal": conditioned(5, 1e12),
     "tiny": 1e-200 * np.eye(2),
     "huge": 1e200 * rotation(1.0),
@@ -162,10 +144,10 @@ def test_operator_angle_against_search(seed):
         return np.sum(x * (R @ x), axis=0) / np.linalg.norm(x, axis=0) / np.linalg.norm(R @ x, axis=0)
 
     start = X[:, np.argmin(cosine(X))]
-    found = np.arccos(np.clip(scipy.optimize.minimize(cosine, start).fun, -1, 1))
-    assert angle >= found - 1e-6
+    searched = np.arccos(np.clip(scipy.optimize.minimize(cosine, start).fun, -1, 1))
+    assert angle >= searched - 1e-6
     # An explicit vector has this angle, so that it is also an upper bound of the error of the search.
-    assert angle == pytest.approx(found, abs=0.02)
+    assert angle == pytest.approx(searched, abs=0.02)
 
 
 @given(SEEDS, st.integers(1, 6))

@@ -84,12 +84,9 @@ def test_spectrum_at_zero_against_the_dense_matrix(seed, units, n, commuting):
 
 
 def test_spectrum_of_two_shortcuts_does_not_depend_on_the_depth():
-    sxx, syx = np.eye(3), np.diag([3.0, 0.5, 1.0])
     for units in (1, 7):
-        spectrum = linear.zero_hessian_spectrum(units, 2, sxx, syx)
-        assert np.unique(spectrum).tolist() == [-2.0, -0.5, 0.0, 0.5, 2.0]
-        assert np.mean(spectrum < 0) == pytest.approx(2 / (2 * 3))
-    np.testing.assert_allclose(linear.zero_hessian_spectrum(1, 2, sxx, syx, slope=-0.5), spectrum[::7] / 2)
+        spectrum = linear.zero_hessian_spectrum(units, 2, np.eye(3), np.diag([3.0, 0.5, 1.0]), slope=-0.5)
+        assert np.unique(spectrum).tolist() == [-1.0, -0.25, 0.0, 0.25, 1.0]
 
 
 @pytest.mark.parametrize("optimal", [False, True])
@@ -108,16 +105,3 @@ def test_order_of_the_stationary_point_is_the_order_of_growth(n, optimal):
 
     growth = np.log2(change(2e-3) / change(1e-3))
     assert growth == pytest.approx(order + 1, abs=0.05)
-
-
-@pytest.mark.parametrize(("rank", "shortcut"), [(1, True), (3, False)])
-def test_zero_eigenvalues_at_a_global_minimum(rank, shortcut):
-    rng = np.random.default_rng(rank)
-    units, n, d = 2, 2, 3
-    W = rng.normal(size=(units, n, d, d))
-    sxx = random_covariance(rng, d, rank)
-    syx = linear.shortcut_compose(W, shortcut) @ sxx
-    eigenvalues = np.linalg.eigvalsh(linear.shortcut_hessian(W, sxx, syx, shortcut))
-    zero = np.abs(eigenvalues) < 1e-10 * eigenvalues[-1]
-    assert zero.sum() == units * n * d**2 - d * rank
-    assert (eigenvalues[~zero] > 0).all()

@@ -29,19 +29,6 @@ def case(request):
     return model, W, shortcut
 
 
-@pytest.mark.parametrize("kind", ["residual", "plain", "units without shortcuts"])
-def test_zero_asymmetric_start(kind):
-    build, shortcut = MODELS[kind]
-    W = get_weights(build(kernel_initializer="zero-asymmetric"))
-    np.testing.assert_array_equal(W, linear.initial_weights("zero-asymmetric", *W.shape[:3], shortcut=shortcut))
-    assert not linear.shortcut_compose(W, shortcut).any()
-
-
-def test_zero_asymmetric_start_needs_units_of_one_layer():
-    with pytest.raises(ValueError, match="shortcut_depth=2, shortcut=True"):
-        shortcut_network(3, 2, 2, kernel_initializer="zero-asymmetric")
-
-
 def test_values_gradient_and_hessian_are_those_of_numpy(case):
     model, W, shortcut = case
     np.testing.assert_array_equal(get_weights(model), W)

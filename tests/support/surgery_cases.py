@@ -140,15 +140,6 @@ def frozen_base():
     return keras.Model(inputs, layers.Dense(2)(base(inputs, training=False))), "base/conv", None
 
 
-def preprocessing():
-    """Return a model of raw pixels as bytes, standardized by a layer adapted to data."""
-    inputs = keras.Input((6, 6, 3), dtype="uint8")
-    standardize = layers.Normalization(name="standardize")
-    standardize.adapt(np.random.default_rng(1).normal(100, 30, (20, 6, 6, 3)).astype("float32"))
-    x = layers.Conv2D(4, 3, name="conv")(standardize(layers.Rescaling(1.0)(inputs)))
-    return keras.Model(inputs, layers.Dense(2)(layers.Flatten()(x))), "conv", None
-
-
 def identity_network():
     """Return the network of this package with large branches."""
     from idmatters_tf.models.cifar import identity_resnet
@@ -176,7 +167,6 @@ CASES = {
         several,
         raw_operations,
         frozen_base,
-        preprocessing,
         identity_network,
         resnet50,
     )

@@ -5,18 +5,10 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from idmatters_tf.layers import ResidualConv2D, ResidualDense
+from idmatters_tf.layers import ResidualDense
 from idmatters_tf.surgery import deepen, remove_identities
 
 NUMBERS = np.array([1, 2, 30, 30, 5])
-ADAPTED = {
-    "Discretization": (lambda: layers.Discretization(num_bins=3), NUMBERS.astype("float32")),
-    "Discretization one-hot": (lambda: layers.Discretization(num_bins=3, output_mode="one_hot"), NUMBERS),
-    "IntegerLookup": (layers.IntegerLookup, NUMBERS),
-    "IntegerLookup multi-hot": (lambda: layers.IntegerLookup(output_mode="multi_hot"), NUMBERS),
-    "IntegerLookup tf-idf": (lambda: layers.IntegerLookup(output_mode="tf_idf"), NUMBERS[:, None]),
-    "Normalization": (lambda: layers.Normalization(axis=None), NUMBERS.astype("float32")),
-}
 
 
 def adapted(layer, data, dtype=None):
@@ -38,15 +30,19 @@ def check_adapted(model, x):
 
 
 def adapted_preprocessing():
-    for make, data in ADAPTED.values():
-        check_adapted(adapted(make(), data), data.reshape(-1, 1))
+    for layer, data in (
+        (layers.Discretization(num_bins=3), NUMBERS.astype("float32")),
+        (layers.IntegerLookup(output_mode="tf_idf"), NUMBERS[:, None]),
+        (layers.Normalization(axis=None), NUMBERS.astype("float32")),
+    ):
+        check_adapted(adapted(layer, data), data.reshape(-1, 1))
 
 
-def classifier(**options):
+def classifier():
     model = keras.Sequential(
         [keras.Input((3,)), layers.Dense(4, name="hidden"), ResidualDense(2, name="block"), layers.Dense(2)]
     )
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"], **options)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     rng = np.random.default_rng(0)
     return model, rng.normal(size=(8, 3)).astype("float32"), rng.integers(0, 2, 8)
 
@@ -57,7 +53,6 @@ def lists_of_batches():
     result = remove_identities(model, 0.0, [(x[:5], y[:5]), (x[5:], y[5:])])
     for name, value in expected.items():
         np.testing.assert_allclose([result.before[name], result.after[name]], value, rtol=1e-6)
-    assert not remove_identities(model, 0.0, [x[:5], x[5:]]).before
     with pytest.raises(Exception, match="."):  # of another class on each backend
         remove_identities(model, 0.0, [(x[:5], y[:5]), (x[5:], y[:2])])
     for weight, value in zip(model.get_weights(), weights, strict=True):
@@ -107,20 +102,14 @@ def layers_unfrozen_in_a_frozen_model():
 
 
 def loss_scaling():
-    """The policy of the model, not the current one, and the argument `auto_scale_loss` decide."""
+    """The policy of the model decides, not the current one."""
     keras.config.set_dtype_policy("mixed_float16")
-    models = [classifier(auto_scale_loss=scaled)[0] for scaled in (True, False)]
+    model = classifier()[0]
     keras.config.set_dtype_policy("float32")
-    models.append(classifier()[0])
-    for current in ("float32", "mixed_float16"):
-        keras.config.set_dtype_policy(current)
-        for model in models:
-            inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-            for optimizer in (None, model.optimizer, inner):
-                deeper = deepen(model, "hidden", optimizer=optimizer)
-                assert type(deeper.optimizer) is type(model.optimizer)
-                assert deeper.dtype_policy.name == model.dtype_policy.name
-    keras.config.set_dtype_policy("float32")
+    for optimizer in (None, model.optimizer, model.optimizer.inner_optimizer):
+        deeper = deepen(model, "hidden", optimizer=optimizer)
+        assert type(deeper.optimizer) is keras.optimizers.LossScaleOptimizer
+        assert deeper.dtype_policy.name == "mixed_float16"
 
 
 def metrics_with_arguments():
@@ -146,8 +135,6 @@ def metrics_with_arguments():
     copied = deepen(model, "hidden")
     for _ in range(2):
         assert copied.evaluate(x, y, return_dict=True, verbose=0) == expected
-    shared = {id(variable) for variable in model.metrics_variables}
-    assert not shared & {id(variable) for variable in copied.metrics_variables}
 
 
 def names_of_outputs():
@@ -163,25 +150,13 @@ def names_of_outputs():
         np.testing.assert_allclose(list(values.values()), list(expected.values()), rtol=1e-6)
 
 
-def compiled_without_an_optimizer():
-    compiled, x, y = classifier()
-    model = keras.Model(compiled.inputs, compiled.outputs)
-    model.compile(optimizer=None, loss=compiled.loss)
-    deeper = deepen(model, "hidden")
-    assert deeper.optimizer is None
-    assert deeper.evaluate(x, y, verbose=0) == model.evaluate(x, y, verbose=0)
-
-
 def channels_first():
     inputs = keras.Input((3, 6, 8))
     hidden = layers.Conv2D(4, 3, data_format="channels_first", name="conv")(inputs)
-    hidden = layers.GlobalAveragePooling2D("channels_first")(layers.ReLU(name="relu")(hidden))
-    model = keras.Model(inputs, layers.Dense(2)(hidden))
-    block = deepen(model, "conv").get_layer("conv_deeper1")
+    hidden = layers.GlobalAveragePooling2D("channels_first", name="pooled")(hidden)
+    deeper = deepen(keras.Model(inputs, layers.Dense(2)(hidden)), ["conv", "pooled"])
+    block = deeper.get_layer("conv_deeper1")
     assert (block.filters, block.data_format) == (4, "channels_first")
-    deepen(model, "relu", ResidualConv2D(4, data_format="channels_first"))
-    with pytest.raises(ValueError, match="the axis of its channels is unknown"):
-        deepen(model, "relu")
 
 
 CASES = (
@@ -192,6 +167,5 @@ CASES = (
     loss_scaling,
     metrics_with_arguments,
     names_of_outputs,
-    compiled_without_an_optimizer,
     channels_first,
 )

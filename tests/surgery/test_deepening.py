@@ -66,11 +66,11 @@ def test_outputs_are_equal_and_blocks_train(name, tmp_path):
         check_transformer(deeper, x, tmp_path / "deeper.keras")
     if name in REMOVED:
         check_removal(model, deeper, x)
-    start = [arrays(each.trainable_weights) for each in blocks]
+    start = [arrays(block.trainable_weights) for block in blocks]
     gradient_steps(deeper, x)
-    for each, values in zip(blocks, start, strict=True):
+    for inserted_block, values in zip(blocks, start, strict=True):
         # The zero kernels change in the first step, all other weights of a block in the second.
-        for weight, value in zip(each.trainable_weights, values, strict=True):
+        for weight, value in zip(inserted_block.trainable_weights, values, strict=True):
             if "bias" not in weight.path:
                 assert not np.array_equal(ops.convert_to_numpy(weight), value), weight.path
     # The original model does not change.
@@ -129,42 +129,22 @@ def test_default_blocks_follow_the_shape():
     assert not np.any(block.V)
 
 
-def test_shared_layers_are_followed_by_one_block():
-    model, after, _ = CASES["shared"]()
-    deeper = deepen(model, after)
-    assert len(inserted(deeper)) == 1
-    assert len(deeper.trainable_weights) == len(model.trainable_weights) + 3
-    for variable in deeper.trainable_variables:
-        variable.assign(0.1 * np.random.default_rng(0).normal(size=variable.shape))
-    # Both inputs pass through the tower and its block.
-    x = inputs_for(model)
-    tower = deeper.get_layer("tower")
-    features, block = tower.layers
-    by_hand = [block(features(part)) for part in x]
-    head = deeper.layers[-1]
-    expected = head(ops.abs(by_hand[0] - by_hand[1]) + by_hand[0])
-    np.testing.assert_allclose(deeper(x), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_last_kernel_is_zeroed_for_any_order_of_weights(reverse):
-    deeper = deepen(sequential()[0], "hidden", TwoLayerBlock(reverse=reverse))
-    block = deeper.get_layer("hidden_deeper1")
-    assert [bool(np.any(weight)) for weight in (block.gain, block.first, block.second)] == [True, True, False]
+def test_last_kernel_is_zeroed_for_any_order_of_weights():
+    for reverse in (False, True):
+        block = deepen(sequential()[0], "hidden", TwoLayerBlock(reverse=reverse)).get_layer("hidden_deeper1")
+        assert [bool(np.any(weight)) for weight in (block.gain, block.first, block.second)] == [True, True, False]
 
 
 def test_blocks_that_cannot_be_trained_or_do_not_fit_raise():
     for block, message in (
         (TwoLayerBlock(first="zeros", second="zeros"), "cannot be trained: the gradient is zero for .*first, .*second"),
-        (TwoLayerBlock(first="zeros"), "cannot be trained"),
         # The case of LLaMA Pro: the gain of the normalization before the kernels.
         (TwoLayerBlock(gain="zeros"), "cannot be trained.*normalization gain"),
         (layers.Dense(6), "not the identity with all trainable weights at zero"),
         (layers.Dense(7), r"of its input's shape \(None, 6\). Received: shape \(None, 7\)"),
         (layers.Dropout(0.0), "has no trainable weights"),
         (ResidualConv2D(6), "cannot be called on the output of 'hidden', of shape"),
-        (3, "a layer, a function that returns one, or None"),
-        (lambda: 3, "must return a keras.layers.Layer. Received: 3"),
+        (lambda shape: 3, "a function of a shape that returns one, or None. Received: 3"),
     ):
         with pytest.raises(ValueError, match=message):
             deepen(sequential()[0], "hidden", block)
@@ -176,23 +156,9 @@ def test_blocks_that_cannot_be_trained_or_do_not_fit_raise():
         deepen(model, "dense")
 
 
-def test_saturated_outputs_are_checked_on_given_data():
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="dense"), layers.Dense(1, "sigmoid")])
-    for layer in model.layers:
-        layer.kernel.assign(np.full(layer.kernel.shape, 1e4))
-    with pytest.raises(
-        ValueError, match="saturate an activation. In the second case pass a batch of your own as `data`"
-    ):
-        deepen(model, "dense")
-    assert deepen(model, "dense", data=np.full((2, 4), 1e-9, "float32")).layers[1].name == "dense_deeper1"
-
-
 def test_wrong_arguments():
     for arguments, message in (
         ({"after": "hiden"}, "no layer 'hiden'. Did you mean hidden"),
-        ({"after": []}, "must be the name of a layer or a list of names"),
-        ({"after": layers.Dense(1)}, "must be the name of a layer or a list of names"),
-        ({"after": ["hidden", "hidden"]}, "twice"),
         ({"after": "hidden", "count": 0}, "`count` must be a positive integer"),
         ({"after": "hidden", "tolerance": -1}, "`tolerance` must be 0 or more"),
         ({"after": "hidden", "optimizer": "adam"}, "`optimizer` must be a keras optimizer"),
@@ -211,14 +177,26 @@ def test_models_that_cannot_be_copied_raise():
             inputs = keras.Input((width,))
             super().__init__(inputs, layers.Dense(2, name="dense")(inputs))
 
-    with pytest.raises(ValueError, match="functional or Sequential model"):
-        deepen(Subclassed(), "dense")
-    with pytest.raises(ValueError, match="must be built"):
-        deepen(keras.Sequential([layers.Dense(2, name="dense")]), "dense")
-    fixed = Fixed(3)
-    with pytest.raises(ValueError, match="Pass keras.Model"):
-        deepen(fixed, "dense")
-    assert deepen(keras.Model(fixed.input, fixed.output), "dense").count_params() > fixed.count_params()
+    class Scaled(layers.Layer):
+        factor = 1.0
+
+        def call(self, inputs):
+            return self.factor * inputs
+
+    scaled = Scaled(name="scaled")
+    incomplete = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="dense"), scaled])
+    scaled.factor = 2.0
+    inputs = keras.Input((6, 4))
+    states = layers.LSTM(3, return_state=True, name="dense")(inputs)
+    for model, message in (
+        (Subclassed(), "functional or Sequential model"),
+        (keras.Sequential([layers.Dense(2, name="dense")]), "must be built"),
+        (Fixed(3), "Pass keras.Model"),
+        (incomplete, "check that every `get_config` is complete"),
+        (keras.Model(inputs, states), "'dense' must have a single output"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            deepen(model, "dense")
 
 
 def test_ambiguous_names_in_nested_models():
@@ -231,44 +209,10 @@ def test_ambiguous_names_in_nested_models():
     assert [layer.name for layer in deepen(model, "right/a").get_layer("right").layers] == ["a", "a_deeper1"]
 
 
-def test_several_or_integer_outputs_raise():
-    inputs = keras.Input((6, 4))
-    states = layers.LSTM(3, return_state=True, name="lstm")(inputs)
-    with pytest.raises(ValueError, match="'lstm' must have a single output"):
-        deepen(keras.Model(inputs, states), "lstm")
-    pixels = keras.Input((6,), dtype="uint8")
-    model = keras.Model(pixels, layers.Dense(2)(layers.Identity(name="bytes", dtype="uint8")(pixels)))
-    with pytest.raises(ValueError, match="floating-point output. Received: dtype uint8"):
-        deepen(model, "bytes")
-
-
 def test_block_that_drops_the_mask_raises():
     model, after, _ = CASES["masked_recurrent"]()
     with pytest.warns(UserWarning, match="mask"), pytest.raises(ValueError, match="`supports_masking = True`"):
         deepen(model, after, TwoLayerBlock())
-
-
-def test_incomplete_configuration_raises():
-    class Scaled(layers.Layer):
-        factor = 1.0
-
-        def call(self, inputs):
-            return self.factor * inputs
-
-    scaled = Scaled(name="scaled")
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="dense"), scaled])
-    scaled.factor = 2.0
-    with pytest.raises(ValueError, match="check that every `get_config` is complete"):
-        deepen(model, "dense")
-
-
-@pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
-def test_lambda_activation_raises():
-    inputs = [keras.Input((4,)), layers.Dense(4, activation=lambda t: t * t, name="squared")]
-    with pytest.raises(
-        ValueError, match=r"'squared' \(Dense\) cannot be copied: .*by a function with a name \(`def`\)"
-    ):
-        deepen(keras.Sequential(inputs), "squared")
 
 
 def test_small_initial_weights_within_the_tolerance():
@@ -304,8 +248,8 @@ def test_blocks_from_functions_and_layers_with_weights():
     assert np.any(trained.second)
 
 
-@pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
-def test_other_dtypes(policy):
+def test_blocks_have_the_dtype_of_the_model():
+    policy = "mixed_bfloat16"
     keras.config.set_dtype_policy(policy)
     model, after, _ = CASES["identity_network"]()
     x = inputs_for(model)

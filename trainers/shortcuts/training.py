@@ -67,8 +67,7 @@ def load(dataset: str, data_dir: str | None = None, download: bool = False) -> P
         data = mnist.load(data_dir, download)
         inputs, labels = data.train_images.reshape(len(data.train_images), -1).T / 255.0, data.train_labels
         origin = data.origin
-    # The components kept are far above rounding errors, and the SVD of MNIST takes ten times as long.
-    X = linear.whiten(inputs, CLASSES, method="covariance").coordinates
+    X = linear.whiten(inputs, CLASSES).coordinates
     return Problem(X, np.eye(CLASSES)[:, labels], origin)
 
 
