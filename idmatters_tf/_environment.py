@@ -16,7 +16,7 @@ from idmatters_tf.checkpointing import describe_differences
 # Pre-releases of Keras are a separate package, which TensorFlow's release candidates require.
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "keras-nightly", "numpy", "tensorflow-datasets")
 # Packages that affect the results.
-_COMPUTING = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy")
+COMPUTING = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy")
 # Instruction sets with separate kernels in TensorFlow, Eigen and oneDNN.
 _INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 
@@ -52,7 +52,7 @@ def describe_numerics(backend: str = "tensorflow") -> dict[str, Any]:
         "oneDNN": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
         "oneDNN's instructions": os.environ.get("ONEDNN_MAX_CPU_ISA", "default"),
         "processor's instructions": _instructions(),
-        "GPUs": [each.get("device_name", "unknown") for each in described],
+        "GPUs": [gpu.get("device_name", "unknown") for gpu in described],
     }
 
 
@@ -91,7 +91,7 @@ def describe_environment_change(saved: Mapping[str, Any], now: Mapping[str, Any]
     Parts that were not saved are not compared.
     """
     found = []
-    for part, names in (("versions", _COMPUTING), ("numerics", now.get("numerics", ()))):
+    for part, names in (("versions", COMPUTING), ("numerics", now.get("numerics", ()))):
         if isinstance(saved.get(part), dict):
             found += describe_differences(saved[part], now.get(part, {}), names)
     if not found:

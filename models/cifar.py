@@ -1,13 +1,12 @@
 """The all-convolutional residual network for CIFAR: Hardt & Ma, *Identity Matters in Deep Learning*, Table 1."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from idmatters_tf.models.identity import identity_network
-from idmatters_tf.models.layout import Layout, cifar_layout
+from idmatters_tf.models.layout import cifar_layout
 
 
 def identity_resnet(
@@ -17,7 +16,6 @@ def identity_resnet(
     widths: Sequence[int] = (64, 128, 256),
     stem: int = 16,
     *,
-    layout: Layout | None = None,
     weight_decay: float = 1e-4,
     seed: int = 0,
     name: str = "identity_resnet",
@@ -35,19 +33,16 @@ def identity_resnet(
         blocks: number of residual blocks per stage.
         widths: channels of each stage. Each stage but the first starts with stride 2.
         stem: channels of the first convolution.
-        layout: a `Layout` that replaces `blocks`, `widths` and `stem`.
         weight_decay: rate in `rate * sum(w^2) / 2`, as in the paper's TensorFlow code, summed over the kernels of the
             convolutions and of a trained head, without biases and normalization parameters. `keras.regularizers.L2`,
             which has no factor 1/2, receives half of it.
         seed: non-negative integer that determines all kernels.
         name: name of the model.
-        ablations: other fields of the `Layout` by name: `bias`, `shortcut`, `head`, `norm`, `norm_first`,
-            `norm_momentum`, `initializer`, `branch_scale`, `negative_slope`.
+        ablations: other fields of `idmatters_tf.models.layout.Layout` by name: `bias`, `shortcut`, `head`, `norm`,
+            `norm_first`, `norm_momentum`, `initializer`, `branch_scale`, `negative_slope`.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    layout = cifar_layout(blocks, widths, stem) if layout is None else layout
-    return identity_network(
-        input_shape, classes, dataclasses.replace(layout, **ablations), weight_decay=weight_decay, seed=seed, name=name
-    )
+    layout = cifar_layout(blocks, widths, stem, **ablations)
+    return identity_network(input_shape, classes, layout, weight_decay=weight_decay, seed=seed, name=name)

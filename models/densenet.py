@@ -23,8 +23,6 @@ def densenet(
     depth: int = 100,
     growth: int = 24,
     bottleneck: bool = False,
-    compression: float | None = None,
-    dropout: float = 0.0,
     norm: str = "batch",
     weight_decay: float = 1e-4,
     seed: int = 0,
@@ -47,9 +45,7 @@ def densenet(
         classes: number of classes.
         depth: L, of the form 3 n + 4 for n layers in each block; with bottlenecks 6 n + 4, or 121, 169 or 201.
         growth: k, the number of channels that each layer adds.
-        bottleneck: True for the BC form.
-        compression: fraction of the channels that a transition keeps; None for 0.5 with bottlenecks, else 1.
-        dropout: dropout rate after each convolution but the first; 0.2 in the paper, for data without augmentation.
+        bottleneck: True for the BC form, in which transitions keep half of the channels.
         norm: "batch" for batch normalization, or "synchronized" for the same with statistics over all replicas of a
             `tf.distribute` strategy.
         weight_decay: rate in `rate * sum(w^2) / 2`, summed over all parameters, including those of the normalization,
@@ -62,20 +58,13 @@ def densenet(
     """
     layers = densenet_layers(depth, bottleneck)
     growth, classes = positive_integer("growth", growth), positive_integer("classes", classes)
-    compression = (0.5 if bottleneck else 1.0) if compression is None else compression
-    if not 0 < compression <= 1:
-        raise ValueError(f"Argument `compression` must be in (0, 1]. Received: compression={compression}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"Argument `dropout` must be in [0, 1). Received: dropout={dropout}")
     check_choice("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)
     seeds = (mix_seed(seed, number) for number in itertools.count(2))
 
-    def convolution(
-        features: Tensor, filters: int, side: int, name: str, drops: bool = True, strides: int = 1
-    ) -> Tensor:
+    def convolution(features: Tensor, filters: int, side: int, name: str, strides: int = 1) -> Tensor:
         initializer: Initializer = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", next(seeds))
-        convolved = keras.layers.Conv2D(
+        return keras.layers.Conv2D(
             filters,
             side,
             strides=strides,
@@ -85,9 +74,6 @@ def densenet(
             kernel_regularizer=regularizer,
             name=name,
         )(features)
-        if not (dropout and drops):
-            return convolved
-        return keras.layers.Dropout(dropout, seed=next(seeds), name=f"{name}_dropout")(convolved)
 
     def normalized(features: Tensor, name: str) -> Tensor:
         features = batch_normalization(regularizer, norm, name=f"{name}_norm")(features)
@@ -96,7 +82,7 @@ def densenet(
     inputs = keras.Input(input_shape, name="images")
     is_large = len(layers) > 3
     channels = 2 * growth if bottleneck else 16
-    features = convolution(inputs, channels, 7 if is_large else 3, "stem", drops=False, strides=2 if is_large else 1)
+    features = convolution(inputs, channels, 7 if is_large else 3, "stem", strides=2 if is_large else 1)
     if is_large:
         features = keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(normalized(features, "stem"))
     for block, count in enumerate(layers, start=1):
@@ -109,7 +95,7 @@ def densenet(
             features = keras.layers.Concatenate(axis=channel_axis(), name=f"{at}_concat")([features, added])
         if block < len(layers):
             at = f"transition{block}"
-            kept = int(compression * features.shape[channel_axis()])
+            kept = features.shape[channel_axis()] // (2 if bottleneck else 1)
             features = convolution(normalized(features, at), kept, 1, f"{at}_conv")
             features = keras.layers.AveragePooling2D(2, name=f"{at}_pool")(features)
     outputs = logits(normalized(features, "last"), classes, regularizer, seed)

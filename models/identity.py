@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_types import Activation, Initializer, Regularizer
+from idmatters_tf._keras_types import Initializer, Regularizer
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, mix_seed
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
 from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
@@ -61,7 +61,7 @@ def identity_network(
             features = ResidualConv2D(
                 width,
                 strides=stride if block == 1 else 1,
-                activation=_activation(layout.negative_slope),
+                activation=keras.layers.LeakyReLU(layout.negative_slope) if layout.negative_slope else "relu",
                 use_bias=layout.bias,
                 shortcut=layout.shortcut,
                 norm=layout.norm,
@@ -107,10 +107,6 @@ def _normalization(layout: Layout, name: str) -> keras.layers.BatchNormalization
     return keras.layers.BatchNormalization(
         axis=channel_axis(), momentum=layout.norm_momentum, synchronized=layout.norm == "synchronized", name=name
     )
-
-
-def _activation(negative_slope: float) -> Activation:
-    return keras.layers.LeakyReLU(negative_slope) if negative_slope else "relu"
 
 
 def _branch_initializers(name: str, branches: int) -> tuple[Callable, Callable]:

@@ -1,27 +1,23 @@
 """The all-convolutional network for ImageNet: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.2."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from idmatters_tf.models.identity import identity_network
-from idmatters_tf.models.layout import IMAGENET, Layout, imagenet_layout
+from idmatters_tf.models.layout import IMAGENET, imagenet_layout
 
-BLOCKS = IMAGENET.blocks
-WIDTHS = IMAGENET.widths
 RESNET34_WIDTHS = (64, 128, 256, 512)
 
 
 def identity_resnet34(
     input_shape: Sequence[int | None] = (224, 224, 3),
     classes: int = 1000,
-    blocks: Sequence[int] = BLOCKS,
-    widths: Sequence[int] = WIDTHS,
+    blocks: Sequence[int] = IMAGENET.blocks,
+    widths: Sequence[int] = IMAGENET.widths,
     stem: int = 64,
     *,
-    layout: Layout | None = None,
     weight_decay: float = 1e-4,
     seed: int = 0,
     name: str = "identity_resnet34",
@@ -42,17 +38,14 @@ def identity_resnet34(
         blocks: number of residual blocks of each stage.
         widths: channels of each stage.
         stem: channels of the first convolution.
-        layout: a `Layout` that replaces `blocks`, `widths` and `stem`.
         weight_decay: see `cifar.identity_resnet`.
         seed: non-negative integer that determines all kernels.
         name: name of the model.
-        ablations: other fields of the `Layout` by name; `norm="batch", head="trained"` is nearest to He et al.'s
+        ablations: other fields of `layout.Layout` by name; `norm="batch", head="trained"` is nearest to He et al.'s
             network.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    layout = imagenet_layout(blocks, widths, stem) if layout is None else layout
-    return identity_network(
-        input_shape, classes, dataclasses.replace(layout, **ablations), weight_decay=weight_decay, seed=seed, name=name
-    )
+    layout = imagenet_layout(blocks, widths, stem, **ablations)
+    return identity_network(input_shape, classes, layout, weight_decay=weight_decay, seed=seed, name=name)

@@ -79,12 +79,11 @@ def replace_head(
         )
     trunk = features(model)
     pooled: Any = trunk.output
-    names = {layer.name for layer in trunk.layers}
     # Class scores need more than bfloat16's 8 bits.
     wide = "float64" if pooled.dtype == "float64" else "float32"
-    logits = build_head(head, classes, seed, dtype=wide, name=_make_unique_name("head", names))(pooled)
+    logits = build_head(head, classes, seed, dtype=wide, name="head")(pooled)
     if class_names is not None:
-        logits = ClassNames(class_names, dtype=wide, name=_make_unique_name("classes", names))(logits)
+        logits = ClassNames(class_names, dtype=wide, name="classes")(logits)
     return keras.Model(trunk.input, logits, name=model.name)
 
 
@@ -148,9 +147,3 @@ def _keeps_logits(node: Any) -> bool:
     if len(inputs) != 1 or len(outputs) != 1 or tuple(inputs[0].shape) != tuple(outputs[0].shape):
         return False
     return isinstance(operation, keras.layers.Dropout) or not getattr(operation, "variables", ())
-
-
-def _make_unique_name(name: str, names: set[str]) -> str:
-    """Return the name, with a number if another layer has it."""
-    numbered = (f"{name}_{number}" for number in range(1, len(names) + 2))
-    return next(each for each in (name, *numbered) if each not in names)

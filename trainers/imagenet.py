@@ -24,7 +24,7 @@ examples:
 
 --data-dir contains train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with --val-labels), or only CLASS/*.JPEG
 with --val-fraction 0.1, or imagenet2012 as prepared by TensorFlow Datasets, or the two ILSVRC2012 tar files. Images are
-.jpeg, .jpg, .png, .webp, .bmp or .gif. Several machines: docs/howto/clusters.md.
+.jpeg, .jpg, .png, .webp or .gif. Several machines: docs/howto/clusters.md.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """

@@ -44,14 +44,12 @@ from idmatters_tf._keras_internals.graphs import (
 )
 from idmatters_tf._keras_internals.losses import (
     CompiledLosses,
+    checked_arrays,
     compute_loss,
     has_compiled_loss,
-    irregular_kind,
     overrides_compute_loss,
     plain_function,
-    same_rank,
-    weights_by_output,
-    wrapped_function,
+    weighted,
 )
 from idmatters_tf._keras_internals.scope import substitute_values
 from idmatters_tf._keras_internals.variables import (

@@ -169,12 +169,6 @@ class RunningFit:
     def begin_epoch_at(self, batch: int) -> None:
         """Start the next epoch at a later batch. The iterator of the epoch starts with the data of that batch."""
         self._first = batch
-        for callback in self.callbacks:
-            bar = getattr(callback, "progbar", None)
-            if isinstance(callback, keras.callbacks.ProgbarLogger) and bar is not None:
-                # The time per step is the mean over the steps of this process.
-                estimate = bar._estimate_step_duration
-                bar._estimate_step_duration = lambda current, now, estimate=estimate: estimate(current - batch, now)
 
 
 def running_fit(model: keras.Model) -> RunningFit | None:

@@ -249,7 +249,7 @@ def run_calls(
     Returns:
         The masks of the calls' inputs at the time of each call, as `attached`.
     """
-    found: AttachedMasks = {}
+    seen: AttachedMasks = {}
     entered: dict[int, tuple[Tensor, Tensor | None]] = {}
     for call in calls:
         tensors = [values[id(tensor)] for tensor in call.inputs]
@@ -259,7 +259,7 @@ def run_calls(
                 set_mask(tensor, attached.get(key))
             mask = get_mask(tensor)
             if mask is not None:
-                found[key] = mask
+                seen[key] = mask
         arguments, options = (tensors, {}) if call.node is None else call.node.arguments.fill_in(values)
         if call.way == "in":
             explicit = options.get("mask")
@@ -278,4 +278,4 @@ def run_calls(
                 options = {**options, "training": training}
             outputs = keras.tree.flatten(call.operation(*arguments, **options))
         values.update(zip(map(id, call.outputs), outputs, strict=True))
-    return found
+    return seen

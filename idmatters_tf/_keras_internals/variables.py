@@ -77,8 +77,8 @@ def live_owners(
 
 def global_seed_state() -> keras.Variable | None:
     """Return the state of the generator behind random operations without a seed; None before its first use."""
-    found = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
-    return None if found is None else found.state
+    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    return None if generator is None else generator.state
 
 
 def make_global_seed_state() -> keras.Variable:

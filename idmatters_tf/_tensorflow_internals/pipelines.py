@@ -7,8 +7,8 @@ from typing import Any
 def operations(dataset: Any) -> Iterator[Any]:
     """Yield the datasets of a `tf.data` pipeline, from the last operation to the sources."""
     yield dataset
-    for each in dataset._inputs():
-        yield from operations(each)
+    for source in dataset._inputs():
+        yield from operations(source)
 
 
 def draws_seeds(operation: Any) -> bool:
@@ -37,5 +37,5 @@ def is_reshuffled(data: Any) -> bool:
     """Return True for a `tf.data.Dataset` whose order differs between iterations."""
     if not any(kind.__name__ == "DatasetV2" for kind in type(data).__mro__):
         return False
-    shuffles = (each for each in operations(data) if "Shuffle" in type(each).__name__)
-    return any(getattr(each, "_reshuffle_each_iteration", True) for each in shuffles)
+    shuffles = (operation for operation in operations(data) if "Shuffle" in type(operation).__name__)
+    return any(getattr(shuffle, "_reshuffle_each_iteration", True) for shuffle in shuffles)

@@ -20,6 +20,6 @@ def traced_training_steps(model: keras.Model) -> list[Any]:
     return [concrete for several in found for concrete in several]
 
 
-def is_random_generator(value: Any) -> bool:
-    """Return True for a `tf.random.Generator`."""
-    return any((each.__module__, each.__name__) == _GENERATOR for each in type(value).__mro__)
+def is_random_generator(kind: type) -> bool:
+    """Return True for the class `tf.random.Generator` and its subclasses."""
+    return any((base.__module__, base.__name__) == _GENERATOR for base in kind.__mro__)

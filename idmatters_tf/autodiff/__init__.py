@@ -46,4 +46,20 @@ from idmatters_tf.autodiff.functions import gradient, hvp, hessian
 # All functions: products with the Jacobian from both sides, and dense Jacobians.
 from idmatters_tf.autodiff.functions import jvp, vjp, linearize, jacobian, Linearization
 
-__all__ = ["Linearization", "gradient", "hessian", "hvp", "jacobian", "jvp", "linearize", "vjp"]
+# The interface of the backends: derivatives of flat lists of tensors, and compiled functions.
+from idmatters_tf.autodiff.functions import current_backend
+from idmatters_tf.autodiff._protocol import Backend, LinearMap
+
+__all__ = [
+    "Backend",
+    "LinearMap",
+    "Linearization",
+    "current_backend",
+    "gradient",
+    "hessian",
+    "hvp",
+    "jacobian",
+    "jvp",
+    "linearize",
+    "vjp",
+]

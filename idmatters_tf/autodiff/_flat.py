@@ -21,16 +21,10 @@ class FlatFunction:
         point: flat list of the tensors of the point.
 
     Raises:
-        ValueError: if the function is not callable, or the point is not differentiable.
+        ValueError: if the point is not differentiable.
     """
 
     def __init__(self, function: Callable[[Any], Any], point: Any):
-        if not callable(function):
-            raise ValueError(f"Argument `function` must be callable. Received: {type(function).__name__}")
-        if isinstance(function, keras.Model) and not function.built:
-            raise ValueError(
-                f"Argument `function` must be a built model. Received: {function.name!r}. Call it once first."
-            )
         self._function, self._structure = function, point
         leaves = keras.tree.flatten(point)
         if not leaves:
@@ -49,7 +43,8 @@ class FlatFunction:
         Raises:
             ValueError: if the outputs are not floating-point tensors.
         """
-        set_masks(tensors, self._masks)
+        for tensor, mask in zip(tensors, self._masks, strict=True):
+            set_mask(tensor, mask)
         values = [
             (variable, tensor)
             for variable, tensor in zip(self._variables, tensors, strict=True)
@@ -99,22 +94,9 @@ class FlatFunction:
         return _flatten_vector(vector, self._outputs, outputs, "the outputs of `function`")
 
 
-def set_masks(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:
-    """Attach Keras masks to tensors; None attaches nothing."""
-    for tensor, mask in zip(tensors, masks, strict=True):
-        if mask is not None:
-            set_mask(tensor, mask)
-
-
 def _float_tensor(leaf: Any) -> Tensor:
     """Return a leaf of a point as a tensor."""
-    try:
-        if leaf is None or keras.backend.is_keras_tensor(leaf):
-            raise TypeError
-        tensor: Tensor = ops.convert_to_tensor(leaf.value if isinstance(leaf, keras.Variable) else leaf)
-    except (TypeError, ValueError) as error:
-        received = type(leaf).__name__
-        raise ValueError(f"Argument `point` must contain tensors, arrays or variables. Received: {received}") from error
+    tensor: Tensor = ops.convert_to_tensor(leaf.value if isinstance(leaf, keras.Variable) else leaf)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if not keras.backend.is_float_dtype(dtype):
         raise ValueError(
@@ -125,24 +107,19 @@ def _float_tensor(leaf: Any) -> Tensor:
 
 
 def _flatten_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-    try:
-        keras.tree.assert_same_structure(structure, vector)
-        parts = keras.tree.flatten(vector)
-        converted: list[Tensor] = [
-            ops.cast(part.value if isinstance(part, keras.Variable) else ops.convert_to_tensor(part), tensor.dtype)
-            for part, tensor in zip(parts, tensors, strict=True)
-        ]
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"Argument `vector` must contain tensors in the structure of {name}. Received: {type(vector).__name__}"
-        ) from error
-    expected, received = ([tuple(part.shape) for part in parts] for parts in (tensors, converted))
+    keras.tree.assert_same_structure(structure, vector)
+    parts: list[Tensor] = [
+        ops.cast(part.value if isinstance(part, keras.Variable) else ops.convert_to_tensor(part), tensor.dtype)
+        for part, tensor in zip(keras.tree.flatten(vector), tensors, strict=True)
+    ]
+    expected = [tuple(tensor.shape) for tensor in tensors]
+    received = [tuple(part.shape) for part in parts]
     if not all(map(_agree, expected, received)):
         raise ValueError(
             f"Argument `vector` must have the shapes of {name}: {', '.join(map(str, expected))}. Received: "
             f"{', '.join(map(str, received))}"
         )
-    return converted
+    return parts
 
 
 def _agree(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:

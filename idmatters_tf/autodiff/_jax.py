@@ -1,6 +1,5 @@
 """Derivatives on JAX: `jax.grad`, `jax.linearize`, and Hessian products as forward derivatives of the gradient."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +8,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from idmatters_tf.autodiff._backend import LinearMap, Tensors
+from idmatters_tf.autodiff._protocol import LinearMap, Tensors
 
 FEWEST_VECTORS = 1
+VECTORIZATION_ERRORS = ()
 
 
 def tensors(structure: Any) -> Any:
@@ -44,13 +44,8 @@ def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return jax.vmap(linear_map)
 
 
-def vectorizing() -> contextlib.AbstractContextManager[None]:
-    """See `Backend.vectorizing`. `jax.vmap` does not fail."""
-    return contextlib.nullcontext()
-
-
 class Compiler:
-    """See `_backend.Compiler`. All variables are arguments of the compiled functions and not constants."""
+    """See `_protocol.Compiler`. All variables are arguments of the compiled functions and not constants."""
 
     replicas = 1
 

@@ -1,28 +1,23 @@
-"""Derivatives on TensorFlow: gradient tapes, and Hessian products by reverse over reverse (Pearlmutter, 1994)."""
+"""Derivatives on TensorFlow: gradient tapes, and Hessian products by reverse over reverse (Pearlmutter, 1994).
+
+Compiled functions run on one or more devices: the replicas of the `tf.distribute.MirroredStrategy` in whose scope a
+compiler is created.
+"""
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice, is_recording
-from idmatters_tf.autodiff._backend import CannotVectorize, LinearMap, Tensors
-from idmatters_tf.autodiff._tensorflow_graphs import Compiler, quiet, raise_missing_gradient
-
-__all__ = [
-    "FEWEST_VECTORS",
-    "Compiler",
-    "batched",
-    "gradient",
-    "hessian_product",
-    "linearize",
-    "tensors",
-    "vectorizing",
-]
+from idmatters_tf.autodiff._protocol import LinearMap, Tensors
 
 FEWEST_VECTORS = 2
+# In graphs, recurrent layers that are not unrolled cannot be vectorized.
+VECTORIZATION_ERRORS = (ValueError, NotImplementedError, tf.errors.OpError)
 
 
 def tensors(structure: Any) -> Any:
@@ -33,7 +28,7 @@ def tensors(structure: Any) -> Any:
 def gradient(function: Callable[[Tensors], Any], point: Tensors) -> tuple[Any, Tensors]:
     """See `Backend.gradient`."""
     point = _separate(point)
-    with raise_missing_gradient(), _differentiable_again():
+    with _raise_missing_gradient(), _differentiable_again():
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(point)
             value = tf.convert_to_tensor(function(point))
@@ -46,22 +41,22 @@ def linearize(
     """See `Backend.linearize`. J v is the derivative of J^T u with respect to u, without forward-mode derivatives."""
     point = _separate(point)
     tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-    with raise_missing_gradient(), _differentiable_again(), tape:
+    with _raise_missing_gradient(), _differentiable_again(), tape:
         tape.watch(point)
         outputs, auxiliary = function(point)
         outputs = _separate(outputs)
     directions = [tf.zeros_like(output) for output in outputs]
     transposing = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-    with raise_missing_gradient(), differentiable_twice(), transposing:
+    with _raise_missing_gradient(), differentiable_twice(), transposing:
         transposing.watch(directions)
         transposed = _gradient(tape, outputs, point, directions)
 
     def jvp(vector: Tensors) -> Tensors:
-        with raise_missing_gradient(), _differentiable_again():
+        with _raise_missing_gradient(), _differentiable_again():
             return _gradient(transposing, transposed, directions, vector)
 
     def vjp(vector: Tensors) -> Tensors:
-        with raise_missing_gradient(), _differentiable_again():
+        with _raise_missing_gradient(), _differentiable_again():
             return _gradient(tape, outputs, point, vector)
 
     return outputs, auxiliary, jvp, vjp
@@ -71,7 +66,7 @@ def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> Linea
     """See `Backend.hessian_product`."""
     point = _separate(point)
     outer = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-    with raise_missing_gradient(), differentiable_twice(), outer:
+    with _raise_missing_gradient(), differentiable_twice(), outer:
         outer.watch(point)
         with tf.GradientTape(watch_accessed_variables=False) as inner:
             inner.watch(point)
@@ -79,7 +74,7 @@ def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> Linea
         slope = _gradient(inner, value, point)
 
     def product(vector: Tensors) -> Tensors:
-        with raise_missing_gradient(), differentiable_twice():
+        with _raise_missing_gradient(), differentiable_twice():
             return _gradient(outer, slope, point, vector)
 
     return product
@@ -94,24 +89,70 @@ def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
     traced: list[Any] = []
 
     def call(vectors: Any) -> Any:
-        if not tf.executing_eagerly():
-            return mapped(vectors)
-        if not traced:
-            with quiet():
+        with _quiet():
+            if not tf.executing_eagerly():
+                return mapped(vectors)
+            if not traced:
                 traced.append(tf.function(mapped, autograph=False).get_concrete_function(vectors))
-        return traced[0](vectors)
+            return traced[0](vectors)
 
     return call
 
 
-@contextlib.contextmanager
-def vectorizing() -> Iterator[None]:
-    """See `Backend.vectorizing`. In graphs, recurrent layers that are not unrolled cannot be vectorized."""
-    try:
-        with quiet(logging.ERROR):
-            yield
-    except (ValueError, NotImplementedError, tf.errors.OpError) as error:
-        raise CannotVectorize(str(error)) from error
+class Compiler:
+    """See `_protocol.Compiler`. The variables are read inside the graphs.
+
+    A function is traced for the first shape of batches, and then once for all shapes that differ in the same axes:
+    batches differ in the number of examples, and batches of sequences also in length.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable]):
+        self._strategy: Any = tf.distribute.get_strategy()
+        self.replicas = int(self._strategy.num_replicas_in_sync)
+        self._variables = list(variables)
+        # By method and the shapes of the shared arguments, which are not generalized.
+        self._functions: dict[Any, Any] = {}
+        # False after a layer has failed on unknown sizes, as Keras' UpSampling2D does.
+        self._generalizes = True
+
+    def __call__(self, method: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *arguments: Any) -> Any:
+        values = parts[0] if self.replicas == 1 else [self._spread(argument) for argument in zip(*parts, strict=True)]
+        key = (method.__name__, *(tuple(argument.shape) for argument in arguments))
+        with _raise_missing_gradient(), differentiable_twice(), _quiet():
+            function = self._traced(key, method)
+            generalized = self._generalizes and function.experimental_get_tracing_count()
+            try:
+                return function(*values, *arguments)
+            except Exception:
+                if not generalized:
+                    raise
+                self._generalizes = False
+                self._functions.clear()
+                return self._traced(key, method)(*values, *arguments)
+
+    def _traced(self, key: tuple[Any, ...], method: Callable[..., Any]) -> Any:
+        # The compiled functions must not refer to the compiler.
+        variables, strategy = self._variables, self._strategy
+
+        def on_replica(*arguments: Any) -> Any:
+            return method([variable.value for variable in variables], *arguments)
+
+        def on_replicas(*arguments: Any) -> Any:
+            results = strategy.run(on_replica, args=arguments)
+            return tf.nest.map_structure(
+                lambda result: strategy.reduce(tf.distribute.ReduceOp.SUM, result, axis=None), results
+            )
+
+        if key not in self._functions:
+            function = on_replica if self.replicas == 1 else on_replicas
+            self._functions[key] = tf.function(function, autograph=False, reduce_retracing=self._generalizes)
+        return self._functions[key]
+
+    def _spread(self, values: Sequence[Any]) -> Any:
+        """Return one value for each replica."""
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: values[context.replica_id_in_sync_group]
+        )
 
 
 def _separate(tensors: Tensors) -> Tensors:
@@ -133,3 +174,33 @@ def _differentiable_again() -> contextlib.AbstractContextManager[None]:
     if tf.executing_eagerly() and not is_recording():
         return contextlib.nullcontext()
     return differentiable_twice()
+
+
+@contextlib.contextmanager
+def _raise_missing_gradient() -> Iterator[None]:
+    """Raise ValueError if an operation has no gradient. Inside graphs, the outermost call raises it."""
+    try:
+        yield
+    except Exception as error:
+        # Inside a loop, the error occurs when the graph runs.
+        reason = (str(error).strip().splitlines() or [""])[-1]
+        if tf.executing_eagerly() and ("gradient registry" in reason or "SymbolicGradient" in reason):
+            raise ValueError(
+                f"TensorFlow cannot differentiate this function twice: {reason}. Use KERAS_BACKEND=jax."
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the messages of TensorFlow's Python code on retracing and on operations that it cannot vectorize."""
+
+    def rejected(record: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(rejected)
+    try:
+        yield
+    finally:
+        logger.removeFilter(rejected)

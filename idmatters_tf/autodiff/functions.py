@@ -1,18 +1,40 @@
 """Derivatives of functions of tensors, Keras models and their variables; see `idmatters_tf.autodiff`."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_internals import set_mask
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._backend import CannotVectorize, LinearMap, current_backend
-from idmatters_tf.autodiff._flat import FlatFunction, set_masks
+from idmatters_tf._linear_maps import unit_vectors
+from idmatters_tf.autodiff._flat import FlatFunction
+from idmatters_tf.autodiff._protocol import Backend, LinearMap
 
 DEFAULT_CHUNK = 64
+
+
+def current_backend() -> Backend:
+    """Return the implementation of derivatives for Keras' current backend.
+
+    Raises:
+        ValueError: if the backend is neither TensorFlow nor JAX.
+    """
+    name = keras.backend.backend()
+    if name == "tensorflow":
+        from idmatters_tf.autodiff import _tensorflow
+
+        return _tensorflow
+    if name == "jax":
+        from idmatters_tf.autodiff import _jax
+
+        return _jax
+    raise ValueError(f"Derivatives require Keras' TensorFlow or JAX backend. Received: {name!r}. Set KERAS_BACKEND.")
 
 
 def gradient(function: Callable[[Any], Any], point: Any) -> Any:
@@ -112,7 +134,8 @@ class Linearization:
     def __init__(self, flat: FlatFunction):
         self._flat = flat
         self._outputs, masks, self._jvp, self._vjp = current_backend().linearize(flat, flat.point)
-        set_masks(self._outputs, masks)
+        for output, mask in zip(self._outputs, masks, strict=True):
+            set_mask(output, mask)
         self.value = flat.like_outputs(self._outputs)
 
     def jvp(self, vector: Any) -> Any:
@@ -171,7 +194,7 @@ def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CH
     if _entries(flat.point) < _entries(outputs):
         columns = _rows(forward, flat.point, chunk)
         rows = [
-            [_exchange_axes(column[place], len(part.shape)) for column, part in zip(columns, flat.point, strict=True)]
+            [_rows_first(column[place], len(part.shape)) for column, part in zip(columns, flat.point, strict=True)]
             for place in range(len(outputs))
         ]
     else:
@@ -205,47 +228,38 @@ def hessian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHU
 
 def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[list[Tensor]]:
     """Return the matrix of a linear map as tensors of shape `source.shape + result.shape`, by source and result."""
-    backend, total = current_backend(), _entries(sources)
+    backend, total, chunks = current_backend(), _entries(sources), []
+    batched = backend.batched(linear_map)
     shapes = [tuple(source.shape) for source in sources]
     bounds = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
-    apply, found = backend.batched(linear_map), []
-    # All chunks have the same size and share one graph. The last one starts earlier. Without entries, one product with
-    # an empty vector gives the shapes of the results.
-    chunk = max(min(chunk, total), 1)
-    for start in range(0, max(total, 1), chunk):
-        first = max(min(start, total - chunk), 0)
-        units = np.eye(chunk, total, first)
+    slices = [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
+    for places, units in unit_vectors(total, chunk, slice(0, total)):
         vectors: list[Any] = [
-            ops.convert_to_tensor(units[:, bounds[place] : bounds[place + 1]].reshape(chunk, *shape), source.dtype)
-            for place, (shape, source) in enumerate(zip(shapes, sources, strict=True))
+            ops.convert_to_tensor(units[:, entries].reshape(len(units), *shape), source.dtype)
+            for entries, shape, source in zip(slices, shapes, sources, strict=True)
         ]
         try:
-            with backend.vectorizing():
-                products = apply(vectors)
-        except CannotVectorize:
-            single = [linear_map([vector[place] for vector in vectors]) for place in range(chunk)]
+            products = batched(vectors)
+        except backend.VECTORIZATION_ERRORS:
+            single = [linear_map([vector[place] for vector in vectors]) for place in range(len(units))]
             products: list[Any] = [ops.stack(parts) for parts in zip(*single, strict=True)]
-        found.append([product[start - first :] for product in products])
-    results: list[Any] = [parts[0] if len(parts) == 1 else ops.concatenate(parts) for parts in zip(*found, strict=True)]
+        chunks.append([product[places.start - places.stop :] for product in products])
+    results: list[Any] = [
+        parts[0] if len(parts) == 1 else ops.concatenate(parts) for parts in zip(*chunks, strict=True)
+    ]
     return [
-        [ops.reshape(part[bounds[place] : bounds[place + 1]], (*shape, *part.shape[1:])) for part in results]
-        for place, shape in enumerate(shapes)
+        [ops.reshape(part[entries], (*shape, *part.shape[1:])) for part in results]
+        for entries, shape in zip(slices, shapes, strict=True)
     ]
 
 
 def _entries(tensors: Sequence[Tensor]) -> int:
-    """Return the number of entries of tensors.
-
-    Raises:
-        ValueError: for unknown shapes.
-    """
-    if any(size is None for tensor in tensors for size in tensor.shape):
-        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
-        raise ValueError(f"Dense matrices require tensors of known shapes. Received: {shapes}. Use jvp, vjp or hvp.")
+    """Return the number of entries of tensors."""
+    if any(None in tuple(tensor.shape) for tensor in tensors):
+        raise ValueError("Dense matrices require tensors of known shapes. Use jvp, vjp or hvp.")
     return sum(int(np.prod(tensor.shape)) for tensor in tensors)
 
 
-def _exchange_axes(tensor: Tensor, axes: int) -> Tensor:
+def _rows_first(tensor: Tensor, axes: int) -> Tensor:
     """Return a tensor with its first `axes` axes moved behind the others."""
-    order = list(range(len(tensor.shape)))
-    return ops.transpose(tensor, order[axes:] + order[:axes])
+    return ops.moveaxis(tensor, list(range(axes)), list(range(-axes, 0)))

@@ -5,9 +5,7 @@ and `set_state(state)`. Otherwise the attributes that have changed since trainin
 data. The value of a variable in an attribute is assigned to the variable.
 """
 
-import hashlib
 import inspect
-import json
 import logging
 import pathlib
 import re
@@ -19,7 +17,7 @@ import keras
 
 from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events, layers_within
 from idmatters_tf.callbacks import _devices
-from idmatters_tf.callbacks._encoding import Encoder, NotPlainData, is_variable
+from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, is_variable
 from idmatters_tf.callbacks._model_parts import find_optimizers
 
 # Content of the file of a `CSVLogger`.
@@ -42,20 +40,13 @@ _SETTINGS = (
 class CallbackState:
     """State of one callback, which can be saved and restored.
 
-    Create it when training begins, after the callback's `on_train_begin`.
-
-    Args:
-        callback: a callback of a `fit`.
-        name: its name, see `name_callbacks`.
-
-    Raises:
-        ValueError: the state cannot be saved.
+    Create it when training begins, after the callback's `on_train_begin`. Raises ValueError if the state cannot be
+    saved.
     """
 
     def __init__(self, callback: keras.callbacks.Callback, name: str):
         self.callback, self.name = callback, name
-        conflicting = getattr(keras.callbacks, "BackupAndRestore", ())
-        if conflicting and isinstance(callback, conflicting):
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
             raise ValueError(
                 "ExactResume and BackupAndRestore cannot be used together. Remove BackupAndRestore from the callbacks."
             )
@@ -63,12 +54,9 @@ class CallbackState:
         self._attributes = () if known is None else CALLBACK_STATES[known]
         self._is_keras_own = type(callback) is known
         self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
-        self._before: dict[str, str] = {}
-        is_logger = isinstance(callback, keras.callbacks.CSVLogger)
-        self._log = _LogFile(callback) if is_logger else None
+        self._log = _LogFile(callback) if isinstance(callback, keras.callbacks.CSVLogger) else None
         self._variables = {name for name, value in vars(callback).items() if is_variable(value)}
-        if not self._has_methods and not self._is_keras_own:
-            self._before = self._fingerprints()
+        self._before = {} if self._has_methods or self._is_keras_own else self._fingerprints()
 
     def get(self) -> Any:
         """Return the current state of the callback, or None if it is empty.
@@ -77,9 +65,16 @@ class CallbackState:
             ValueError: the state cannot be saved.
         """
         callback: Any = self.callback
-        if self._has_methods:
-            return self._check_plain(callback.get_state())
-        state = {name: _read(getattr(callback, name)) for name in self._attributes if hasattr(callback, name)}
+        state = callback.get_state() if self._has_methods else self._read_attributes()
+        try:
+            Snapshot(state)
+        except NotPlainData as error:
+            raise ValueError(f"The state of the callback {self.name} contains {error}. {_REMEDY}") from error
+        return state
+
+    def _read_attributes(self):
+        callback: Any = self.callback
+        state = {name: self._read(name) for name in self._attributes if hasattr(callback, name)}
         if self._log is not None:
             state[_TEXT] = self._log.read()
         if isinstance(callback, keras.callbacks.TensorBoard):
@@ -88,8 +83,8 @@ class CallbackState:
         if not self._is_keras_own:
             now = self._fingerprints()
             changed = [name for name in now if now[name] != self._before.get(name)]
-            state |= {name: self._read_attribute(name) for name in changed}
-        return self._check_plain(state) if state else None
+            state |= {name: self._read(name) for name in changed}
+        return state or None
 
     def set(self, state: Any) -> None:
         """Restore a state that `get` returned for a callback of the same class."""
@@ -105,52 +100,35 @@ class CallbackState:
             else:
                 setattr(callback, name, value)
 
-    def _read_attribute(self, name):
+    def _read(self, name):
+        """Return an attribute, or its value if it is a variable. A restarted process cannot restore later variables."""
         value = getattr(self.callback, name)
-        if is_variable(value) and name not in self._variables:
-            raise ValueError(
-                f"The callback {self.name} created the variable `{name}` during training, so that a restarted process "
-                f"cannot restore it. Create it in `__init__` or `on_train_begin`."
-            )
-        return _read(value)
-
-    def _check_plain(self, state):
-        try:
-            Encoder().encode(state)
-        except NotPlainData as error:
-            raise ValueError(f"The state of the callback {self.name} contains {error}. {_REMEDY}") from error
-        return state
+        return _devices.read(value) if name in self._variables else value
 
     def _fingerprints(self):
         """Return a checksum of each attribute that is not a setting."""
-        found = {}
-        known = {*CALLBACK_SETTINGS, *self._attributes}
+        checksums = {}
         for name, value in vars(self.callback).items():
-            if name in known or self._is_setting(value):
+            if name in CALLBACK_SETTINGS or name in self._attributes or self._is_setting(value):
                 continue
-            encoder = Encoder()
             try:
-                text = json.dumps(encoder.encode(_read(value)))
+                checksums[name] = Snapshot(self._read(name)).checksum()
             except NotPlainData as error:
                 raise ValueError(
                     f"The callback {self.name} cannot be restored: its attribute `{name}` contains {error}. {_REMEDY}"
                 ) from error
-            checksum = hashlib.sha256(text.encode())
-            for array in encoder.arrays.values():
-                checksum.update(array.tobytes())
-            found[name] = checksum.hexdigest()
-        return found
+        return checksums
 
     def _is_setting(self, value):
         if isinstance(value, (list, tuple)) and value:
-            return all(self._is_setting(each) for each in value)
+            return all(self._is_setting(item) for item in value)
         if inspect.ismethod(value):
             return value.__self__ is self.callback or self._is_setting(value.__self__)
         model: Any = self.callback.model
         if isinstance(value, keras.layers.Layer):
             return value is model or any(value is layer for layer in layers_within(model))
         if isinstance(value, keras.optimizers.Optimizer):
-            return any(value is each for each in find_optimizers(model).values())
+            return any(value is optimizer for optimizer in find_optimizers(model).values())
         return isinstance(value, _SETTINGS)
 
 
@@ -159,24 +137,19 @@ _REMEDY = "Add methods `get_state()`, which returns plain data and arrays, and `
 
 def name_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, keras.callbacks.Callback]:
     """Return callbacks by name: the class, with a number from the second instance on."""
-    found: dict[str, keras.callbacks.Callback] = {}
+    named: dict[str, keras.callbacks.Callback] = {}
     for callback in callbacks:
         name = type(callback).__qualname__
-        same = sum(type(other).__qualname__ == name for other in found.values())
-        found[f"{name} {same + 1}" if same else name] = callback
-    return found
-
-
-def _read(value):
-    """Return the value of an attribute that is a variable, and any other attribute unchanged."""
-    return _devices.read(value) if is_variable(value) else value
+        same = sum(type(other).__qualname__ == name for other in named.values())
+        named[f"{name} {same + 1}" if same else name] = callback
+    return named
 
 
 class _LogFile:
     """File of a `CSVLogger`.
 
     Without `append`, the file belongs to the run. With `append`, other runs may have added rows after the checkpoint,
-    which are kept. Rows of this run after the checkpoint are written again with the same values, and the first of two
+    which are kept. Rows of this run after the checkpoint are written again with the same values, and the second of two
     equal rows is removed.
     """
 
@@ -184,38 +157,33 @@ class _LogFile:
         self._logger = logger
         # Absolute, since the program may change the current folder during `fit`.
         self._path = pathlib.Path(logger.filename).absolute()
-        # Length of the text of the first checkpoint, and later rows that have not been written again.
-        self._length, self._rows = 0, []
+        # Length of the text of the first checkpoint that was restored. Later rows may be repeated.
+        self._length: int | None = None
 
-    def read(self) -> tuple[str, int, list[str]] | None:
-        """Return the content of the file with the position in it, or None if the file is not open."""
+    def read(self) -> tuple[str, int | None] | None:
+        """Return the content of the file with this length, or None if the file is not open."""
         if self._logger.csv_file is None or self._logger.csv_file.closed:
             return None
         self._logger.csv_file.flush()
         # Reading bytes preserves the line ends \r\n.
         text = self._path.read_bytes().decode()
-        head, rows = text[: self._length], text[self._length :].splitlines(keepends=True)
-        for row in [*self._rows]:
-            if rows.count(row) > 1:
-                rows.remove(row)
-                self._rows.remove(row)
-        content = "".join([head, *rows])
-        if content != text:
-            self._write(content)
-        return content, self._length, [*self._rows]
+        if self._length is not None:
+            rows = text[self._length :].splitlines(keepends=True)
+            content = "".join([text[: self._length], *dict.fromkeys(rows)])
+            if content != text:
+                self._write(content)
+            return content, self._length
+        return text, None
 
-    def restore(self, state: tuple[str, int, list[str]] | None) -> None:
+    def restore(self, state: tuple[str, int | None] | None) -> None:
         """Restore the result of `read`. The logger's `on_train_begin` may have created a new file."""
         if state is None:
             return
-        text, length, rows = state
+        text, length = state
         if not self._logger.append:
             self._write(text)
-            return
-        now = self._path.read_bytes().decode()
-        if now.startswith(text):
-            self._length = length or len(text)
-            self._rows = [*rows, *now[len(text) :].splitlines(keepends=True)]
+        elif self._path.read_bytes().startswith(text.encode()):
+            self._length = len(text) if length is None else length
 
     def _write(self, text):
         self._logger.csv_file.close()

@@ -13,8 +13,6 @@ import keras
 
 from idmatters_tf._keras_internals import distribution_layouts
 
-ONE = "one device"
-
 
 def read(variable: Any) -> Any:
     """Return the value of a variable as an array, or a list of the values on each device if they differ.
@@ -23,16 +21,19 @@ def read(variable: Any) -> Any:
         variable: a `keras.Variable` or `tf.Variable`.
     """
     values: list[Any] = [keras.ops.convert_to_numpy(part) for part in _parts(variable)]
+    for value in values:
+        # `Snapshot` copies only views, which change with the variable.
+        value.flags.writeable = False
     # Bytes, since NaN is not equal to itself.
-    return values[0] if all(each.tobytes() == values[0].tobytes() for each in values) else values
+    return values[0] if all(value.tobytes() == values[0].tobytes() for value in values) else values
 
 
 def assign(variable: Any, value: Any) -> None:
     """Assign a value that `read` returned to a variable on each device."""
     parts = _parts(variable)
     values = value if isinstance(value, list) else [value] * len(parts)
-    for part, each in zip(parts, values, strict=True):
-        part.assign(each)
+    for part, part_value in zip(parts, values, strict=True):
+        part.assign(part_value)
 
 
 def identities(variable: Any) -> set[int]:
@@ -68,19 +69,17 @@ def describe_devices(model: keras.Model) -> str:
     distribution = keras.distribution.distribution()
     if _replicas(model) > 1:
         devices = [device.rpartition("device:")[2] for device in _strategy(model).extended.worker_devices]
-        return f"{_count_devices(devices)} ({type(_strategy(model)).__name__})"
-    if distribution is None or distribution.device_mesh.devices.size == 1:
-        return ONE
-    mesh = distribution.device_mesh
-    axes = [f"{name} {size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True)]
-    layouts = [f"{path} {axes}" for path, axes in distribution_layouts(distribution).items()]
-    shared = ", ".join([type(distribution).__name__, *axes, *layouts])
-    return f"{_count_devices(map(str, mesh.devices.flatten()))} ({shared})"
-
-
-def _count_devices(devices: Any) -> str:
-    kinds: Sequence[str] = [device.partition(":")[0].upper() for device in devices]
-    return " and ".join(f"{kinds.count(kind)} {kind}s" for kind in sorted(set(kinds)))
+        shared = type(_strategy(model)).__name__
+    elif distribution is None or distribution.device_mesh.devices.size == 1:
+        return "one device"
+    else:
+        mesh = distribution.device_mesh
+        devices = [str(device) for device in mesh.devices.flatten()]
+        axes = [f"{name} {size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True)]
+        layouts = [f"{path} {axes}" for path, axes in distribution_layouts(distribution).items()]
+        shared = ", ".join([type(distribution).__name__, *axes, *layouts])
+    kinds = sorted({device.partition(":")[0].upper() for device in devices})
+    return f"{len(devices)} {' and '.join(kinds)}s ({shared})"
 
 
 def _strategy(model: keras.Model) -> Any:

@@ -1,6 +1,7 @@
 """Serialization of plain data as JSON and NumPy arrays, without pickle."""
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import os
@@ -25,97 +26,66 @@ def is_variable(value: Any) -> bool:
     return isinstance(value, keras.Variable) or (keras.ops.is_tensor(value) and hasattr(value, "assign"))
 
 
-class Encoder:
-    """Encoder of values as JSON with separate arrays.
-
-    Attributes:
-        arrays: arrays of the encoded values, by their names in the JSON.
-    """
-
-    def __init__(self) -> None:
-        self.arrays: dict[str, NDArray[Any]] = {}
-
-    def encode(self, value: Any) -> Any:
-        """Return a value in the form that `json` accepts.
-
-        Args:
-            value: None, a number, string, array, tensor of the backend or dataclass of this package, or a list, tuple,
-                set or dict of these.
-
-        Raises:
-            NotPlainData: the value is or contains something else.
-        """
-        if value is None or type(value) in (bool, int, float, str):
-            return value
-        if type(value) is list:
-            return [self.encode(each) for each in value]
-        if type(value) is tuple:
-            return {"tuple": [self.encode(each) for each in value]}
-        if type(value) in (set, frozenset):
-            return {type(value).__name__: sorted((self.encode(each) for each in value), key=json.dumps)}
-        if type(value) is dict:
-            return {"dict": [[self.encode(key), self.encode(each)] for key, each in value.items()]}
-        if type(value) is np.ndarray or isinstance(value, np.generic):
-            return self._array("array" if type(value) is np.ndarray else "scalar", np.asarray(value))
-        kind = type(value)
-        if dataclasses.is_dataclass(kind) and kind.__module__.startswith(f"{_PACKAGE}."):
-            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.init}
-            return {"dataclass": [kind.__module__, kind.__qualname__], "fields": self.encode(fields)}
-        # On TensorFlow a variable is a tensor as well. Its value alone would replace it by a constant.
-        if keras.ops.is_tensor(value) and not is_variable(value):
-            return self._array("tensor", keras.ops.convert_to_numpy(value))
-        raise NotPlainData(f"{kind.__module__}.{kind.__qualname__}")
-
-    def _array(self, kind, array):
-        name = f"a{len(self.arrays)}"
-        encoded = {kind: name}
-        if _find_extension_type(array.dtype.name) is not None:
-            # NumPy's files do not support bfloat16 and similar types.
-            encoded |= {"dtype": array.dtype.name, "shape": list(array.shape)}
-            array = np.frombuffer(array.tobytes(), np.uint8)
-        elif not _is_readable(array.dtype):
-            raise NotPlainData(f"an array of the type {array.dtype}")
-        self.arrays[name] = array
-        return encoded
-
-
-def decode(encoded: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return the value that `Encoder.encode` has encoded."""
-    if isinstance(encoded, list):
-        return [decode(each, arrays) for each in encoded]
-    if not isinstance(encoded, dict):
-        return encoded
-    kind, content = next(iter(encoded.items()))
-    if kind in ("tuple", "set", "frozenset"):
-        return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](decode(each, arrays) for each in content)
-    if kind == "dict":
-        return {decode(key, arrays): decode(each, arrays) for key, each in content}
-    if kind == "dataclass":
-        return _find_class(*content)(**decode(encoded["fields"], arrays))
-    array = arrays[content]
-    if "dtype" in encoded:
-        array = np.frombuffer(array.tobytes(), _find_extension_type(encoded["dtype"])).reshape(encoded["shape"])
-    if kind == "tensor":
-        return keras.ops.convert_to_tensor(array)
-    return array[()] if kind == "scalar" else array
-
-
 class Snapshot:
     """A copy of a value in host memory, which is independent of later changes.
 
     Arrays that own their data and are read-only are not copied.
 
     Args:
-        value: see `Encoder.encode`.
+        value: None, a number, string, array, tensor of the backend or dataclass of this package, or a list, tuple, set
+            or dict of these.
 
     Raises:
-        NotPlainData: see `Encoder.encode`.
+        NotPlainData: the value is or contains something else.
     """
 
     def __init__(self, value: Any) -> None:
-        encoder = Encoder()
-        self._text = json.dumps(encoder.encode(value))
-        self._arrays = {name: _copy(array) for name, array in encoder.arrays.items()}
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._text = json.dumps(self._encode(value))
+
+    def _encode(self, value):
+        """Return a value in the form that `json` accepts, with names in place of arrays."""
+        kind = type(value)
+        if value is None or kind in (bool, int, float, str):
+            return value
+        if kind is list:
+            return [self._encode(item) for item in value]
+        if kind is tuple:
+            return {"tuple": [self._encode(item) for item in value]}
+        if kind in (set, frozenset):
+            return {kind.__name__: sorted((self._encode(item) for item in value), key=json.dumps)}
+        if kind is dict:
+            return {"dict": [[self._encode(key), self._encode(item)] for key, item in value.items()]}
+        if kind is np.ndarray or isinstance(value, np.generic):
+            return self._store("array" if kind is np.ndarray else "scalar", np.asarray(value))
+        if dataclasses.is_dataclass(kind) and kind.__module__.startswith(f"{_PACKAGE}."):
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.init}
+            return {"dataclass": [kind.__module__, kind.__qualname__], "fields": self._encode(fields)}
+        # On TensorFlow a variable is a tensor as well. Its value alone would replace it by a constant.
+        if keras.ops.is_tensor(value) and not is_variable(value):
+            return self._store("tensor", keras.ops.convert_to_numpy(value))
+        raise NotPlainData(f"{kind.__module__}.{kind.__qualname__}")
+
+    def _store(self, kind, array):
+        name = f"a{len(self._arrays)}"
+        encoded = {kind: name}
+        if array.dtype.isbuiltin == 2:
+            # NumPy's files do not support bfloat16 and other types of `ml_dtypes`.
+            encoded |= {"dtype": array.dtype.name, "shape": list(array.shape)}
+            array = np.frombuffer(array.tobytes(), np.uint8)
+        elif array.dtype.kind not in "biufcSUMm":
+            raise NotPlainData(f"an array of the type {array.dtype}")
+        elif array.flags.writeable or not array.flags.owndata:
+            array = array.copy(order="K")
+        self._arrays[name] = array
+        return encoded
+
+    def checksum(self) -> str:
+        """Return the SHA-256 sum of the value."""
+        digest = hashlib.sha256(self._text.encode())
+        for array in self._arrays.values():
+            digest.update(array.tobytes())
+        return digest.hexdigest()
 
     def write(self, folder: str | os.PathLike) -> None:
         """Write the copy to the files `state.json` and `arrays.npz` in a folder. Raises OSError."""
@@ -124,39 +94,38 @@ class Snapshot:
         (folder / STATE).write_text(self._text, encoding="utf-8")
 
 
-def _copy(array):
-    return array if array.flags.owndata and not array.flags.writeable else array.copy(order="K")
+def _decode(encoded, arrays):
+    """Return the value that `Snapshot` has encoded."""
+    if isinstance(encoded, list):
+        return [_decode(item, arrays) for item in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
+    kind, content = next(iter(encoded.items()))
+    if kind in ("tuple", "set", "frozenset"):
+        return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](_decode(item, arrays) for item in content)
+    if kind == "dict":
+        return {_decode(key, arrays): _decode(item, arrays) for key, item in content}
+    if kind == "dataclass":
+        return _find_class(*content)(**_decode(encoded["fields"], arrays))
+    array = arrays[content]
+    if "dtype" in encoded:
+        array = np.frombuffer(array.tobytes(), np.dtype(encoded["dtype"])).reshape(encoded["shape"])
+    if kind == "tensor":
+        return keras.ops.convert_to_tensor(array)
+    return array[()] if kind == "scalar" else array
 
 
 def read(folder: str | os.PathLike) -> Any:
     """Return the value that `Snapshot.write` has written to a folder."""
     folder = pathlib.Path(folder)
     with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
-        return decode(json.loads((folder / STATE).read_text(encoding="utf-8")), {name: arrays[name] for name in arrays})
+        return _decode(
+            json.loads((folder / STATE).read_text(encoding="utf-8")), {name: arrays[name] for name in arrays}
+        )
 
 
 def _find_class(module: str, name: str) -> Any:
-    found: Any = getattr(importlib.import_module(module), name) if module.startswith(f"{_PACKAGE}.") else None
-    if not dataclasses.is_dataclass(found):
+    kind: Any = getattr(importlib.import_module(module), name) if module.startswith(f"{_PACKAGE}.") else None
+    if not dataclasses.is_dataclass(kind):
         raise ValueError(f"{module}.{name} is not a dataclass of {_PACKAGE}.")
-    return found
-
-
-def _find_extension_type(name):
-    """Return the type of this name that `ml_dtypes` adds to NumPy, or None."""
-    import ml_dtypes
-
-    found = getattr(ml_dtypes, name, None)
-    return np.dtype(found) if isinstance(found, type) and issubclass(found, np.generic) else None
-
-
-def _is_readable(dtype):
-    """Return True if NumPy restores a type from its own files without pickle."""
-    # The kind T is that of strings of variable length.
-    if dtype.hasobject or dtype.kind == "T":
-        return False
-    try:
-        return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
-    except TypeError:
-        # A type of `ml_dtypes` in a structured array.
-        return False
+    return kind

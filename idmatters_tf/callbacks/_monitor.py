@@ -107,9 +107,7 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the measurements of an interrupted process."""
-        self.measurements, self._begins = state["measurements"], state["begins"]
-        # Checkpoints of early versions contain no numbers.
-        self._numbers = state.get("numbers", {})
+        self.measurements, self._begins, self._numbers = state["measurements"], state["begins"], state["numbers"]
 
     def record(self, number: int) -> Measured:
         """Measure the model, store the result in `measurements` and write it to TensorBoard's files.

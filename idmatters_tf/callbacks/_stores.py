@@ -1,17 +1,19 @@
 """Locked folders of checkpoints of running `fit`s, with writes in the background."""
 
-import atexit
+import concurrent.futures
 import contextlib
 import pathlib
 import warnings
 from collections.abc import Callable, Iterator
 
-from idmatters_tf._background import BackgroundWriter
 from idmatters_tf.checkpointing import FolderLock, describe_newest, list_steps, remove_steps, saving
 
 
 class Store:
     """Checkpoints of a `fit` in a locked folder, which a thread writes while training continues.
+
+    The interpreter waits for the thread before it exits. The store of an earlier `fit` in the same folder, which ended
+    with an exception, is closed first.
 
     Args:
         folder: folder of the checkpoints.
@@ -22,9 +24,13 @@ class Store:
     """
 
     def __init__(self, folder: pathlib.Path, keep: int):
+        if folder in _open:
+            _open[folder].close()
         self._folder, self._keep = folder, keep
-        self._writer = BackgroundWriter()
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+        self._written: concurrent.futures.Future[None] | None = None
         self._lock = FolderLock(folder)
+        _open[folder] = self
 
     def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
         """Write a checkpoint and then remove the oldest ones in the background, after the previous write.
@@ -37,7 +43,8 @@ class Store:
             OSError: the previous checkpoint could not be written. Earlier ones are unchanged.
             FolderLost: the folder or its lock was removed.
         """
-        self._writer.submit(lambda: self._write(step, write))
+        self.wait()
+        self._written = self._executor.submit(self._write, step, write)
 
     def _write(self, step, write):
         try:
@@ -50,58 +57,33 @@ class Store:
         remove_steps(self._folder, list_steps(self._folder)[: -self._keep])
 
     def wait(self) -> None:
-        """Wait for the last write and raise its error, see `save`."""
-        self._writer.wait()
+        """Wait for the last write and raise its error once, see `save`."""
+        if self._written is not None:
+            # A KeyboardInterrupt leaves the write in progress, for which `close` waits.
+            concurrent.futures.wait([self._written])
+            written, self._written = self._written, None
+            written.result()
 
-    def end(self) -> None:
-        """Wait for the last write of a `fit` that has ended with an exception, and turn its error into a warning."""
+    def close(self) -> None:
+        """Complete the write in progress, turn its error into a warning, and release the lock."""
         try:
             self.wait()
         except Exception as error:
             warnings.warn(" ".join([f"{error}.", *getattr(error, "__notes__", ())]), stacklevel=2)
-
-    def close(self) -> None:
-        """Complete the write in progress and release the lock."""
-        try:
-            self.end()
         finally:
+            self._executor.shutdown()
             self._lock.release()
+            _open.pop(self._folder, None)
+
+    @contextlib.contextmanager
+    def closing_on_error(self) -> Iterator[None]:
+        """Close the store if the block raises."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
 
 # By folder. Keras does not notify callbacks when `fit` raises. The next `fit` of this process then takes over the lock.
 _open: dict[pathlib.Path, Store] = {}
-
-
-def open_store(folder: pathlib.Path, keep: int) -> Store:
-    """Lock the folder of a `fit` for this process and return the store of its checkpoints.
-
-    The store of an earlier `fit` that ended with an exception is closed first.
-
-    Raises:
-        FolderInUse: another process holds the lock.
-    """
-    close_store(folder)
-    _open[folder] = Store(folder, keep)
-    return _open[folder]
-
-
-def close_store(folder: pathlib.Path) -> None:
-    """Close the store of a folder, if it is open."""
-    if folder in _open:
-        _open.pop(folder).close()
-
-
-@contextlib.contextmanager
-def close_on_error(folder: pathlib.Path) -> Iterator[None]:
-    """Close the store of a folder if the block raises."""
-    try:
-        yield
-    except BaseException:
-        close_store(folder)
-        raise
-
-
-@atexit.register
-def _end_all():
-    for store in _open.values():
-        store.end()

@@ -1,6 +1,7 @@
 """State that `fit` changes: variables of the model, its optimizers and its metrics, and random generators."""
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,18 +14,9 @@ from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_generators, find_optimizers
 
 # Random operations of TensorFlow with internal state, which cannot be read.
-_STATEFUL_RANDOM = {
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoisson",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "TruncatedNormal",
-}
+_STATEFUL_RANDOM = re.compile(
+    "(Parameterized)?TruncatedNormal|Multinomial|Random(Gamma|Poisson(V2)?|Shuffle|StandardNormal|Uniform(Int)?)"
+)
 
 
 def variables(model: keras.Model) -> dict[str, list[Any]]:
@@ -35,22 +27,20 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
     """
     optimizers: Any = find_optimizers(model)
     compiled = optimizers.pop("optimizer", None)
-    owners = [
-        ("model", model.variables),
-        ("optimizer", [] if compiled is None else compiled.variables),
-        ("metrics", model.metrics_variables),
+    owners = {
+        "model": model.variables,
+        "optimizer": [] if compiled is None else compiled.variables,
+        "metrics": model.metrics_variables,
         # Inner optimizers come first, so that the optimizer around them is listed with its own variables only.
-        *((f"optimizer {path}", each.variables) for path, each in reversed(optimizers.items())),
-        *((f"generator {path}", [each.state]) for path, each in find_generators(model).items()),
-    ]
-    found: dict[str, list[Any]] = {}
+        **{f"optimizer {path}": optimizer.variables for path, optimizer in reversed(optimizers.items())},
+        **{f"generator {path}": [generator.state] for path, generator in find_generators(model).items()},
+    }
     seen: set[int] = set()
-    for owner, several in owners:
-        own = [variable for variable in {id(each): each for each in several}.values() if id(variable) not in seen]
-        seen |= set(map(id, own))
-        if own or owner in ("model", "optimizer", "metrics"):
-            found[owner] = own
-    return found
+    for owner, several in owners.items():
+        own = {id(variable): variable for variable in several if id(variable) not in seen}
+        seen |= own.keys()
+        owners[owner] = list(own.values())
+    return owners
 
 
 def read_trainable(model: keras.Model) -> list[bool]:
@@ -68,35 +58,29 @@ def set_trainable(model: keras.Model, values: Sequence[bool]) -> None:
 
 def find_unbuilt_optimizers(model: keras.Model) -> dict[str, Any]:
     """Return the optimizers that are not built, by owner."""
-    optimizers: Any = find_optimizers(model)
-    owners = {path: "optimizer" if path == "optimizer" else f"optimizer {path}" for path in optimizers}
-    return {owners[path]: each for path, each in optimizers.items() if not each.built}
+    return {
+        path if path == "optimizer" else f"optimizer {path}": optimizer
+        for path, optimizer in find_optimizers(model).items()
+        if not optimizer.built
+    }
 
 
-def describe_variables(model: keras.Model) -> dict[str, list[list[Any]]]:
-    """Return [path, shape, dtype] of each variable, by owner, with the algorithm of random generators."""
-    generators = {f"generator {path}": each for path, each in find_generators(model).items()}
-
-    def describe(owner, variable):
-        if owner in generators:
-            # The states of Philox and ThreeFry are not interchangeable.
-            return ["state", list(variable.shape), f"int64 of the algorithm {_algorithm(generators[owner])}"]
-        return [variable.path, list(variable.shape), str(variable.dtype)]
-
-    return {owner: [describe(owner, each) for each in several] for owner, several in variables(model).items()}
+def describe_variables(model: keras.Model) -> dict[str, list[list[str]]]:
+    """Return [path, shape, dtype] of each variable, by owner."""
+    return {
+        owner: [[getattr(each, "path", "state"), str(tuple(each.shape)), str(each.dtype)] for each in several]
+        for owner, several in variables(model).items()
+    }
 
 
 def read(model: keras.Model) -> dict[str, Any]:
-    """Return the values of the variables and of the global generators of Python, NumPy and Keras as plain data.
-
-    The values of the variables are read-only copies, which `Snapshot` does not copy again.
-    """
+    """Return the values of the variables and of the global generators of Python, NumPy and Keras as plain data."""
     global_seed = global_seed_state()
     name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the global generator
     version, internal, gauss = random.getstate()
     return {
         "variables": {
-            owner: [_read_only(_devices.read(each)) for each in several] for owner, several in variables(model).items()
+            owner: [_devices.read(variable) for variable in several] for owner, several in variables(model).items()
         },
         "random": {
             "python": (version, np.array(internal, np.uint32), gauss),
@@ -107,7 +91,7 @@ def read(model: keras.Model) -> dict[str, Any]:
 
 
 def assign(
-    model: keras.Model, state: dict[str, Any], described: dict[str, list[list[Any]]]
+    model: keras.Model, state: dict[str, Any], described: dict[str, list[list[str]]]
 ) -> dict[str, WaitingOptimizer]:
     """Assign the values that `read` returned.
 
@@ -121,7 +105,7 @@ def assign(
     """
     waiting, not_built = {}, find_unbuilt_optimizers(model)
     for owner, several in variables(model).items():
-        values = state["variables"][owner]
+        values = state["variables"].get(owner, [])
         if owner in not_built and len(values) > len(several):
             optimizer = not_built[owner]
             waiting[owner] = WaitingOptimizer(
@@ -141,23 +125,20 @@ def assign(
 
 
 def find_difference(
-    saved: dict[str, list[list[Any]]], now: dict[str, list[list[Any]]], growing: Iterable[str] = ()
+    saved: dict[str, list[list[str]]], now: dict[str, list[list[str]]], growing: Iterable[str] = ()
 ) -> str | None:
     """Return a text that names the first difference of two descriptions, or None if shapes and types are equal.
 
-    Args:
-        saved: result of `describe_variables`.
-        now: another result.
-        growing: owners that are built by a training step, so that one description may have more variables.
+    The owners `growing` are built by a training step, so that one description may have more variables.
     """
     for owner in dict.fromkeys([*saved, *now]):
         before, after = saved.get(owner, []), now.get(owner, [])
         for old, new in zip(before, after, strict=False):
             if old[1:] != new[1:]:
-                return f"{_format(old)} of the {owner} has become {_format(new)}"
+                return f"{' '.join(old)} of the {owner} has become {' '.join(new)}"
         if len(before) != len(after) and owner not in growing:
             longer, word = (before, "is missing") if len(before) > len(after) else (after, "is new")
-            return f"{_format(longer[min(len(before), len(after))])} of the {owner} {word}"
+            return f"{' '.join(longer[min(len(before), len(after))])} of the {owner} {word}"
     return None
 
 
@@ -171,7 +152,7 @@ def check_complete(model: keras.Model) -> None:
     """
     if keras.backend.backend() != "tensorflow":
         return
-    every = [each for several in variables(model).values() for each in several]
+    every = [variable for several in variables(model).values() for variable in several]
     global_seed: Any = global_seed_state()
     if global_seed is not None:
         every.append(global_seed)
@@ -186,29 +167,9 @@ def check_complete(model: keras.Model) -> None:
                 )
         graph = step.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-        stateful = sorted({node.op for node in nodes} & _STATEFUL_RANDOM)
-        if stateful:
-            node = next(node for node in nodes if node.op == stateful[0])
+        for node in filter(lambda node: _STATEFUL_RANDOM.fullmatch(node.op), nodes):
             raise ValueError(
                 f"The training step draws random numbers from TensorFlow's operation {node.op} ({node.name}), whose "
                 f"state cannot be restored. Use `keras.random` with a `keras.random.SeedGenerator` of the layer, a "
                 f"`tf.random.Generator` of the layer, or `tf.random.stateless_*`."
             )
-
-
-def _algorithm(generator):
-    import tensorflow as tf
-
-    return tf.random.Algorithm(generator.algorithm).name.lower()
-
-
-def _read_only(value):
-    # Keras returns copies. `Snapshot` copies views, which do not own their data and change with the variable.
-    for array in value if isinstance(value, list) else [value]:
-        array.flags.writeable = False
-    return value
-
-
-def _format(described):
-    path, shape, dtype = described
-    return f"{path} {tuple(shape)} {dtype}"

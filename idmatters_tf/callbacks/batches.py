@@ -60,10 +60,6 @@ class Batches(keras.utils.PyDataset):
         """Return the batch of a step as NumPy arrays."""
         return as_arrays(self.batch(step), f"at step {step}")
 
-    def digest(self, step: int) -> str:
-        """Return a checksum of the batch of a step."""
-        return checksum(self.arrays(step))
-
 
 def as_arrays(batch: Any, where: str) -> Any:
     """Return a batch as a tuple of one to three parts of new NumPy arrays.
@@ -88,11 +84,11 @@ def as_arrays(batch: Any, where: str) -> Any:
 
 def checksum(arrays: Any) -> str:
     """Return the SHA-256 sum of the paths, types, shapes and values of nested NumPy arrays."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path, array in keras.tree.flatten_with_path(arrays):
-        found.update(f"{path} {array.dtype} {array.shape} ".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        digest.update(f"{path} {array.dtype} {array.shape} ".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 class ArrayBatches(Batches):

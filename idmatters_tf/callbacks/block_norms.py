@@ -93,8 +93,8 @@ class BlockNorms(Monitor[NormsMeasurement]):
         return measured.summary()
 
     def scalars(self, measured: NormsMeasurement) -> dict[str, float]:
-        found = super().scalars(measured)
+        scalars = super().scalars(measured)
         for block, norms in measured.blocks.items():
-            found |= {f"{self.prefix}_{kind}/{block}": value for kind, value in norms.items()}
+            scalars |= {f"{self.prefix}_{kind}/{block}": value for kind, value in norms.items()}
         bounds = {name: bound for name, bound in measured.bounds.items() if np.isfinite(bound)}
-        return found | {f"{self.prefix}_bound/{name}": bound for name, bound in bounds.items()}
+        return scalars | {f"{self.prefix}_bound/{name}": bound for name, bound in bounds.items()}

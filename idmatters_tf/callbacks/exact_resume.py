@@ -10,24 +10,17 @@ from typing import Any, Literal
 import keras
 
 from idmatters_tf._arguments import positive_integer, seed_number
+from idmatters_tf._environment import COMPUTING, collect_versions, describe_environment_change, describe_numerics
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
 from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, name_callbacks
-from idmatters_tf.callbacks._configuration import (
-    describe_configuration,
-    describe_environment,
-    drop_trainable,
-    find_difference,
-    label_optimizer,
-    warn_of_environment,
-)
+from idmatters_tf.callbacks._configuration import describe_configuration, find_difference, label_optimizer
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
-from idmatters_tf.callbacks._sources import has_hooks, make_source
-from idmatters_tf.callbacks._stores import close_on_error, close_store, open_store
-from idmatters_tf.checkpointing import checkpoint_path, describe_other_run, find_newest_intact
-
-REMEDY = "Start the same script as before, or pass another folder to ExactResume."
+from idmatters_tf.callbacks._sources import make_source
+from idmatters_tf.callbacks._sources.random_access import has_hooks
+from idmatters_tf.callbacks._stores import Store
+from idmatters_tf.checkpointing import checkpoint_path, describe_differences, find_newest_intact
 
 
 class ExactResume(keras.callbacks.Callback):
@@ -107,9 +100,6 @@ class ExactResume(keras.callbacks.Callback):
         if fit is None:
             raise ValueError("ExactResume requires Keras' own `fit`. Pass it to `fit` as a callback.")
         _check(model, fit)
-        for callback in list(fit.callbacks):
-            if isinstance(callback, _StateCallback):
-                fit.callbacks.remove(callback)
         if sum(isinstance(callback, ExactResume) for callback in fit.callbacks) > 1:
             raise ValueError("There is more than one ExactResume among the callbacks. Remove all but one.")
         # Keras is iterating over this list: an appended callback is called after all others at each event.
@@ -124,12 +114,7 @@ class ExactResume(keras.callbacks.Callback):
 
 
 class _StateCallback(keras.callbacks.Callback):
-    """Callback that restores and saves the state after all other callbacks have handled an event.
-
-    Args:
-        resume: the callback of the user.
-        fit: the running `fit`.
-    """
+    """Callback that restores and saves the state after all other callbacks have handled an event."""
 
     def __init__(self, resume: ExactResume, fit: RunningFit):
         super().__init__()
@@ -137,9 +122,6 @@ class _StateCallback(keras.callbacks.Callback):
         self._model: Any = None
         self._resume, self._fit = resume, fit
         self._source = make_source(fit, resume.seed)
-        self._states: dict[str, CallbackState] = {}
-        self._variables: dict[str, Any] = {}
-        self._identity: dict[str, Any] = {}
         # Checkpoint to resume from, until training has resumed.
         self._pending: dict[str, Any] | None = None
         self._epoch = self._step = 0
@@ -148,20 +130,19 @@ class _StateCallback(keras.callbacks.Callback):
         self._traced: list[bool] | None = None
         self._trainable: list[bool] | None = None
         self._has_trained = False
-        self._store: Any = None
-        # Configuration at the start of the run.
-        self._configuration: dict[str, Any] = {}
-        # Owners of optimizers that were not built when `fit` began, and optimizers that wait for their values.
-        self._unbuilt: set[str] = set()
+        # Optimizers that were not built when `fit` began and wait for their values, by owner.
         self._waiting: dict[str, WaitingOptimizer] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:
         model: Any = self.model
-        others = [each for each in self._fit.callbacks if not isinstance(each, (ExactResume, _StateCallback))]
         self._identity = self._identify(model)
+        self._environment = {
+            "versions": collect_versions(COMPUTING),
+            "numerics": describe_numerics(keras.backend.backend()),
+        }
         try:
             with _devices.scope(model):
-                build_for_training(model, self._source.first_batch())
+                build_for_training(model, self._source.first_batch)
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
                 "ExactResume requires the variables of the model, its metrics and optimizer before the first step, but "
@@ -170,20 +151,19 @@ class _StateCallback(keras.callbacks.Callback):
             ) from error
         self._variables = _training_state.describe_variables(model)
         self._unbuilt = set(_training_state.find_unbuilt_optimizers(model))
+        # Configuration at the start of the run.
         self._configuration = describe_configuration(model)
         self._source.attach(self._fit)
-        self._states = {name: CallbackState(each, name) for name, each in name_callbacks(others).items()}
-        self._store = open_store(self._resume.folder, self._resume.keep)
-        with close_on_error(self._resume.folder):
+        others = [other for other in self._fit.callbacks if not isinstance(other, (ExactResume, _StateCallback))]
+        self._states = {name: CallbackState(other, name) for name, other in name_callbacks(others).items()}
+        self._store = Store(self._resume.folder, self._resume.keep)
+        self._resume.resumed_at, self._step = 0, self._fit.initial_epoch * self._source.steps_per_epoch
+        with self._store.closing_on_error():
             self._pending = self._load()
-            self._step = self._fit.initial_epoch * self._source.steps_per_epoch
             if self._pending is not None:
                 self._resume_from(self._pending)
-        for each in _trained_objects(model).values():
-            _unfinished[each] = self._resume.folder
-        self._resume.resumed_at = 0 if self._pending is None else self._step
-        if self._pending is not None:
-            start_at_epoch(model, self._start_epoch(self._pending))
+        for part in _trained_objects(model).values():
+            _unfinished[part] = self._resume.folder
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, offset = epoch, 0
@@ -218,25 +198,25 @@ class _StateCallback(keras.callbacks.Callback):
             return
         self._step = self._epoch * self._source.steps_per_epoch + done
         if self._is_due(before):
-            with close_on_error(self._resume.folder):
+            with self._store.closing_on_error():
                 self._save(self._epoch, done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         before, self._step = self._step, (epoch + 1) * self._source.steps_per_epoch
         ends = epoch + 1 >= self._fit.epochs or bool(self._model.stop_training)
         if ends or self._resume.every == "epoch" or self._is_due(before):
-            with close_on_error(self._resume.folder):
+            with self._store.closing_on_error():
                 self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Any = None) -> None:
-        with close_on_error(self._resume.folder):
+        with self._store.closing_on_error():
             self._store.wait()
         self._source.close()
-        for each in _trained_objects(self._model).values():
-            _unfinished.pop(each, None)
+        for part in _trained_objects(self._model).values():
+            _unfinished.pop(part, None)
         for waiting in self._waiting.values():
             waiting.drop()
-        close_store(self._resume.folder)
+        self._store.close()
 
     def _is_due(self, before):
         """Return True if a checkpoint is due in (before, now]."""
@@ -253,7 +233,8 @@ class _StateCallback(keras.callbacks.Callback):
             "steps_per_execution": model.steps_per_execution,
             "the optimizer": type(model.optimizer).__name__,
             "class_weight": None if weights is None else {int(key): float(value) for key, value in weights.items()},
-            "the checksum of batch 0": self._source.digest(),
+            "the kind of data": type(self._source).__name__,
+            "the checksum of batch 0": self._source.digest,
         }
 
     def _save(self, epoch, batch):
@@ -273,21 +254,20 @@ class _StateCallback(keras.callbacks.Callback):
             "batch": batch,
             "stopped": bool(model.stop_training),
             "identity": self._identity,
-            "environment": describe_environment(),
+            "environment": self._environment,
             "configuration": {"start": self._configuration, "current": current},
             "trainable": _training_state.read_trainable(model),
             "traced": self._traced,
             "description": described,
             "state": read,
-            "data": self._source.state(epoch, batch),
-            "callbacks": {name: each.get() for name, each in self._states.items()},
+            "data": self._source.state(batch),
+            "callbacks": {name: callback.get() for name, callback in self._states.items()},
         }
         self._store.save(self._step, _encoding.Snapshot(state).write)
 
     def _check_unchanged(self, current):
         """Raise ValueError if a callback has changed a layer, except for freezing or unfreezing it."""
-        start, now = (drop_trainable(each["the model"]) for each in (self._configuration, current))
-        difference = find_difference(start, start, now, "the model")
+        difference = find_difference(*map(_select_layers, (self._configuration, self._configuration, current)))
         if difference is not None:
             raise ValueError(
                 f"{difference}: a callback has changed it, so that a restarted process cannot restore it. Make it a "
@@ -303,70 +283,82 @@ class _StateCallback(keras.callbacks.Callback):
                 f"{difference}: the first training step created it, so that a restarted process cannot restore it. "
                 f"Create all variables when the model is built."
             )
-        waiting = {owner: each.described for owner, each in self._waiting.items() if not each.is_built}
+        waiting = {owner: optimizer.described for owner, optimizer in self._waiting.items() if not optimizer.is_built}
         return {**described, **waiting}
 
     def _load(self):
-        """Return the newest intact checkpoint, or None."""
+        """Return the newest intact checkpoint, or None. Raise ValueError if it does not belong to this run."""
         step = find_newest_intact(self._resume.folder, _encoding.STATE, _warn_of_damage, repair=True)
         if step is None:
             return None
         path = checkpoint_path(self._resume.folder, step)
         saved = _encoding.read(path)
-        self._check_same(path, saved)
+        mismatch = self._find_mismatch(saved)
+        if mismatch is not None:
+            raise ValueError(
+                f"{path} {mismatch}. Start the same script as before, or pass another folder to ExactResume."
+            )
+        warning = describe_environment_change(saved["environment"], self._environment)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=2)
+        self._configuration = saved["configuration"]["start"]
         return saved
 
-    def _check_same(self, path, saved):
-        """Raise ValueError if a checkpoint does not belong to this run."""
-        error = describe_other_run(path, saved["identity"], self._identity)
-        if error is not None:
-            raise ValueError(f"{error} {REMEDY}")
-        difference = _training_state.find_difference(
-            saved["description"], self._variables, self._unbuilt & set(saved["description"])
-        )
+    def _find_mismatch(self, saved):
+        """Return the reason why a checkpoint does not belong to this run, or None."""
+        differences = describe_differences(saved["identity"], self._identity)
+        if differences:
+            return f"is a checkpoint of another run: {'; '.join(differences)}"
+        growing = self._unbuilt & set(saved["description"])
+        difference = _training_state.find_difference(saved["description"], self._variables, growing)
         if difference is not None:
-            raise ValueError(f"{path} is a checkpoint of another model: {difference}. {REMEDY}")
-        self._check_configuration(path, saved)
+            return f"is a checkpoint of another model: {difference}"
+        difference = self._find_other_configuration(saved["configuration"])
+        if difference is not None:
+            return f"is a checkpoint of another run: {difference}"
         lost = [name for name, state in saved["callbacks"].items() if state is not None and name not in self._states]
         if lost:
-            raise ValueError(f"{path} contains the state of {', '.join(lost)}, not among the callbacks. {REMEDY}")
-        if saved["epoch"] < self._fit.initial_epoch:
-            raise ValueError(
-                f"{path} is a checkpoint of epoch {saved['epoch']}, but `fit` begins with "
-                f"initial_epoch={self._fit.initial_epoch}. {REMEDY}"
+            return f"contains the state of {', '.join(lost)}, not among the callbacks"
+        epoch, initial_epoch = saved["epoch"], self._fit.initial_epoch
+        if epoch < initial_epoch:
+            return f"is a checkpoint of epoch {epoch}, but `fit` begins with initial_epoch={initial_epoch}"
+        if saved["batch"] and epoch >= self._fit.epochs:
+            return (
+                f"is a checkpoint within epoch {epoch + 1}, after {saved['batch']} batches. Received: "
+                f"epochs={self._fit.epochs}. Call `fit` with epochs={epoch + 1} or more"
             )
-        if saved["batch"] and saved["epoch"] >= self._fit.epochs:
-            raise ValueError(
-                f"{path} is a checkpoint within epoch {saved['epoch'] + 1}, after {saved['batch']} batches. Received: "
-                f"epochs={self._fit.epochs}. Call `fit` with epochs={saved['epoch'] + 1} or more. {REMEDY}"
-            )
-        warn_of_environment(saved["environment"])
+        return None
 
-    def _check_configuration(self, path, saved):
-        """Raise ValueError if the configuration of the model, an optimizer or the loss differs from that of the run."""
-        now, start, current = self._configuration, saved["configuration"]["start"], saved["configuration"]["current"]
+    def _find_other_configuration(self, saved):
+        """Return the first difference of the model, an optimizer or the loss from those of the checkpoint, or None."""
         # After an exception an optimizer may have any learning rate. It is restored instead of compared.
-        left = {
-            name for name, each in _trained_objects(self._model).items() if _unfinished.get(each) == self._resume.folder
-        }
-        before, after = ({name: each for name, each in part.items() if name not in left} for part in (start, now))
-        difference = find_difference(before, current, after)
-        if difference is not None:
-            raise ValueError(f"{path} is a checkpoint of another run: {difference}. {REMEDY}")
-        self._configuration = start
-
-    def _start_epoch(self, saved):
-        """Return the epoch at which `fit` continues. A run that a callback has stopped does not continue."""
-        return max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
+        left = tuple(
+            f"{name}:"
+            for name, part in _trained_objects(self._model).items()
+            if _unfinished.get(part) == self._resume.folder
+        )
+        before, now = (
+            {name: value for name, value in part.items() if not name.startswith(left)}
+            for part in (saved["start"], self._configuration)
+        )
+        return find_difference(before, saved["current"], now)
 
     def _resume_from(self, saved):
-        """Restore the state of a checkpoint."""
-        if self._start_epoch(saved) >= self._fit.epochs:
-            _warn_of_finished(self._resume.folder, saved, self._fit.epochs)
+        """Restore the state of a checkpoint and continue `fit` there."""
+        # A run that a callback has stopped does not continue.
+        epoch = max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
+        if epoch >= self._fit.epochs:
+            reason = "a callback stopped it" if saved["stopped"] else f"`fit` was called with epochs={self._fit.epochs}"
+            warnings.warn(
+                f"The run in {self._resume.folder} is finished and was not trained further: it ended in epoch "
+                f"{saved['epoch']}, and {reason}. Pass another folder to ExactResume for a new run.",
+                stacklevel=2,
+            )
         self._traced = saved["traced"]
-        self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
-        self._source.restore(saved["data"], saved["epoch"], saved["batch"])
+        self._resume.resumed_at = self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
+        self._source.restore(saved["data"])
         self._restore(saved)
+        start_at_epoch(self._model, epoch)
 
     def _restore(self, saved):
         for waiting in self._waiting.values():
@@ -378,13 +370,20 @@ class _StateCallback(keras.callbacks.Callback):
                 self._states[name].set(state)
 
 
+def _select_layers(configuration):
+    """Return the configuration of the layers without the attributes `trainable`."""
+    names = [name for name in configuration if name.startswith("the model:") and not name.endswith(".trainable")]
+    return {name: configuration[name] for name in names}
+
+
 # Models and optimizers of `fit`s that have begun and not ended, with their folders.
 _unfinished: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDictionary()
 
 
 def _trained_objects(model):
     """Return the model and its optimizers by their names in `describe_configuration`."""
-    return {"the model": model, **{label_optimizer(path): each for path, each in find_optimizers(model).items()}}
+    optimizers = find_optimizers(model)
+    return {"the model": model, **{label_optimizer(path): optimizer for path, optimizer in optimizers.items()}}
 
 
 def _warn_of_damage(path, damage):
@@ -393,31 +392,14 @@ def _warn_of_damage(path, damage):
     warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)
 
 
-def _warn_of_finished(folder, saved, epochs):
-    if saved["stopped"]:
-        reason = f"a callback stopped it in epoch {saved['epoch']}"
-        remedy = "Pass another folder to ExactResume for a new run."
-    else:
-        reason = f"its checkpoint is that of epoch {saved['epoch']}, and `fit` was called with epochs={epochs}"
-        remedy = "Call `fit` with more epochs to continue, or pass another folder to ExactResume."
-    message = f"The run in {folder} is finished and was not trained further: {reason}. {remedy}"
-    # Without a registry, which would show the same warning only once.
-    warnings.warn_explicit(message, UserWarning, __file__, 0)
-
-
 def _check(model, fit):
     """Raise ValueError if a `fit` cannot be resumed exactly."""
     backend = keras.backend.backend()
     if backend not in ("tensorflow", "jax"):
         raise ValueError(f"ExactResume supports the backends tensorflow and jax. Received: {backend}")
     _devices.check_devices(model)
-    if fit.validation_data is fit.data and isinstance(fit.data, keras.utils.PyDataset):
-        raise ValueError("The validation data are the same object as the training data. Pass another object to `fit`.")
-    _check_validation_data(fit.validation_data)
-
-
-def _check_validation_data(data):
-    """Raise ValueError unless each pass over the `validation_data` of `fit` has the same order."""
+    # Each pass over the validation data must have the same order.
+    data = fit.validation_data
     x = data[0] if isinstance(data, (tuple, list)) and len(data) else data
     if inspect.isgenerator(x):
         raise ValueError(

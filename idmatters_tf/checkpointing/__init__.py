@@ -10,7 +10,6 @@ Keras nor TensorFlow is imported.
 
 from idmatters_tf.checkpointing.files import (
     PathOccupied,
-    check_replaceable,
     remove_listed,
     remove_unfinished,
     replacing,
@@ -21,7 +20,6 @@ from idmatters_tf.checkpointing.store import (
     checkpoint_path,
     describe_differences,
     describe_newest,
-    describe_other_run,
     find_newest_intact,
     list_steps,
     remove_steps,
@@ -34,11 +32,9 @@ __all__ = [
     "FolderLost",
     "PathOccupied",
     "check_held",
-    "check_replaceable",
     "checkpoint_path",
     "describe_differences",
     "describe_newest",
-    "describe_other_run",
     "find_newest_intact",
     "list_steps",
     "remove_listed",

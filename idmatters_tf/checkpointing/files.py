@@ -3,9 +3,8 @@
 The new content is written to a temporary path in the same folder, flushed to disk and renamed. A folder is replaced or
 removed only if it has a `manifest.json` and contains nothing else than the files and folders listed there.
 
-POSIX has no system call that replaces a folder with contents. The old folder is therefore renamed to `.replaced-NAME`,
-the new one receives its name, and the old one is removed. `remove_unfinished` and the next replacement of the same
-folder complete or revert an exchange that was interrupted by a kill.
+POSIX cannot replace a folder with contents at once. The old folder is renamed to `.replaced-NAME`, the new one receives
+its name, and the old one is removed. `remove_unfinished` completes or reverts an exchange that a kill has interrupted.
 """
 
 import contextlib
@@ -13,7 +12,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +20,6 @@ from idmatters_tf.checkpointing.locks import check_held
 
 MANIFEST = "manifest.json"
 _REPLACED, _WRITING = ".replaced-", ".writing-"
-_UNFINISHED = re.compile(r"\.writing-[0-9]+-.+", re.DOTALL)
 
 
 class PathOccupied(RuntimeError):
@@ -37,18 +34,8 @@ class PathOccupied(RuntimeError):
         self.path = pathlib.Path(path)
 
 
-def check_replaceable(path: str | os.PathLike, *, folder: bool = False) -> None:
-    """Raise PathOccupied if the object at a path must not be replaced.
-
-    Args:
-        path: path, which need not exist.
-        folder: True for the replacement or removal of a folder, False for that of a file.
-    """
-    path = pathlib.Path(path)
-    if not folder:
-        if path.is_dir():
-            raise PathOccupied(path, "is a folder, not a file")
-        return
+def check_replaceable(path: pathlib.Path) -> None:
+    """Raise PathOccupied if the object at the path of a folder must not be replaced or removed."""
     # The temporary name of the old folder has to be free as well.
     for occupied in (_aside(path), path):
         reason = _foreign(occupied) if os.path.lexists(occupied) else None
@@ -75,12 +62,14 @@ def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[path
     """
     path = pathlib.Path(path)
     check_held(path)
-    check_replaceable(path, folder=folder)
+    if folder:
+        _finish_exchange(path)
+        check_replaceable(path)
+    elif path.is_dir():
+        raise PathOccupied(path, "is a folder, not a file")
     beside = path.with_name(f"{_WRITING}{os.getpid()}-{path.name}")
     try:
         _remove(beside)
-        if folder:
-            _finish_exchange(path)
         yield beside
         if folder and not (beside / MANIFEST).exists():
             write_manifest(beside)
@@ -88,13 +77,15 @@ def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[path
             _sync(inner)
         # The block may have taken minutes.
         check_held(path)
-        if folder:
-            _exchange(beside, path)
-        else:
-            os.replace(beside, path)
+        if folder and path.exists():
+            os.rename(path, _aside(path))
             _sync(path.parent)
+        os.replace(beside, path)
+        _sync(path.parent)
     finally:
         _remove(beside)
+        if folder:
+            _finish_exchange(path)
 
 
 def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
@@ -109,9 +100,8 @@ def remove_unfinished(folder: str | os.PathLike) -> None:
     The caller must be the only process that writes to the folder.
     """
     folder = pathlib.Path(folder)
-    for path in [*folder.glob(f"{_WRITING}*")]:
-        if _UNFINISHED.fullmatch(path.name):
-            _remove(path)
+    for path in [*folder.glob(f"{_WRITING}[0-9]*-?*")]:
+        _remove(path)
     for path in [*folder.glob(f"{_REPLACED}?*")]:
         _finish_exchange(folder / path.name.removeprefix(_REPLACED))
 
@@ -171,9 +161,6 @@ def _foreign(folder):
     """Return the reason for not replacing or removing a folder, or None."""
     if not folder.is_dir():
         return "is a file, not a folder"
-    if folder.name.startswith(_REPLACED) and not os.listdir(folder):
-        # Its removal was interrupted.
-        return None
     try:
         manifest = read_manifest(folder)
     except (ValueError, OSError):
@@ -188,39 +175,21 @@ def _is_listed(path, folder, manifest):
     return path.relative_to(folder).as_posix() in manifest["folders" if path.is_dir() else "files"]
 
 
-def _is_complete(folder):
-    """Return True for a folder that contains all files that its manifest lists."""
-    try:
-        return all((folder / name).exists() for name in read_manifest(folder)["files"])
-    except (ValueError, OSError):
-        return False
-
-
 def _aside(path):
     """Return the temporary path of a folder while it is replaced."""
     return path.with_name(f"{_REPLACED}{path.name}")
 
 
-def _exchange(new, path):
-    """Replace a folder, which need not exist, by another one."""
-    try:
-        if path.exists():
-            os.rename(path, _aside(path))
-            _sync(path.parent)
-        os.rename(new, path)
-        _sync(path.parent)
-    finally:
-        _finish_exchange(path)
-
-
 def _finish_exchange(path):
     """Restore the old folder if there is no new one, otherwise remove it. Foreign files are kept."""
     aside = _aside(path)
-    if not path.exists() and _is_complete(aside):
+    is_complete = False
+    with contextlib.suppress(ValueError, OSError):
+        is_complete = all((aside / name).exists() for name in read_manifest(aside)["files"])
+    if is_complete and not path.exists():
         os.rename(aside, path)
         _sync(path.parent)
-    elif aside.exists() and (path.exists() or _foreign(aside) is None):
-        # If there is no new folder, the removal was interrupted.
+    else:
         remove_listed(aside)
 
 

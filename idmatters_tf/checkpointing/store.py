@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -36,8 +37,8 @@ def checkpoint_path(folder: str | os.PathLike, step: int) -> pathlib.Path:
 
 def list_steps(folder: str | os.PathLike) -> list[int]:
     """Return the steps of all checkpoints in a folder in ascending order, including damaged ones."""
-    matches = {path.name: _NAME.fullmatch(path.name) for path in pathlib.Path(folder).glob("step-*")}
-    return sorted(int(match[1]) for match in matches.values() if match)
+    matches = [_NAME.fullmatch(path.name) for path in pathlib.Path(folder).glob("step-*")]
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def describe_newest(folder: str | os.PathLike) -> str:
@@ -64,7 +65,7 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
     check_held(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        check_replaceable(path, folder=True)
+        check_replaceable(path)
     except PathOccupied as error:
         _set_aside(error.path)
     with replacing(path, folder=True) as beside:
@@ -77,7 +78,7 @@ def remove_steps(folder: str | os.PathLike, steps: Iterable[int]) -> None:
     """Remove the checkpoints of steps. Checkpoints with foreign files are kept."""
     for path in (checkpoint_path(folder, step) for step in steps):
         with contextlib.suppress(PathOccupied):
-            check_replaceable(path, folder=True)
+            check_replaceable(path)
             remove_listed(path)
 
 
@@ -107,10 +108,7 @@ def find_newest_intact(
 
 
 def _set_aside(path):
-    number = os.getpid()
-    while (aside := path.with_name(f"damaged-{path.name}-{number}")).exists():
-        number += 1
-    os.rename(path, aside)
+    os.rename(path, path.with_name(f"damaged-{path.name}-{time.time_ns()}"))
 
 
 def _find_damage(path, required):
@@ -119,17 +117,11 @@ def _find_damage(path, required):
         manifest = read_manifest(path)
         if path != checkpoint_path(path.parent, manifest["step"]):
             return f"it belongs to step {manifest['step']}"
-        if required not in manifest["files"]:
-            return f"{MANIFEST} lists no {required}"
-        for name, expected in manifest["files"].items():
-            if fingerprint(path / name) != expected:
+        for name in (required, *manifest["files"]):
+            if fingerprint(path / name) != manifest["files"][name]:
                 return f"{name} has another checksum"
-    except FileNotFoundError as error:
-        return f"{pathlib.Path(error.filename).name} is missing"
-    except (ValueError, KeyError, TypeError):
-        return f"{MANIFEST} is not readable"
-    except OSError as error:
-        return str(error)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{MANIFEST} or a file in it is missing or not readable: {error}"
     return None
 
 
@@ -148,12 +140,3 @@ def describe_differences(
         for name in (saved if names is None else names)
         if saved.get(name) != now.get(name)
     ]
-
-
-def describe_other_run(path: str | os.PathLike, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str | None:
-    """Return an error message with the differences if a checkpoint belongs to another run, or None.
-
-    Values that the checkpoint does not contain are not compared.
-    """
-    found = describe_differences(saved, identity)
-    return f"{path} is a checkpoint of another run: {'; '.join(found)}." if found else None

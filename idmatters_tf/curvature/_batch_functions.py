@@ -5,10 +5,9 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import get_mask
+from idmatters_tf._keras_internals import get_mask, set_mask
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._backend import Backend, LinearMap
-from idmatters_tf.autodiff._flat import set_masks
+from idmatters_tf.autodiff import Backend, LinearMap
 from idmatters_tf.curvature._objective import Objective
 
 
@@ -45,19 +44,21 @@ class BatchFunctions:
     def gauss_newton(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
         """Return products of the Gauss-Newton matrix with vectors, J^T H J and the Hessian of the penalties."""
         theta, others = self._separate(values)
-        found: dict[str, Any] = {}
+        # Structure of the outputs and presence of penalties, set by the first call.
+        traced: dict[str, Any] = {}
 
         def outputs_at(theta: list[Tensor]) -> tuple[list[Tensor], Any]:
-            found["structure"], penalties = self._objective.forward([*theta, *others], batch)
-            found["penalized"] = penalties is not None
-            outputs = keras.tree.flatten(found["structure"])
+            traced["structure"], penalties = self._objective.forward([*theta, *others], batch)
+            traced["penalized"] = penalties is not None
+            outputs = keras.tree.flatten(traced["structure"])
             return outputs, [get_mask(output) for output in outputs]
 
         def loss_at(outputs: list[Tensor]) -> Tensor:
             # Masks are attached to the tensors that the model returned, not to these replacements.
-            set_masks(outputs, masks)
+            for output, mask in zip(outputs, masks, strict=True):
+                set_mask(output, mask)
             return self._objective.data_loss(
-                batch, keras.tree.pack_sequence_as(found["structure"], outputs), scales[:-1]
+                batch, keras.tree.pack_sequence_as(traced["structure"], outputs), scales[:-1]
             )
 
         def penalty_at(theta: list[Tensor]) -> Tensor:
@@ -65,7 +66,7 @@ class BatchFunctions:
 
         outputs, masks, jvp, vjp = self._backend.linearize(outputs_at, theta)
         curved = self._backend.hessian_product(loss_at, outputs)
-        added = self._backend.hessian_product(penalty_at, theta) if found["penalized"] else None
+        added = self._backend.hessian_product(penalty_at, theta) if traced["penalized"] else None
 
         def product(vector: list[Tensor]) -> list[Tensor]:
             transposed = vjp(curved(jvp(vector)))

@@ -12,13 +12,12 @@ import keras
 import ml_dtypes
 import numpy as np
 from keras import ops
-from numpy.typing import NDArray
 
 from idmatters_tf._keras_internals import seed_states, substitute_values, variable_owners
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.curvature._batches import Batches
-from idmatters_tf.curvature._losses import DataLoss, no_example_losses, split_batch
+from idmatters_tf.curvature._losses import DataLoss, no_example_losses
 
 
 class Objective:
@@ -113,18 +112,20 @@ class Objective:
             if self.loss.takes_model:
                 outputs = self.loss.evaluate(self.model, batch, self.training)
             else:
-                outputs = self.model(split_batch(batch).x, training=self.training)
+                x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+                outputs = self.model(x, training=self.training)
             # `compute_loss` includes the penalties.
             losses = self.model.losses if self.regularization and not self.loss.is_compute_loss else []
             cast: list[Tensor] = [ops.sum(ops.cast(loss, self.dtype)) for loss in losses]
             penalties: Tensor = sum(cast[1:], cast[0]) if cast else None
         return outputs, penalties
 
-    def counts(self, batch: Any, outputs: Any) -> Tensor:
-        """Return `Elements.counts` of each term for a batch, (terms, 3)."""
+    def divisors(self, batch: Any, outputs: Any) -> Tensor:
+        """Return the divisor of each term for a batch, (terms,)."""
         count = self._count(batch)
         parts = zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True)
-        return ops.stack([term.elements(*part).counts(count, self.dtype) for term, part in parts])
+        divisors = [term.elements(*part, self.dtype)[1] for term, part in parts]
+        return ops.stack([count if divisor is None else divisor for divisor in divisors])
 
     def data_loss(self, batch: Any, outputs: Any, factors: Tensor) -> Tensor:
         """Return the contribution of a batch to the loss without penalties, a scalar.
@@ -134,13 +135,12 @@ class Objective:
             outputs: outputs of the model for the batch.
             factors: factors of the sums of the terms, from `DataLoss.factors`.
         """
-        count = self._count(batch)
         total, parts = None, self.loss.parts(batch, outputs)
         for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
-            elements = term.elements(*part)
-            values: Tensor = ops.sum(elements.scaled(self.dtype)) * factors[place]
-            values = values * count if term.is_scalar else values
-            total = values if total is None else total + values
+            elements, divisor = term.elements(*part, self.dtype)
+            value: Tensor = ops.sum(elements) * factors[place]
+            value = value * self._count(batch) if divisor is None else value
+            total = value if total is None else total + value
         return total
 
     def example_losses(self, batch: Any, outputs: Any, factors: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -150,20 +150,19 @@ class Objective:
             ValueError: if the loss does not return a value for each example.
         """
         total, weights, parts = None, None, self.loss.parts(batch, outputs)
-        for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
-            elements = term.elements(*part)
-            if not len(elements.values.shape):
-                raise ValueError(no_example_losses(elements.values))
-            if elements.weights is not None:
-                if any(size != 1 for size in elements.weights.shape[1:]) or len(self.loss.terms) > 1:
+        for place, (term, (y, output, sample_weight)) in enumerate(zip(self.loss.terms, parts, strict=True)):
+            elements, divisor = term.elements(y, output, None, self.dtype)
+            if divisor is None:
+                raise ValueError(no_example_losses(elements))
+            if sample_weight is not None:
+                if any(size != 1 for size in sample_weight.shape[1:]) or len(self.loss.terms) > 1:
                     raise ValueError(
                         "The empirical Fisher matrix requires one sample weight per example and a loss of one output. "
-                        f"Received: sample weights of shape {tuple(elements.weights.shape)}"
+                        f"Received: sample weights of shape {tuple(sample_weight.shape)}"
                     )
-                weights = ops.reshape(ops.cast(elements.weights, self.dtype), (-1,))
-            values: Tensor = elements.scaled(self.dtype, weighted=False)
-            axes = tuple(range(1, len(values.shape)))
-            values = (ops.sum(values, axis=axes) if axes else values) * factors[place]
+                weights = ops.reshape(ops.cast(sample_weight, self.dtype), (-1,))
+            axes = tuple(range(1, len(elements.shape)))
+            values: Tensor = (ops.sum(elements, axis=axes) if axes else elements) * factors[place]
             total = values if total is None else total + values
         return total, weights
 
@@ -182,22 +181,16 @@ class Objective:
 
     def warn_of_outputs(self, batch: Any, outputs: Any) -> None:
         """Warn if a loss of probabilities receives outputs that are not probabilities."""
-        for term, (_, of_term, _) in zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True):
-            if term.expects is None or keras.tree.is_nested(of_term):
-                continue
-            output = np.asarray(ops.convert_to_numpy(of_term))
-            values = output.astype(np.float64)
-            wrong = values.min() < 0 or values.max() > 1
-            if term.expects == "categorical":
-                # In bfloat16 a softmax sums to 1 within about 2^-8.
-                wrong = wrong or np.abs(values.sum(axis=-1) - 1).max() > (1e-3 if output.itemsize > 2 else 2e-2)
-            if wrong:
-                warnings.warn(
-                    f"The loss {self.loss!r} expects probabilities, but the outputs of {self.model.name!r} are between "
-                    f"{values.min():.3g} and {values.max():.3g} and sum to {values.sum(axis=-1).min():.3g} to "
-                    f"{values.sum(axis=-1).max():.3g}. For logits, pass the loss with from_logits=True.",
-                    stacklevel=2,
-                )
+        for term, (_, output, _) in zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True):
+            if term.expects_probabilities and not keras.tree.is_nested(output):
+                values = np.asarray(ops.convert_to_numpy(output)).astype(np.float64)
+                if values.min() < 0 or values.max() > 1:
+                    warnings.warn(
+                        f"The loss {self.loss!r} expects probabilities, but the outputs of {self.model.name!r} are "
+                        f"between {values.min():.3g} and {values.max():.3g}. For logits, pass the loss with "
+                        f"from_logits=True.",
+                        stacklevel=2,
+                    )
 
     def _count(self, batch: Any) -> Tensor:
         shape: Tensor = ops.shape(keras.tree.flatten(batch)[0])
@@ -259,9 +252,3 @@ def _layer_slices(model: keras.Model, variables: Iterable[keras.Variable], sizes
             name = make_unique_name(layer, slices)
         slices[name], last = slice(start, stop), current
     return slices
-
-
-def parameters(objective: Objective) -> NDArray[np.floating[Any]]:
-    """Return the current values of the variables as one vector, (P,)."""
-    parts = [np.ravel(np.asarray(ops.convert_to_numpy(variable.value))) for variable in objective.variables]
-    return np.concatenate(parts).astype(objective.dtype)

@@ -10,7 +10,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._backend import CannotVectorize, current_backend
+from idmatters_tf.autodiff import current_backend
 from idmatters_tf.curvature._batch_functions import BatchFunctions
 from idmatters_tf.curvature._batches import length
 from idmatters_tf.curvature._objective import Objective
@@ -43,23 +43,23 @@ class Products:
         """Return (factors of the loss terms, number of examples). The first call passes through the data."""
         loss, terms = self.objective.loss, self.objective.loss.terms
         coupling = self.objective.coupling
-        if self.replicas > 1 and (coupling or loss.is_compute_loss or any(term.is_opaque for term in terms)):
+        if self.replicas > 1 and (coupling or loss.is_compute_loss):
             raise ValueError(
                 f"{coupling or f'The loss {loss!r}'} couples the examples of a batch or has its own reduction and "
                 f"cannot be split over {self.replicas} replicas. Create the operator outside the strategy's scope."
             )
         # The outputs may have changed with the variables.
-        if self._scales is None or any(term.counts_by_outputs for term in terms):
-            counts, sizes = np.zeros((len(terms), 3)), []
+        if self._scales is None or any(term.couples_examples for term in terms):
+            divisors, sizes = np.zeros(len(terms)), []
             for batch in self.objective.batches:
-                counts += self._counts(batch)
+                divisors += self._divisors(batch)
                 sizes.append(length(batch))
             if len(sizes) > 1 and coupling:
                 raise ValueError(
                     f"{coupling} couples the examples of a batch and requires a single batch. Received: data in "
                     f"{len(sizes)} batches. Pass batch_size={sum(sizes)}."
                 )
-            self._scales = (np.array(loss.factors(counts.tolist())), sum(sizes))
+            self._scales = (np.array(loss.factors(divisors.tolist())), sum(sizes))
         return self._scales
 
     def outputs(self, batch: Any) -> Any:
@@ -92,9 +92,8 @@ class Products:
         vectors = np.asarray(vectors, self.objective.dtype)
         if self._vectorizes and len(vectors) >= self._backend.FEWEST_VECTORS:
             try:
-                with self._backend.vectorizing():
-                    return np.asarray(self._sum(method, self._backend.tensors(vectors)))
-            except CannotVectorize:
+                return np.asarray(self._sum(method, self._backend.tensors(vectors)))
+            except self._backend.VECTORIZATION_ERRORS:
                 # If single products also fail, they raise the error.
                 self._vectorizes = False
         products = np.empty(vectors.shape, self.objective.dtype)
@@ -109,9 +108,9 @@ class Products:
     def _forward(self, batch: Any) -> Any:
         return self.objective.forward([variable.value for variable in self.objective.arguments], batch)[0]
 
-    def _counts(self, batch: Any) -> NDArray[np.float64]:
+    def _divisors(self, batch: Any) -> NDArray[np.float64]:
         batch = self._backend.tensors(batch)
-        return np.asarray(ops.convert_to_numpy(self.objective.counts(batch, self._forward(batch))), np.float64)
+        return np.asarray(ops.convert_to_numpy(self.objective.divisors(batch, self._forward(batch))), np.float64)
 
     def _sum(self, method: Callable[..., Any], *arguments: Tensor, batches: Any = None) -> Any:
         """Return the sum over the batches of a compiled function."""

@@ -9,8 +9,8 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._linear_maps import as_operator
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._columns import as_operator
 from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature.estimators import Estimate, estimate_mean
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer
+from idmatters_tf._linear_maps import as_operator
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._columns import as_operator
 from idmatters_tf.curvature._memory import check_fits
 
 ENDS = ("largest", "smallest", "magnitude", "both")

@@ -8,8 +8,8 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._linear_maps import as_operator, columns
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._columns import as_operator, columns
 
 
 @dataclasses.dataclass(frozen=True)

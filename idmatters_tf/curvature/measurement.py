@@ -29,7 +29,6 @@ class Measurement:
         index, index_error: fraction of eigenvalues below -1 % of the largest in magnitude, by Lanczos quadrature, and
             its standard error; see `SpectralDensity.index`.
         density: `SpectralDensity`.
-        eigenvalue_products: number of products for the eigenvalues.
     """
 
     loss: float
@@ -43,7 +42,6 @@ class Measurement:
     index: float
     index_error: float
     density: SpectralDensity
-    eigenvalue_products: int
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by name, with eigenvalues numbered from 1."""
@@ -105,7 +103,6 @@ def measure(
         index=float(index.value),
         index_error=float(index.standard_error),
         density=density,
-        eigenvalue_products=ends.products,
     )
 
 
@@ -113,20 +110,8 @@ def _not_finite(loss: float, norm: float, count: int, threshold: float | None) -
     """Return the measurement of a model whose curvature is not finite."""
     unknown, one = np.full(count, np.nan), np.full((1, 1), np.nan)
     density = SpectralDensity(one[0], one[0], one[0], np.nan, one, one)
-    return Measurement(
-        loss,
-        norm,
-        largest=unknown,
-        smallest=unknown,
-        alignment=unknown,
-        threshold=threshold,
-        trace=np.nan,
-        trace_error=np.nan,
-        index=np.nan,
-        index_error=np.nan,
-        density=density,
-        eigenvalue_products=1,
-    )
+    numbers = dict.fromkeys(("trace", "trace_error", "index", "index_error"), np.nan)
+    return Measurement(loss, norm, unknown, unknown, unknown, threshold, density=density, **numbers)
 
 
 def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]:

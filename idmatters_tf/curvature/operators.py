@@ -13,16 +13,14 @@ import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.curvature._batches import check_batch
+from idmatters_tf._linear_maps import columns
 from idmatters_tf.curvature._checks import (
     DifferenceCheck,
     check_finite,
     check_reproducible,
-    check_value,
     compare_with_differences,
     warn_of_difference,
 )
-from idmatters_tf.curvature._columns import columns
 from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature._objective import Objective
 from idmatters_tf.curvature._products import Array, Kind, Products
@@ -64,8 +62,6 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         batch = next(iter(objective.batches), None)
         if batch is None:
             raise ValueError("Argument `data` must contain at least one example. Received: empty data.")
-        if not objective.loss.takes_model:
-            check_batch(model, batch)
         outputs = self._products.outputs(batch)
         if not objective.loss.takes_model:
             objective.loss.build(model, batch, outputs)
@@ -73,7 +69,6 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
             check_finite(self.loss())
             return
         gradient = check_reproducible(self._products)
-        check_value(self._products, batch, outputs)
         objective.warn_of_outputs(batch, outputs)
         self._check_products(gradient)
 
@@ -185,10 +180,9 @@ class HessianOperator(CurvatureOperator):
         class_weight: weight of the examples of each class, by label, as in `fit`.
         batch_size: batch size for arrays.
         chunk: number of products computed at once, where there are several. Memory grows with it.
-        check: True checks a new operator: the loss of the first batch against its value in Keras, two evaluations
-            against each other, and H v along one direction against central differences of the gradient. The result of
-            the last check is the `DifferenceCheck` in `difference`, and a warning is issued if H v differs or the
-            check is inconclusive. The checks cost nine gradients.
+        check: True checks a new operator: two evaluations against each other, and H v along one direction against
+            central differences of the gradient. The result of the last check is the `DifferenceCheck` in `difference`,
+            and a warning is issued if H v differs or the check is inconclusive. The checks cost nine gradients.
         progress: True shows a progress bar for dense matrices and blocks on standard error.
 
     Raises:

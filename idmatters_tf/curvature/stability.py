@@ -4,7 +4,7 @@ Full-batch descent raises the largest Hessian eigenvalue until it hovers just ab
 stability (Cohen, Kaur, Li, Kolter & Talwalkar, 2021).
 """
 
-from typing import Any, overload
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,11 +12,6 @@ import numpy as np
 from idmatters_tf.optimizers import Momentum
 
 
-@overload
-def stability_threshold(learning_rate: float, momentum: float = 0.0, nesterov: bool = False) -> float: ...
-# Type checkers treat Keras' optimizers as objects of any class.
-@overload
-def stability_threshold(learning_rate: object) -> float | None: ...
 def stability_threshold(learning_rate: Any, momentum: float = 0.0, nesterov: bool = False) -> float | None:
     """Return the largest curvature of a quadratic on which descent at a constant rate does not diverge.
 

@@ -10,34 +10,3 @@ batches    batches of images in memory: order, augmentation and shares of replic
 imagenet   ImageNet and other folders of images, read during training
 streams    batches of images that are read during training
 """
-
-from typing import TYPE_CHECKING
-
-from idmatters_tf._lazy import lazy_attributes
-
-if TYPE_CHECKING:
-    from idmatters_tf.data import (
-        augment,
-        batches,
-        cifar,
-        imagenet,
-        images,
-        mnist,
-        protocols,
-        shapes,
-        streams,
-    )
-
-__all__ = [
-    "augment",
-    "batches",
-    "cifar",
-    "imagenet",
-    "images",
-    "mnist",
-    "protocols",
-    "shapes",
-    "streams",
-]
-
-__getattr__, __dir__ = lazy_attributes(__name__, __all__)

@@ -27,28 +27,19 @@ def evaluation_window(augmentation: str) -> Window | None:
     return central_window if augmentation == "standard" else None
 
 
-def decode_batch(
-    count: int, contents: Callable[[tf.Tensor], tf.Tensor], size: int, window: Callable[[tf.Tensor], Window | None]
-) -> tf.Tensor:
-    """Decode the images of a batch, or windows of them, and resize them by bilinear interpolation.
+def decode_and_resize(contents: tf.Tensor, size: int, window: Window | None = None) -> tf.Tensor:
+    """Decode an image or a window of it, and resize it by bilinear interpolation.
 
     Args:
-        count: number of images.
-        contents: function of a number below `count` that returns a compressed image, see `decode`.
+        contents: string scalar, see `decode`.
         size: side of the result in pixels.
-        window: function of a number below `count` that returns the window of the image, or None for the whole image.
+        window: see `decode`.
 
     Returns:
-        float32 `(count, size, size, 3)`, in 0..255.
+        float32 `(size, size, 3)`, in 0..255.
     """
-
-    def resized(number):
-        # Converting first gives the same values in half the time.
-        image = tf.cast(decode(contents(number), window(number)), tf.float32)
-        return tf.image.resize(image, [size, size])
-
-    kind = tf.TensorSpec([size, size, 3], tf.float32)
-    return tf.ensure_shape(tf.map_fn(resized, tf.range(count), fn_output_signature=kind), [count, *kind.shape])
+    # Converting first gives the same values in half the time.
+    return tf.image.resize(tf.cast(decode(contents, window), tf.float32), [size, size])
 
 
 def random_window(shape: tf.Tensor, key: tf.Tensor, smallest_area: float = SMALLEST_AREA) -> tf.Tensor:
@@ -83,8 +74,8 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
     """Decode an image or a window of it.
 
     Args:
-        contents: string scalar, content of a JPEG, PNG, WebP, 24-bit BMP or GIF file. Of an animated GIF the first
-            image is decoded. The orientation in EXIF data is ignored, as usual for ImageNet.
+        contents: string scalar, content of a JPEG, PNG, WebP or GIF file, of whose images the first is decoded. The
+            orientation in EXIF data is ignored, as usual for ImageNet.
         window: function from the shape of the image to a window, or None for the whole image. JPEG files are decoded in
             the window only.
 
@@ -96,11 +87,11 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
     """
 
     def other():
-        kinds = [
-            (_is_webp(contents), lambda: _decode_webp(contents)),
-            (_has_palette(contents), lambda: _decode_palette(contents)),
-        ]
-        image = tf.case(kinds, lambda: tf.io.decode_image(contents, channels=3, expand_animations=False))
+        image = tf.cond(
+            _is_webp(contents),
+            lambda: _decode_webp(contents),
+            lambda: tf.io.decode_image(contents, channels=3, expand_animations=False),
+        )
         if window is None:
             return image
         part = window(tf.shape(image))
@@ -116,35 +107,16 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
 
 def _is_webp(contents):
     """Return True if a file starts with 8 bytes ("RIFF" and its length) and "WEBP"."""
-    return (tf.strings.length(contents) >= 21) & (_part(contents, 8, 4) == b"WEBP")
+    length = tf.strings.length(contents)
+    # `substr` rejects positions behind the end.
+    return (length >= 21) & (tf.strings.substr(contents, tf.minimum(8, length), 4) == b"WEBP")
 
 
 def _decode_webp(contents):
     # TensorFlow's decoder returns garbage for animations, or aborts the process. A bit in the header marks them.
-    is_extended = _part(contents, 12, 4) == b"VP8X"
-    flags = tf.io.decode_raw(_part(contents, 20, 1), tf.uint8)[0]
+    is_extended = tf.strings.substr(contents, 12, 4) == b"VP8X"
+    flags = tf.io.decode_raw(tf.strings.substr(contents, 20, 1), tf.uint8)[0]
     is_animated = is_extended & (tf.bitwise.bitwise_and(flags, tf.constant(2, tf.uint8)) > 0)
     with tf.control_dependencies([tf.debugging.assert_equal(is_animated, False, "animated WebP image")]):
         # With 3 channels TensorFlow rejects transparency.
         return tf.io.decode_webp(contents, channels=0)[0, :, :, :3]
-
-
-def _has_palette(contents):
-    """Return True for a BMP file with 8 bits for each pixel."""
-    is_bmp = (tf.strings.length(contents) >= 54) & (_part(contents, 0, 2) == b"BM")
-    return is_bmp & (_part(contents, 28, 2) == b"\x08\x00")
-
-
-def _decode_palette(contents):
-    """Decode the colors of a BMP file, for which TensorFlow returns the indices into the palette."""
-    indices = tf.cast(tf.io.decode_bmp(contents, channels=0)[:, :, 0], tf.int32)
-    pixels, header = (tf.io.decode_raw(_part(contents, place, 4), tf.int32)[0] for place in (10, 14))
-    colors = tf.io.decode_raw(_part(contents, 14 + header, pixels - 14 - header), tf.uint8)
-    # Blue, green, red and an unused byte.
-    return tf.gather(tf.reshape(colors, [-1, 4])[:, 2::-1], indices)
-
-
-def _part(contents, begin, length):
-    """Return bytes of a file, fewer at its end."""
-    begin = tf.minimum(begin, tf.strings.length(contents))
-    return tf.strings.substr(contents, begin, length)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from idmatters_tf.data._sources import Path
 from idmatters_tf.data.images import DataError
 
-SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif")
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".gif")
 # Usual names of the file with the labels of a flat folder of validation images.
 LABEL_FILES = ("val_labels.txt", "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt")
 

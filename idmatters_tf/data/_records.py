@@ -15,9 +15,6 @@ import numpy as np
 
 from idmatters_tf.data.images import DataError
 
-# Length (8 bytes) and checksum of the length (4) before each record; checksum of the record (4) after it.
-_HEADER, _AROUND = 8, 16
-
 
 class Records:
     """Images of one split.
@@ -36,11 +33,7 @@ class Records:
         self.paths = [str(path) for path in paths]
         offsets = [_offsets(path) for path in self.paths]
         self.file_numbers = np.repeat(np.arange(len(offsets), dtype=np.int64), list(map(len, offsets)))
-        self.offsets = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
-        if not len(self):
-            raise DataError(
-                f"there are no records in {self.paths[:1]} and the following files. Prepare the data again."
-            )
+        self.offsets = np.concatenate(offsets)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -74,9 +67,9 @@ def _offsets(path):
         with open(path, "rb", buffering=0) as stream:
             while place < size:
                 places.append(place)
-                header = os.pread(stream.fileno(), _HEADER, place)
-                (length,) = struct.unpack("<Q", header)
-                place += length + _AROUND
+                (length,) = struct.unpack("<Q", os.pread(stream.fileno(), 8, place))
+                # The length (8 bytes) and its checksum (4) before the record, a checksum (4) after it.
+                place += length + 16
     except (OSError, struct.error) as error:
         raise DataError(f"{path} cannot be read as a TFRecord file: {error}. Prepare the data again.") from error
     if place != size:

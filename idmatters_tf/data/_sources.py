@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from idmatters_tf.data.images import DataError, DataNotFound, ImageData
+from idmatters_tf.data.images import DataError, ImageData
 
 Path: TypeAlias = str | os.PathLike[str]
 
@@ -37,50 +37,35 @@ def folders(root: pathlib.Path) -> tuple[pathlib.Path, ...]:
     return (root, *sorted(entry for entry in root.iterdir() if entry.is_dir())) if root.is_dir() else ()
 
 
-def prepared_in(name: str, folder: pathlib.Path) -> pathlib.Path | None:
-    """Return the `data_dir` in which TensorFlow Datasets has prepared a data set, or None.
-
-    Args:
-        name: name of the data set.
-        folder: the `data_dir`, or the folder of the data set or of one of its versions in it.
-    """
-    for candidate in (folder, folder.parent, folder.parent.parent):
-        versions = (candidate / name).glob("*/dataset_info.json")
-        # Folders above the given one count only if they contain the data set through it.
-        if any(folder in (candidate, path.parent, path.parent.parent) for path in versions):
-            return candidate
-    return None
+def is_prepared(name: str, folder: pathlib.Path) -> bool:
+    """Return True if TensorFlow Datasets has prepared a data set in this `data_dir`."""
+    return any((folder / name).glob("*/dataset_info.json"))
 
 
-def load_tfds(name: str, data_dir: Path, download: bool) -> ImageData:
+def load_tfds(name: str, location: Location | None, data_dir: Path | None) -> ImageData:
     """Load a data set of images through TensorFlow Datasets.
 
     Args:
         name: name of a data set with the splits "train" and "test".
-        data_dir: folder of TensorFlow Datasets.
-        download: True downloads and prepares missing data.
+        location: location of the prepared data; None to download and prepare them.
+        data_dir: folder for downloaded data, see `data_root`.
     """
     import tensorflow_datasets as tfds
 
-    tfds.display_progress_bar(download)
-    splits = {}
-    with as_data_error(name, data_dir):
-        builder = cast(Any, tfds.builder(name, data_dir=str(data_dir)))
-        if download:
+    folder = data_root(data_dir) if location is None else location.path
+    tfds.display_progress_bar(location is None)
+    arrays = {}
+    with as_data_error(name, folder):
+        builder = cast(Any, tfds.builder(name, data_dir=str(folder)))
+        if location is None:
             builder.download_and_prepare()
         for split in ("train", "test"):
             # The order of the files, so that the order of training depends on the seed only.
             everything = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
-            splits[split] = everything["image"].numpy(), everything["label"].numpy().astype(np.int32)
-    return ImageData(
-        name=name,
-        train_images=splits["train"][0],
-        train_labels=splits["train"][1],
-        test_images=splits["test"][0],
-        test_labels=splits["test"][1],
-        class_names=tuple(builder.info.features["label"].names),
-        origin=f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}",
-    )
+            arrays[f"{split}_images"] = everything["image"].numpy()
+            arrays[f"{split}_labels"] = everything["label"].numpy().astype(np.int32)
+    origin = f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}"
+    return ImageData(name, **arrays, class_names=tuple(builder.info.features["label"].names), origin=origin)
 
 
 @contextlib.contextmanager
@@ -88,8 +73,6 @@ def as_data_error(name: str, data_dir: Path) -> Iterator[None]:
     """Convert errors of TensorFlow Datasets, which has no class for invalid files, to `DataError`."""
     try:
         yield
-    except DataError:
-        raise
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), "")
         raise DataError(
@@ -99,7 +82,7 @@ def as_data_error(name: str, data_dir: Path) -> Iterator[None]:
         ) from error
 
 
-def not_found(name: str, data_dir: Path | None, looked_for: str, hint: str = "") -> DataNotFound:
+def not_found(name: str, data_dir: Path | None, looked_for: str, hint: str = "") -> DataError:
     """Return the error for a data set that was not found.
 
     Args:
@@ -110,7 +93,7 @@ def not_found(name: str, data_dir: Path | None, looked_for: str, hint: str = "")
     """
     root = data_root(data_dir)
     missing = "" if root.exists() else ", which does not exist"
-    return DataNotFound(
+    return DataError(
         f"{name} was not found in {root}{missing} (looked for {looked_for} and a prepared TensorFlow data set "
         f"{name}/).{hint} Pass the folder that holds one of these as `data_dir`.",
         arguments=("data_dir",),

@@ -105,7 +105,7 @@ class InMemoryImages:
         images = self._standardized(images)
         if self.augmentation.cutout:
             centers = draws[:, 3:5] % tf.constant(self._size, tf.int32)  # pyright: ignore[reportOperatorIssue]
-            images = cut_out(images, centers, self.augmentation.cutout)
+            images = _cut_out(images, centers, self.augmentation.cutout)
         return images
 
     def _standardized(self, images):
@@ -113,15 +113,8 @@ class InMemoryImages:
         return standardize(images) if self._raw else images
 
 
-def cut_out(images: tf.Tensor, centers: tf.Tensor, side: int) -> tf.Tensor:
-    """Set a square of each image to 0.
-
-    Args:
-        images: float32, `(batch, rows, cols, channels)`.
-        centers: int32, `(batch, 2)`, row and column.
-        side: side of the square. It covers the rows from `center - side // 2` to `center - side // 2 + side - 1` that
-            are in the image, and the columns likewise.
-    """
+def _cut_out(images, centers, side):
+    """Set a square of each image to 0: the rows from `center - side // 2` on, and the columns likewise."""
 
     def covered(size, center):
         first = center[:, None] - side // 2

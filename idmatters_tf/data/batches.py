@@ -57,14 +57,25 @@ def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def replica_batch(batch_size: int, share: Share) -> int:
-    """Return the number of examples of a replica. Raises ValueError if the replicas do not divide the batch size."""
+def replica_elements(
+    batch_size: int, share: Share, first_step: Int, steps: int, stride: int = 1
+) -> tuple[tf.data.Dataset, int]:
+    """Return a data set of (step, first example in the global batch) and the number of examples of each element.
+
+    There is one element for each replica in turn. Raises ValueError if the replicas do not divide the batch size.
+    """
     if batch_size % share.replicas:
         raise ValueError(
             f"The global batch size must be a multiple of {share.replicas}, the number of replicas. "
             f"Received: {batch_size}"
         )
-    return batch_size // share.replicas
+    size = batch_size // share.replicas
+
+    @tf.autograph.experimental.do_not_convert
+    def element(number):
+        return first_step + number // share.count * stride, (share.first + number % share.count) * size
+
+    return tf.data.Dataset.range(steps * share.count).map(element), size
 
 
 class TrainBatches:
@@ -142,16 +153,14 @@ class TrainBatches:
             share: replicas that the data set feeds.
             stride: difference between successive steps. Asynchronous workers take turns.
         """
-        size = replica_batch(self.batch_size, share)
+        elements, size = replica_elements(self.batch_size, share, first_step, steps, stride)
 
         @tf.autograph.experimental.do_not_convert
-        def element(number):
-            start = (share.first + number % share.count) * size
-            images, labels = self.batch(first_step + number // share.count * stride, start, start + size)
+        def examples(step, start):
+            images, labels = self.batch(step, start, start + size)
             return tf.ensure_shape(images, [size, *images.shape[1:]]), tf.ensure_shape(labels, [size])
 
-        numbers = tf.data.Dataset.range(steps * share.count)
-        return without_autotuning(numbers.map(element, num_parallel_calls=2, deterministic=True).prefetch(4))
+        return without_autotuning(elements.map(examples, num_parallel_calls=2, deterministic=True).prefetch(4))
 
 
 class EvaluationBatches:
@@ -185,18 +194,15 @@ class EvaluationBatches:
             first: first global batch.
             steps: number of global batches (default: all).
         """
-        size = replica_batch(self.batch_size, share)
+        steps = self.steps if steps is None else steps
+        elements, size = replica_elements(self.batch_size, share, first, steps)
         n = self._images.count
 
         @tf.autograph.experimental.do_not_convert
-        def element(number):
-            start = (first + number // share.count) * self.batch_size + (share.first + number % share.count) * size
-            positions = tf.ensure_shape(start + tf.range(size, dtype=tf.int64), [size])
-            indices = tf.minimum(positions, n - 1)
+        def examples(step, start):
+            positions = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
+            indices = tf.minimum(tf.ensure_shape(positions, [size]), n - 1)
             images = self._images.batch(indices, None)
             return images, tf.gather(self._labels, indices), tf.cast(positions < n, tf.float32)
 
-        steps = self.steps if steps is None else steps
-        return without_autotuning(
-            tf.data.Dataset.range(steps * share.count).map(element, num_parallel_calls=2).prefetch(2)
-        )
+        return without_autotuning(elements.map(examples, num_parallel_calls=2).prefetch(2))

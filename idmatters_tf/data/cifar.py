@@ -20,13 +20,9 @@ from idmatters_tf.data import _sources
 from idmatters_tf.data._sources import Location, Path
 from idmatters_tf.data.images import DataError, ImageData
 
-IMAGE_SHAPE = (32, 32, 3)
-IMAGE_BYTES = 3072
-
 
 @dataclasses.dataclass(frozen=True)
 class _Variant:
-    name: str
     folder: str
     archive: str
     train_files: tuple[str, ...]
@@ -38,7 +34,7 @@ class _Variant:
 
     @property
     def record_bytes(self) -> int:
-        return self.label_bytes + IMAGE_BYTES
+        return self.label_bytes + 32 * 32 * 3
 
 
 # From fine_label_names.txt.
@@ -54,7 +50,6 @@ wardrobe whale willow_tree wolf woman worm
 
 VARIANTS = {
     "cifar10": _Variant(
-        name="cifar10",
         folder="cifar-10-batches-bin",
         archive="cifar-10-binary.tar.gz",
         train_files=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
@@ -66,7 +61,6 @@ VARIANTS = {
     ),
     # Two label bytes before the pixels: the coarse label, then the fine label (0..99).
     "cifar100": _Variant(
-        name="cifar100",
         folder="cifar-100-binary",
         archive="cifar-100-binary.tar.gz",
         train_files=("train.bin",),
@@ -96,13 +90,12 @@ def locate(name: str, data_dir: Path | None = None) -> Location | None:
         return Location("archive", root)
     for folder in _sources.folders(root):
         for candidate in (folder, folder / variant.folder):
-            if (candidate / variant.test_file).is_file() and candidate.name == variant.folder:
+            if candidate.name == variant.folder and (candidate / variant.test_file).is_file():
                 return Location("folder", candidate)
         if (folder / variant.archive).is_file():
             return Location("archive", folder / variant.archive)
-        prepared = _sources.prepared_in(name, folder)
-        if prepared is not None:
-            return Location("tfds", prepared)
+        if _sources.is_prepared(name, folder):
+            return Location("tfds", folder)
     return None
 
 
@@ -124,28 +117,23 @@ def load(name: str, data_dir: Path | None = None, download: bool = False) -> Ima
     if name not in VARIANTS:
         raise DataError(f"Argument `name` must be one of {', '.join(map(repr, VARIANTS))}. Received: name={name!r}")
     location = locate(name, data_dir)
-    if location is None:
-        if not download:
-            variant = VARIANTS[name]
-            hint = (
-                f" The Python version, with pickles, is not supported: download {variant.archive}. "
-                f"`idmatters_tf.data.shapes` (dataset shapes) needs no files."
-            )
-            raise _sources.not_found(name, data_dir, f"{variant.folder}/, {variant.archive}", hint)
-        return _sources.load_tfds(name, _sources.data_root(data_dir), download=True)
-    if location.kind == "tfds":
-        return _sources.load_tfds(name, location.path, download=False)
-    return _load_binary(name, location)
+    if location is not None and location.kind != "tfds":
+        return _load_binary(name, location)
+    if location is None and not download:
+        variant = VARIANTS[name]
+        hint = (
+            f" The Python version, with pickles, is not supported: download {variant.archive}. "
+            f"`idmatters_tf.data.shapes` (dataset shapes) needs no files."
+        )
+        raise _sources.not_found(name, data_dir, f"{variant.folder}/, {variant.archive}", hint)
+    return _sources.load_tfds(name, location, data_dir)
 
 
 def _load_binary(name, location):
     variant = VARIANTS[name]
-    expected = dict.fromkeys(variant.train_files, variant.train_records) | {variant.test_file: variant.test_records}
-    read = _read_folder if location.kind == "folder" else _read_archive
-    parts = {
-        file: _decode(data, variant, records, f"{location.path / file}")
-        for (file, records), data in zip(expected.items(), read(location.path, variant, expected), strict=True)
-    }
+    records = dict.fromkeys(variant.train_files, variant.train_records) | {variant.test_file: variant.test_records}
+    contents = _read_files(location, variant, list(records))
+    parts = {file: _decode(contents[file], variant, count, location.path / file) for file, count in records.items()}
     train = [parts[file] for file in variant.train_files]
     test_images, test_labels = parts[variant.test_file]
     return ImageData(
@@ -159,28 +147,26 @@ def _load_binary(name, location):
     )
 
 
-def _read_folder(folder, variant, expected):
-    for file in expected:
-        path = folder / file
-        if not path.is_file():
-            raise DataError(f"{path} is missing. Unpack {variant.archive} again.")
-        yield path.read_bytes()
-
-
-def _read_archive(archive, variant, expected):
-    wanted = [f"{variant.folder}/{file}" for file in expected]
+def _read_files(location, variant, files):
+    """Return the contents of files in the folder or the archive, by name."""
+    path = location.path
     try:
-        # Nothing is unpacked to disk, so paths in the archive do no harm.
-        with tarfile.open(archive) as members:
-            chosen = (member for member in members if member.name in wanted and member.isreg())
-            found = {member.name: cast(Any, members.extractfile(member)).read() for member in chosen}
+        if location.kind == "folder":
+            contents = {file: (path / file).read_bytes() for file in files}
+        else:
+            names = {f"{variant.folder}/{file}": file for file in files}
+            with tarfile.open(path) as archive:
+                chosen = (member for member in archive if member.name in names and member.isreg())
+                contents = {names[member.name]: cast(Any, archive.extractfile(member)).read() for member in chosen}
+                # The checksum of a compressed file is at its end.
+                cast(Any, archive.fileobj).read()
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(":")
-        raise DataError(f"{archive} cannot be read as {variant.archive}: {reason}. Download it again.") from error
-    missing = [name for name in wanted if name not in found]
+        raise DataError(f"{path} cannot be read as {variant.archive}: {reason}. Download it again.") from error
+    missing = [file for file in files if file not in contents]
     if missing:
-        raise DataError(f"{archive} cannot be read as {variant.archive}: no {missing[0]} in it. Download it again.")
-    return [found[name] for name in wanted]
+        raise DataError(f"{path} cannot be read as {variant.archive}: no {missing[0]} in it. Download it again.")
+    return contents
 
 
 def _decode(data, variant, records, path):
@@ -191,13 +177,6 @@ def _decode(data, variant, records, path):
             f"Received: {len(data):,} bytes. Download it again."
         )
     table = np.frombuffer(data, np.uint8).reshape(records, variant.record_bytes)
-    labels = table[:, variant.label_bytes - 1].astype(np.int32)
-    classes = len(variant.class_names)
-    if labels.max() >= classes:
-        record = int(np.argmax(labels >= classes))
-        raise DataError(
-            f"{path}: labels must be in 0..{classes - 1}. Received: {labels[record]} in record {record}. "
-            f"The file is damaged or belongs to another data set."
-        )
     channels_first = table[:, variant.label_bytes :].reshape(records, 3, 32, 32)
+    labels = table[:, variant.label_bytes - 1].astype(np.int32)
     return np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)), labels

@@ -22,8 +22,8 @@ from idmatters_tf._arguments import check_choice
 from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
-from idmatters_tf.data._sources import Location, Path, as_data_error, data_root, prepared_in
-from idmatters_tf.data.images import DataError, DataNotFound, check_held_out
+from idmatters_tf.data._sources import Location, Path, as_data_error, data_root, is_prepared
+from idmatters_tf.data.images import DataError, check_held_out
 
 TFDS_NAME = "imagenet2012"
 TARS = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
@@ -78,16 +78,14 @@ class StreamedImageData:
         Raises:
             DataError: none of the training or validation images can be decoded.
         """
-        in_train, in_test = find(self.train), find(self.test)
-        for found, images, words in ((in_train, self.train, "training"), (in_test, self.test, "validation")):
-            if len(found) == len(images):
-                raise DataError(f"none of the {len(images):,} {words} images can be decoded.")
-        return dataclasses.replace(
-            self,
-            train=self.train.without(in_train),
-            test=self.test.without(in_test),
-            skipped=len(in_train) + len(in_test),
-        )
+        kept, skipped = {}, 0
+        for split, images in (("train", self.train), ("test", self.test)):
+            broken = find(images)
+            if len(broken) == len(images):
+                raise DataError(f"none of the {len(images):,} {split} images can be decoded.")
+            kept[split] = images.without(broken)
+            skipped += len(broken)
+        return dataclasses.replace(self, **kept, skipped=skipped)
 
     def first(self, train: int | None = None, test: int | None = None) -> "StreamedImageData":
         """Return the data set with `train` and `test` images only. None keeps all images.
@@ -105,7 +103,7 @@ class StreamedImageData:
         """Return the data set with the last `count` training images, in the order of `first`, as its test images.
 
         Raises:
-            ValueError: `count` is less than 1, or no training image would be left.
+            DataError: `count` is less than 1, or no training image would be left.
         """
         check_held_out(count, len(self.train))
         places = self.train.shuffle()
@@ -124,7 +122,7 @@ def load_image(path: Path, size: int, augmentation: str = "paper") -> NDArray[np
     that were trained on images resized in this way.
 
     Args:
-        path: JPEG, PNG, WebP, BMP or GIF file.
+        path: JPEG, PNG, WebP or GIF file.
         size: rows and columns of the result, those of the model's input.
         augmentation: `--augment` of the training run. "standard" takes the central square of 224/256 of the shorter
             side, "paper" and "none" the whole image.
@@ -140,8 +138,9 @@ def load_image(path: Path, size: int, augmentation: str = "paper") -> NDArray[np
     from idmatters_tf.data import _decoding
 
     check_choice("augmentation", augmentation, _decoding.AUGMENTATIONS)
-    image = _decoding.decode(tf.io.read_file(str(path)), _decoding.evaluation_window(augmentation))
-    return tf.cast(tf.round(tf.image.resize(image, (size, size))), tf.uint8).numpy()
+    window = _decoding.evaluation_window(augmentation)
+    image = _decoding.decode_and_resize(tf.io.read_file(str(path)), size, window)
+    return tf.cast(tf.round(image), tf.uint8).numpy()
 
 
 def locate(data_dir: Path | None = None) -> Location | None:
@@ -158,9 +157,8 @@ def locate(data_dir: Path | None = None) -> Location | None:
     root = data_root(data_dir)
     if (root / "train").is_dir():
         return Location("tree", root)
-    prepared = prepared_in(TFDS_NAME, root)
-    if prepared is not None:
-        return Location("tfds", prepared)
+    if is_prepared(TFDS_NAME, root):
+        return Location("tfds", root)
     for folder in (root, root / "downloads" / "manual"):
         if all((folder / name).is_file() for name in TARS):
             return Location("tars", folder)
@@ -195,18 +193,17 @@ def load(
     root = data_root(data_dir)
     location = locate(data_dir)
     if location is None:
-        what = ", which does not exist" if not root.exists() else "" if root.is_dir() else ", which is not a folder"
-        raise DataNotFound(
-            f"no images were found in {root}{what}: neither a tree train/CLASS/*.JPEG, nor {TFDS_NAME} prepared by "
-            f"TensorFlow Datasets, nor {TARS[0]} with {TARS[1]}. Pass the folder that holds one of these as "
-            f"`data_dir`.",
+        raise DataError(
+            f"no images were found in {root}: neither a tree train/CLASS/*.JPEG, nor class folders, nor {TFDS_NAME} "
+            f"prepared by TensorFlow Datasets, nor {TARS[0]} with {TARS[1]}. Pass the folder that holds one of these "
+            f"as `data_dir`.",
             arguments=("data_dir",),
         )
     if location.kind in ("tree", "classes"):
-        if train_only:
-            train = test = _folders.list_classes(root / "train" if location.kind == "tree" else root)
-        else:
-            train, test = _tree(location, val, val_labels, val_fraction)
+        train = _folders.list_classes(root / "train" if location.kind == "tree" else root)
+        test = train
+        if not train_only:
+            train, test = _split(train, root / val, val_labels, val_fraction)
         ignored = train.ignored + (test.ignored if test.root != train.root else ())
         return StreamedImageData(root.resolve().name, train, test, f"image files, {root}", size, ignored=ignored)
     if val_fraction is not None:
@@ -214,31 +211,19 @@ def load(
             f"{TFDS_NAME} in {root} has its own validation images. Omit `val_fraction`.",
             arguments=("val_fraction",),
         )
-    return _prepared(location.path if location.kind == "tfds" else root, location, size)
+    return _prepared(root, location, size)
 
 
-def _tree(location, val, val_labels, val_fraction):
-    root, folder = location.path, location.path / val
-    if location.kind == "classes" and val_fraction is None:
-        raise DataError(
-            f"{root} contains class folders, but no train/ and {val}/. Pass `val_fraction`, such as 0.1, to hold out "
-            f"that fraction of each class, or sort the images into {root}/train/CLASS/ and {folder}/CLASS/.",
-            arguments=("val_fraction",),
-        )
+def _split(train, folder, val_labels, val_fraction):
+    """Return training images and the validation images in a folder, or a fraction of the training images."""
     if val_fraction is not None:
-        if not 0 < val_fraction < 1:
-            raise DataError(
-                f"Argument `val_fraction` must be between 0 and 1. Received: {val_fraction}",
-                arguments=("val_fraction",),
-            )
-        if location.kind == "tree" and folder.is_dir() and val != "train":
+        if folder.is_dir() and folder.name != "train":
             raise DataError(
                 f"`val_fraction` would leave the validation images in {folder} unused. Omit it, or hold out training "
                 f"images with val='train'.",
                 arguments=("val_fraction", "val"),
             )
-        return _folders.list_classes(root / "train" if location.kind == "tree" else root).hold_out(val_fraction)
-    train = _folders.list_classes(root / "train")
+        return train.hold_out(val_fraction)
     if not folder.is_dir():
         raise DataError(
             f"there are no validation images: {folder} is not a folder. Pass another folder as `val`, or a "
@@ -247,12 +232,6 @@ def _tree(location, val, val_labels, val_fraction):
         )
     if _folders.holds_images(folder):
         return train, _folders.list_flat(folder, train.class_names, val_labels)
-    if val_labels is not None:
-        raise DataError(
-            f"the validation images in {folder} are in class folders, so `val_labels`={val_labels} would be ignored. "
-            f"Omit it, or move the images out of the class folders.",
-            arguments=("val_labels",),
-        )
     test = _folders.list_classes(folder)
     _folders.check_same_classes(train, test)
     return train, test
@@ -266,11 +245,6 @@ def _prepared(root, location, size):
         if location.kind == "tars":
             config = tfds.download.DownloadConfig(manual_dir=str(location.path))
             builder.download_and_prepare(download_config=config)
-    if builder.info.file_format is not tfds.core.FileFormat.TFRECORD:
-        raise DataError(
-            f"{builder.data_dir} must contain TFRecord files. Received: {builder.info.file_format.value} files. "
-            f"Prepare the data again with the default format."
-        )
     names = builder.info.features["label"].names
     train, test = (Records(builder.info.splits[split].filepaths, names) for split in ("train", "validation"))
     origin = f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}"

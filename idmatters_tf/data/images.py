@@ -21,16 +21,11 @@ class DataError(ValueError):
         self.arguments = arguments
 
 
-class DataNotFound(DataError):
-    """No files of the data set in the searched folder."""
-
-
 def check_held_out(count: int, images: int) -> None:
-    """Raise ValueError unless 0 < `count` < `images`, the number of training images."""
+    """Raise DataError unless 0 < `count` < `images`, the number of training images."""
     if not 0 < count < images:
-        raise ValueError(
-            f"Argument `count` must be positive and less than the {images} training images. Received: count={count}"
-        )
+        message = f"Argument `count` must be positive and less than the {images} training images. Received: {count}"
+        raise DataError(message, arguments=("held_out",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +56,6 @@ class ImageData:
                     f"{self.name}: {split} images must be a non-empty uint8 array (n, rows, cols, channels). "
                     f"Received: {images.dtype} of shape {images.shape}"
                 )
-            if labels.shape != images.shape[:1]:
-                raise DataError(f"{self.name}: {len(images)} {split} images, but labels of shape {labels.shape}")
             if labels.min() < 0 or labels.max() >= self.classes:
                 raise DataError(
                     f"{self.name}: {split} labels must be in 0..{self.classes - 1}. "
@@ -95,7 +88,7 @@ class ImageData:
         Use them to choose settings without the test images.
 
         Raises:
-            ValueError: `count` is less than 1, or no training image would be left.
+            DataError: `count` is less than 1, or no training image would be left.
         """
         check_held_out(count, len(self.train_images))
         return dataclasses.replace(

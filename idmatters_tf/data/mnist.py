@@ -20,7 +20,6 @@ from idmatters_tf.data._sources import Location, Path
 from idmatters_tf.data.images import DataError, ImageData
 
 NAME = "mnist"
-IMAGE_SHAPE = (28, 28, 1)
 
 FILES = {
     "train_images": "train-images-idx3-ubyte",
@@ -28,9 +27,6 @@ FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-
-# The third byte of an idx file is the type of its entries, the fourth the number of its dimensions.
-_UNSIGNED_BYTES = 8
 
 
 def locate(data_dir: Path | None = None) -> Location | None:
@@ -46,9 +42,8 @@ def locate(data_dir: Path | None = None) -> Location | None:
     for folder in _sources.folders(_sources.data_root(data_dir)):
         if _file(folder, FILES["train_images"]) is not None:
             return Location("folder", folder)
-        prepared = _sources.prepared_in(NAME, folder)
-        if prepared is not None:
-            return Location("tfds", prepared)
+        if _sources.is_prepared(NAME, folder):
+            return Location("tfds", folder)
     return None
 
 
@@ -67,13 +62,11 @@ def load(data_dir: Path | None = None, download: bool = False) -> ImageData:
         DataError: no files were found or downloaded, or files are damaged.
     """
     location = locate(data_dir)
-    if location is None:
-        if not download:
-            raise _sources.not_found(NAME, data_dir, f"{FILES['train_images']} or {FILES['train_images']}.gz")
-        return _sources.load_tfds(NAME, _sources.data_root(data_dir), download=True)
-    if location.kind == "tfds":
-        return _sources.load_tfds(NAME, location.path, download=False)
-    return _load_idx(location.path)
+    if location is not None and location.kind != "tfds":
+        return _load_idx(location.path)
+    if location is None and not download:
+        raise _sources.not_found(NAME, data_dir, f"{FILES['train_images']} or {FILES['train_images']}.gz")
+    return _sources.load_tfds(NAME, location, data_dir)
 
 
 def _load_idx(folder):
@@ -82,10 +75,10 @@ def _load_idx(folder):
         path = _file(folder, name)
         if path is None:
             raise DataError(f"{folder / name} and {name}.gz are missing. All four files are required.")
-        arrays[part] = _read(path, IMAGE_SHAPE[:2] if part.endswith("images") else ())
-    for split in ("train", "test"):
-        arrays[f"{split}_images"] = arrays[f"{split}_images"][..., None]
-        arrays[f"{split}_labels"] = arrays[f"{split}_labels"].astype(np.int32)
+        if part.endswith("images"):
+            arrays[part] = _read(path, (28, 28))[..., None]
+        else:
+            arrays[part] = _read(path, ()).astype(np.int32)
     names = tuple(map(str, range(10)))
     return ImageData(name=NAME, class_names=names, origin=f"official idx files, {folder}", **arrays)
 
@@ -104,8 +97,8 @@ def _read(path, entry_shape):
         data = gzip.decompress(content) if path.suffix == ".gz" else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} cannot be decompressed: {error}. Download it again.") from error
-    # Zeros, the type, the number of dimensions, the number of entries and their shape.
-    header = bytes([0, 0, _UNSIGNED_BYTES, 1 + len(entry_shape)]), np.array(entry_shape, ">u4").tobytes()
+    # Two zeros, 8 for unsigned bytes, the number of dimensions, the number of entries and their shape.
+    header = bytes([0, 0, 8, 1 + len(entry_shape)]), np.array(entry_shape, ">u4").tobytes()
     start = 8 + len(header[1])
     count = int.from_bytes(data[4:8], "big")
     length = start + count * math.prod(entry_shape)

@@ -9,12 +9,16 @@ Any object with these methods is accepted as training data. This module does not
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from idmatters_tf.data.imagenet import StreamedImageData
+    from idmatters_tf.data.images import ImageData
+
+# Labeled training and test images.
+DataSet: TypeAlias = Union["ImageData", "StreamedImageData"]
 # An integer, or an int64 scalar.
 Int: TypeAlias = Union[int, "tf.Tensor"]
 
@@ -37,39 +41,6 @@ class Share:
 ALONE = Share()
 
 
-class DataSet(Protocol):
-    """Labeled training and test images."""
-
-    @property
-    def name(self) -> str:
-        """Name of the data set."""
-        ...
-
-    @property
-    def origin(self) -> str:
-        """Description of the source of the data."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """Number of classes, at least `len(class_names)`."""
-        ...
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """Names of the classes, which may be fewer than `classes`."""
-        ...
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        """Shape of an image, `(rows, cols, channels)`."""
-        ...
-
-    def digest(self) -> str:
-        """Return a checksum that identifies the data."""
-        ...
-
-
 class BatchSource(Protocol):
     """Batches that are a function of the step.
 
@@ -87,10 +58,6 @@ class TrainBatchSource(BatchSource, Protocol):
 
     def indices(self, positions: "tf.Tensor") -> "tf.Tensor":
         """Return the index of the image at each position of the endless sequence."""
-        ...
-
-    def batch(self, step: Int, start: int = 0, stop: int | None = None) -> "tuple[tf.Tensor, tf.Tensor]":
-        """Return the images and labels from `start` to `stop` of the global batch of a step."""
         ...
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "tf.data.Dataset":

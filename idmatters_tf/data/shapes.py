@@ -60,7 +60,9 @@ def _draw_chunk(labels, rng):
     canvas = _background(count, rng)
     for _ in range(2):
         _paint(canvas, _clutter(count, rng), _colors(count, rng))
-    _paint(canvas, _coverage(labels, rng), _lighter(canvas, rng))
+    coverage, mean = _coverage(labels, rng), canvas.mean(axis=(1, 2))
+    # Lighter than the mean of the image in red, green and blue.
+    _paint(canvas, coverage, mean + (255 - mean) * _uniform(rng, 0.4, 1, mean.shape))
     noise = _uniform(rng, 2, 18, (count, 1, 1, 1)) * (2 * rng.random(canvas.shape, np.float32) - 1)
     return np.clip(canvas + noise, 0, 255).astype(np.uint8)
 
@@ -84,12 +86,6 @@ def _background(count, rng):
         np.cos(angle)[:, None, None] * ramp[None, None, :] + np.sin(angle)[:, None, None] * ramp[None, :, None]
     )
     return first[:, None, None, :] + weight[..., None] * (second - first)[:, None, None, :]
-
-
-def _lighter(canvas, rng):
-    """Return a random color for each image, above the mean of the image in red, green and blue."""
-    mean = canvas.mean(axis=(1, 2))
-    return mean + (255 - mean) * _uniform(rng, 0.4, 1, mean.shape)
 
 
 def _paint(canvas, coverage, color):

@@ -17,7 +17,7 @@ from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
 from idmatters_tf.data.augment import standardize
-from idmatters_tf.data.batches import replica_batch, shuffle_positions, without_autotuning
+from idmatters_tf.data.batches import replica_elements, shuffle_positions, without_autotuning
 from idmatters_tf.data.imagenet import StreamedImageData
 from idmatters_tf.data.images import ImageData
 from idmatters_tf.data.protocols import ALONE, Int, Share
@@ -50,62 +50,44 @@ class StreamTrainBatches:
     ):
         positive_integer("batch_size", batch_size)
         check_choice("augmentation", augmentation, _decoding.AUGMENTATIONS)
-        if not 0 < smallest_area <= 1:
-            raise ValueError(f"Argument `smallest_area` must be in (0, 1]. Received: smallest_area={smallest_area}")
         self.count, self.batch_size, self.seed = len(images), batch_size, seed
         self.augmentation, self.size, self.smallest_area = augmentation, size, smallest_area
-        self._source = _make_reader(images)
+        self._read = _make_reader(images)
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """Return the index of the image at each position of the endless sequence, int64 `(count,)`."""
         return shuffle_positions(positions, self.count, self.seed)
 
-    def keys(self, positions: tf.Tensor) -> tf.Tensor:
-        """Return the key of the random window at each position, int64 `(count, 2)`."""
-        seeds = tf.fill(tf.shape(positions), tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64))
-        return tf.stack([seeds, positions], 1)
-
-    def batch(self, step: Int, start: int = 0, stop: int | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the preprocessed examples from `start` to `stop` of the global batch of a step."""
-        stop = self.batch_size if stop is None else stop
-        data = tf.data.Dataset.from_tensors(tf.cast(step, tf.int64))
-        return self._batches(data, lambda step: (step, start), stop - start).get_single_element()
+    def batch(self, step: Int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the preprocessed images and labels of a step."""
+        return self.dataset(step, 1).get_single_element()
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
         """Return the batches of `steps` steps, with one element for each replica in turn."""
-        size = replica_batch(self.batch_size, share)
+        elements, size = replica_elements(self.batch_size, share, first_step, steps, stride)
 
-        def step_and_start(number):
-            step = first_step + number // share.count * stride
-            return step, (share.first + number % share.count) * size
-
-        return without_autotuning(
-            self._batches(tf.data.Dataset.range(steps * share.count), step_and_start, size).prefetch(2)
-        )
-
-    def _batches(self, numbers, step_and_start, size):
-        def choose(number):
+        def choose(step, start):
             # For the whole batch: small operations for each image would cost as much as decoding.
-            step, start = step_and_start(number)
             positions = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
-            keys = self.keys(positions)
+            keys = tf.stack([tf.fill([size], tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64)), positions], 1)
             flips = tf.zeros([self.batch_size], tf.int32)
             if self.augmentation != "none":
                 key = tf.stack([tf.constant((self.seed << 2) + _FLIPS, tf.int64), step])
                 flips = tf.random.stateless_uniform([self.batch_size], key, 0, 2, tf.int32)
-            return (*self._source.look_up(self.indices(positions)), keys, flips[start : start + size] > 0)
+            return self.indices(positions), keys, flips[start : start + size]
 
-        def decode(contents, labels, keys, flips):
-            def window(number):
-                if self.augmentation != "standard":
-                    return None
-                return lambda shape: _decoding.random_window(shape, keys[number], self.smallest_area)
+        def window(key, _):
+            if self.augmentation != "standard":
+                return None
+            return lambda shape: _decoding.random_window(shape, key, self.smallest_area)
 
-            images = _decoding.decode_batch(size, contents, self.size, window)
-            flipped = tf.where(flips[:, tf.newaxis, tf.newaxis, tf.newaxis], images[:, :, ::-1], images)
+        def finish(images, labels, _, flips):
+            flipped = tf.where(flips[:, tf.newaxis, tf.newaxis, tf.newaxis] > 0, images[:, :, ::-1], images)
             return standardize(flipped), labels
 
-        return self._source.map_contents(numbers.map(choose, num_parallel_calls=2), size, decode)
+        chosen = elements.map(choose, num_parallel_calls=2)
+        decoded = _decode(self._read, chosen, self.size, window).batch(size, drop_remainder=True)
+        return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))
 
 
 class StreamEvaluationBatches:
@@ -117,7 +99,7 @@ class StreamEvaluationBatches:
 
     def __init__(self, images: ImageFiles | Records, batch_size: int, augmentation: str = "paper", size: int = 224):
         self.count, self.batch_size, self.augmentation, self.size = len(images), batch_size, augmentation, size
-        self._source = _make_reader(images)
+        self._read = _make_reader(images)
 
     @property
     def steps(self) -> int:
@@ -135,22 +117,21 @@ class StreamEvaluationBatches:
             steps: number of global batches (default: all).
             standardized: False for images in 0..255.
         """
-        size = replica_batch(self.batch_size, share)
         steps = self.steps if steps is None else steps
+        elements, size = replica_elements(self.batch_size, share, first, steps)
 
-        def choose(number):
-            start = (first + number // share.count) * self.batch_size + (share.first + number % share.count) * size
-            places = start + tf.range(size, dtype=tf.int64)
+        def choose(step, start):
+            places = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
             weights = tf.cast(places < self.count, tf.float32)
-            return (*self._source.look_up(tf.minimum(places, self.count - 1)), weights)
+            return tf.minimum(places, self.count - 1), weights
 
-        def decode(contents, labels, weights):
-            window = _decoding.evaluation_window(self.augmentation)
-            images = _decoding.decode_batch(size, contents, self.size, lambda _: window)
+        def finish(images, labels, weights):
             return standardize(images) if standardized else images, labels, weights
 
-        chosen = tf.data.Dataset.range(steps * share.count).map(choose, num_parallel_calls=2)
-        return without_autotuning(self._source.map_contents(chosen, size, decode).prefetch(2))
+        chosen = elements.map(choose, num_parallel_calls=2)
+        window = _decoding.evaluation_window(self.augmentation)
+        decoded = _decode(self._read, chosen, self.size, lambda _: window).batch(size, drop_remainder=True)
+        return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))
 
 
 def decode_all(data: StreamedImageData) -> ImageData:
@@ -169,81 +150,62 @@ def decode_all(data: StreamedImageData) -> ImageData:
     return ImageData(data.name, **parts, class_names=data.class_names, origin=data.origin)
 
 
-class _Files:
-    """Reader of `ImageFiles` for `tf.data`."""
+def _make_reader(images):
+    """Return a function from the index of an image, int64, to the compressed image and its label."""
+    if isinstance(images, Records):
+        return _make_record_reader(images)
+    with tf.device("CPU:0"):
+        # Bytes, because file names may not be UTF-8.
+        names = tf.constant([os.fsencode(name) for name in images.names])
+        labels = tf.constant(images.labels, tf.int32)
+    root = os.fsencode(f"{images.root}/")
 
-    def __init__(self, files: ImageFiles) -> None:
-        with tf.device("CPU:0"):
-            # Bytes, because file names may not be UTF-8.
-            self._names = tf.constant([os.fsencode(name) for name in files.names])
-            self._labels = tf.constant(files.labels, tf.int32)
-        self._root = os.fsencode(f"{files.root}/")
+    def read(place):
+        return tf.io.read_file(tf.strings.join([root, tf.gather(names, place)])), tf.gather(labels, place)
 
-    def look_up(self, places):
-        """Return the arguments of `read` for the images at int64 indices `(n,)`: two tensors of that shape."""
-        return tf.strings.join([self._root, tf.gather(self._names, places)]), tf.gather(self._labels, places)
-
-    def read(self, path, label):
-        """Return a compressed image and its label."""
-        return tf.io.read_file(path), label
-
-    def map_contents(self, chosen, size, decode):
-        """Return the data set of `decode(contents, labels, *rest)` for each batch of `chosen`.
-
-        Args:
-            chosen: data set of the results of `look_up` and further tensors `rest`.
-            size: size of a batch.
-            decode: function whose argument `contents` maps a number in the batch to a compressed image.
-        """
-
-        def both(paths, labels, *rest):
-            return decode(lambda number: tf.io.read_file(paths[number]), labels, *rest)
-
-        return chosen.map(both, num_parallel_calls=cores())
+    return read
 
 
-class _Records:
-    """Reader of `Records` for `tf.data`, with the methods of `_Files`."""
+def _make_record_reader(records):
+    with tf.device("CPU:0"):
+        paths = tf.constant(records.paths)
+        numbers, offsets = tf.constant(records.file_numbers), tf.constant(records.offsets)
+    element: dict[str, Any] = {"output_types": [tf.string], "output_shapes": [[]]}
+    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
-    def __init__(self, records: Records) -> None:
-        with tf.device("CPU:0"):
-            self._paths = tf.constant(records.paths)
-            self._numbers, self._offsets = tf.constant(records.file_numbers), tf.constant(records.offsets)
-
-    def look_up(self, places):
-        """Return the arguments of `read`, file names and offsets, see `_Files.look_up`."""
-        return tf.gather(self._paths, tf.gather(self._numbers, places)), tf.gather(self._offsets, places)
-
-    def read(self, path, offset):
-        """Return a compressed image and its label."""
-        element: dict[str, Any] = {"output_types": [tf.string], "output_shapes": [[]]}
-        features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+    def read(place):
+        path = tf.gather(paths, tf.gather(numbers, place))
         # The public TFRecordDataset has no offsets.
-        records = tf.raw_ops.TFRecordDatasetV2(
-            filenames=[path], compression_type="", buffer_size=0, byte_offsets=[offset]
+        following = tf.raw_ops.TFRecordDatasetV2(
+            filenames=[path], compression_type="", buffer_size=0, byte_offsets=[tf.gather(offsets, place)]
         )
-        one = tf.raw_ops.TakeDataset(input_dataset=records, count=1, **element)
-        (record,) = tf.raw_ops.DatasetToSingleElement(dataset=one, **element)
+        first = tf.raw_ops.TakeDataset(input_dataset=following, count=1, **element)
+        (record,) = tf.raw_ops.DatasetToSingleElement(dataset=first, **element)
         example = tf.io.parse_single_example(record, features)
         return example["image"], tf.cast(example["label"], tf.int32)
 
-    def map_contents(self, chosen, size, decode):
-        """Return the data set of `decode`, see `_Files.map_contents`."""
-
-        def read(path, offset, *rest):
-            return *self.read(path, offset), *rest
-
-        def from_memory(contents, *rest):
-            return decode(lambda number: contents[number], *rest)
-
-        # Reading records is stateful, and `enable_op_determinism` runs a stateful map on one core. That is sufficient
-        # for reading, but not for decoding, which therefore is a map of its own.
-        records = chosen.unbatch().map(read, num_parallel_calls=cores()).batch(size, drop_remainder=True)
-        return records.map(from_memory, num_parallel_calls=cores())
+    return read
 
 
-def _make_reader(images: ImageFiles | Records) -> "_Files | _Records":
-    return _Records(images) if isinstance(images, Records) else _Files(images)
+def _decode(read, chosen, size, window):
+    """Return the data set of single images, resized to float32 `(size, size, 3)`, with labels and further tensors.
+
+    Args:
+        read: function returned by `_make_reader`.
+        chosen: data set of batches: indices of images, and further tensors with one entry for each image.
+        size: side of the images in pixels.
+        window: function from the further tensors of an image to its window, see `_decoding.decode`.
+    """
+
+    def load(place, *others):
+        return *read(place), *others
+
+    def decode(contents, label, *others):
+        return _decoding.decode_and_resize(contents, size, window(*others)), label, *others
+
+    # Reading records is stateful, and `enable_op_determinism` runs a stateful map on one core. That is sufficient for
+    # reading, but not for decoding, which therefore is a map of its own.
+    return chosen.unbatch().map(load, num_parallel_calls=cores()).map(decode, num_parallel_calls=cores())
 
 
 def find_broken(
@@ -256,17 +218,15 @@ def find_broken(
         places: indices of the images (default: all).
         advance: called after each 100 images that can be decoded.
     """
-    places = range(len(images)) if places is None else sorted(set(places))
-    if not places:
-        return []
-    reader = _make_reader(images)
+    places = list(range(len(images))) if places is None else sorted(set(places))
+    read = _make_reader(images)
 
     def attempt(place):
-        contents, _ = reader.read(*(values[0] for values in reader.look_up(place[tf.newaxis])))
+        contents, _ = read(place)
         shape = tf.shape(_decoding.decode(contents))
         return tf.stack([place, tf.cast(tf.reduce_min(shape), tf.int64)])
 
-    data = tf.data.Dataset.from_tensor_slices(tf.constant(list(places), tf.int64))
+    data = tf.data.Dataset.from_tensor_slices(tf.constant(places, tf.int64))
     data = without_autotuning(data.map(attempt, num_parallel_calls=4).ignore_errors())
     good = set()
     for number, (place, _) in enumerate(data.as_numpy_iterator()):

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -72,18 +72,12 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
             f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
         )
     if blocks is None:
-        found = _residual_blocks(calls)
-        if not found:
+        if not (detected := residual_blocks(model)):
             raise ValueError(
                 f"The model {model.name!r} has no residual layers of this package and no sums x + f(x). Name its "
                 f"blocks as blocks=[layer, ...] or blocks=[(from, to), ...]. Its layers: {_names(calls)}"
             )
-        return found
-    if isinstance(blocks, str) or not isinstance(blocks, Iterable):
-        raise ValueError(
-            f"Argument `blocks` must be a list of layer names or pairs of names, or a dict of them. Received: "
-            f"{blocks!r}"
-        )
+        return detected
     if isinstance(blocks, Mapping):
         return [_make_block(entry, calls, str(name)) for name, entry in blocks.items()]
     return [_make_block(entry, calls) for entry in blocks]
@@ -91,17 +85,27 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
 
 def residual_blocks(model: keras.Model) -> list[Block]:
     """Return the blocks that `find_blocks` detects, or an empty list for a model without blocks or without a graph."""
-    calls = graph_calls(model)
-    return [] if calls is None else _residual_blocks(calls)
-
-
-def _residual_blocks(calls: Sequence[Call]) -> list[Block]:
-    found = []
-    for name, (start, end) in zip(*_residual_ends(calls), strict=True):
-        # A sum whose branch also depends on tensors computed before x is not a block.
-        with contextlib.suppress(ValueError):
-            found.append(between(name, start, end, calls))
-    return found
+    calls = graph_calls(model) or []
+    ancestors: dict[int, set[int]] = {}
+    blocks: dict[str, Block | None] = {}
+    for call in calls:
+        above = {id(tensor) for tensor in call.inputs}.union(*(ancestors.get(id(t), set()) for t in call.inputs))
+        ancestors |= {id(output): above for output in call.outputs}
+        start = None
+        if isinstance(call.operation, RESIDUAL_LAYERS):
+            start = call.inputs[0]
+        elif is_addition(call.operation) and len(call.inputs) == 2:
+            for skip, branch in (call.inputs, call.inputs[::-1]):
+                if id(skip) in ancestors.get(id(branch), set()):
+                    start = skip
+        if start is not None:
+            # A shared layer is called several times.
+            name = make_unique_name(call.name, blocks)
+            blocks[name] = None
+            # A sum whose branch also depends on tensors computed before x is not a block.
+            with contextlib.suppress(ValueError):
+                blocks[name] = between(name, start, call.outputs[0], calls)
+    return [block for block in blocks.values() if block is not None]
 
 
 def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
@@ -134,28 +138,6 @@ def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
     return Block(name, start, end, tuple(reversed(used)))
 
 
-def _residual_ends(calls: Sequence[Call]) -> tuple[list[str], list[tuple[Any, Any]]]:
-    """Return the names and ends of the residual layers and sums."""
-    ancestors: dict[int, set[int]] = {}
-    names: list[str] = []
-    ends: list[tuple[Any, Any]] = []
-    for call in calls:
-        above = {id(tensor) for tensor in call.inputs}.union(*(ancestors.get(id(t), set()) for t in call.inputs))
-        ancestors |= {id(output): above for output in call.outputs}
-        start = None
-        if isinstance(call.operation, RESIDUAL_LAYERS):
-            start = call.inputs[0]
-        elif is_addition(call.operation) and len(call.inputs) == 2:
-            for skip, branch in (call.inputs, call.inputs[::-1]):
-                if id(skip) in ancestors.get(id(branch), set()):
-                    start = skip
-        if start is not None:
-            # A shared layer is called several times.
-            names.append(make_unique_name(call.name, names))
-            ends.append((start, call.outputs[0]))
-    return names, ends
-
-
 def _make_block(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
     if isinstance(entry, str):
         call = _find_call(entry, calls)
@@ -167,34 +149,26 @@ def _make_block(entry: Any, calls: Sequence[Call], name: str | None = None) -> B
                 f"{len(inputs)} and {len(call.outputs)}. Name a pair of layers around it."
             )
         return between(name or entry, call.inputs[0], call.outputs[0], calls)
-    if not isinstance(entry, Sequence) or len(entry) != 2 or not all(isinstance(part, str) for part in entry):
-        raise ValueError(
-            f"Argument `blocks` must contain layer names or pairs of names (from, to). Received: {entry!r}"
-        )
     first, last = entry
-    starts = [tensor for tensor in _input_tensors(calls) if tensor.name == first]
+    computed = {id(tensor) for call in calls for tensor in call.outputs}
+    inputs = [tensor for call in calls for tensor in call.inputs if id(tensor) not in computed]
+    starts = [tensor for tensor in inputs if tensor.name == first]
     start = starts[0] if starts else _find_call(first, calls).outputs[0]
     return between(name or f"{first} to {last}", start, _find_call(last, calls).outputs[0], calls)
 
 
-def _input_tensors(calls: Sequence[Call]) -> list[Any]:
-    """Return the tensors that no call computes: the inputs of the model."""
-    made = {id(tensor) for call in calls for tensor in call.outputs}
-    return [tensor for call in calls for tensor in call.inputs if id(tensor) not in made]
-
-
 def _find_call(name: str, calls: Sequence[Call]) -> Call:
-    found = [call for call in calls if call.name == name]
-    found = found or [call for call in calls if call.name.endswith(f"/{name}")]
-    if len(found) == 2 and [call.way for call in found] == ["in", "out"] and found[0].name == found[1].name:
+    named = [call for call in calls if call.name == name]
+    named = named or [call for call in calls if call.name.endswith(f"/{name}")]
+    if len(named) == 2 and [call.way for call in named] == ["in", "out"] and named[0].name == named[1].name:
         # Entry and exit of a nested model.
-        return dataclasses.replace(found[0], outputs=found[1].outputs)
-    if len(found) == 1:
-        return found[0]
-    if found:
+        return dataclasses.replace(named[0], outputs=named[1].outputs)
+    if len(named) == 1:
+        return named[0]
+    if named:
         raise ValueError(
             f"Argument `blocks` must name layers uniquely that are called once. Received: {name!r}, which names the "
-            f"calls {', '.join(call.name for call in found)}."
+            f"calls {', '.join(call.name for call in named)}."
         )
     raise ValueError(
         f"Argument `blocks` names {name!r}, which is not a layer of the model (layers inside other layers, and of "

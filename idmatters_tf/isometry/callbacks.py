@@ -52,15 +52,15 @@ class IsometryMonitor(Monitor[Isometry]):
         return measured.summary()
 
     def scalars(self, measured: Isometry) -> dict[str, float]:
-        found = super().scalars(measured)
+        scalars = super().scalars(measured)
         for name, block in measured.blocks.items():
             for kind in ("distance", "relative", "largest", "smallest"):
                 value = float(np.mean(getattr(block, kind)))
                 if np.isfinite(value):
-                    found[f"{self.prefix}_{kind}/{name}"] = value
-        return found
+                    scalars[f"{self.prefix}_{kind}/{name}"] = value
+        return scalars
 
     def images(self, measured: Isometry, number: int) -> dict[str, NDArray[np.uint8]]:
         numbers = sorted({min(self.measurements), number})
-        curves = {f"{self.unit} {each}": self.measurements[each].distances() for each in numbers}
+        curves = {f"{self.unit} {place}": self.measurements[place].distances() for place in numbers}
         return {f"{self.prefix}/distances": draw_distances(curves)}

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,13 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._linear_maps import Operator
+from idmatters_tf.autodiff import gradient
+from idmatters_tf.isometry.spectra import dense_singular_values
 
 Floats = NDArray[np.float64]
 
-PADDINGS = ("same", "valid", "periodic")
 
-
-class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
+class ConvolutionOperator(Operator):
     """Linear map of a 2-D convolution (without its bias) between whole images, in float64.
 
     y[p, q] = sum_ij K[i, j]^T x[p s - b + i, q s - b + j], the cross-correlation that deep learning frameworks call a
@@ -46,10 +47,6 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
     0.0
     """
 
-    if TYPE_CHECKING:
-        # SciPy annotates `__new__` with the arguments of operators made from functions.
-        def __new__(cls, *args: Any, **options: Any) -> Self: ...
-
     def __init__(
         self,
         kernel: ArrayLike,
@@ -70,7 +67,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         if len(both) != 2:
             raise ValueError(f"Argument `strides` must be one or two integers. Received: strides={strides!r}")
         self.strides = tuple(positive_integer("strides", stride) for stride in both)
-        self.padding = check_choice("padding", padding, PADDINGS)
+        self.padding = check_choice("padding", padding, ("same", "valid", "periodic"))
         axes = zip(self.size, self.kernel.shape[:2], self.strides, strict=True)
         placed = [_padding(n, k, stride, padding) for n, k, stride in axes]
         self.output_size = tuple(length for length, _, _ in placed)
@@ -78,7 +75,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         inputs, outputs = self.kernel.shape[2:]
         self.input_shape, self.output_shape = (*self.size, inputs), (*self.output_size, outputs)
         shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
-        super().__init__(np.dtype(np.float64), shape)  # pyright: ignore[reportCallIssue]
+        super().__init__(np.float64, shape)
 
     def singular_values(self) -> Floats:
         """Return all singular values, in descending order.
@@ -97,11 +94,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
             ValueError: if the matrix is too large with zero padding, see `idmatters_tf.isometry.singular_values`.
         """
         if self.padding != "periodic":
-            from idmatters_tf.isometry.spectra import dense_singular_values
-
-            return dense_singular_values(
-                self, "or use padding='periodic', which differs only at the border of the image"
-            )
+            return dense_singular_values(self)
         (rows, cols), (down, right) = self.size, self.strides
         inputs, outputs = self.kernel.shape[2:]
         # A kernel larger than the image wraps around it, several times if necessary.
@@ -130,35 +123,24 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         if self.padding == "periodic":
             return float(self.singular_values()[0])
         if self.shape[1] < 3:
-            return float(np.linalg.norm(self.to_dense(), 2))
-        # NumPy's generator gives every backend the same starting image.
-        start = np.random.default_rng(seed).standard_normal(self.shape[1])
-        squares = scipy.sparse.linalg.eigsh(
-            self._gram(self.kernel / largest), k=1, which="LA", tol=tolerance, v0=start, return_eigenvectors=False
-        )
-        return largest * float(np.sqrt(max(squares[0], 0.0)))
-
-    def to_dense(self) -> Floats:
-        """Return the matrix, from products with unit vectors."""
-        return self @ np.eye(self.shape[1])
-
-    def _gram(self, scaled: Floats) -> scipy.sparse.linalg.LinearOperator:
-        """Return A^T A of a scaled kernel for zero padding, in float32 with the convolutions of Keras' backend."""
-        kernel = ops.convert_to_tensor(scaled, dtype="float32")
+            return float(dense_singular_values(self)[0])
+        kernel = ops.convert_to_tensor(self.kernel / largest, dtype="float32")
         multiply = _gram_function(self.input_shape, self.kernel.shape, self.strides, tuple(self._pads))
 
         def product(vector: Floats) -> Floats:
-            adjoint = multiply(ops.convert_to_tensor(vector, dtype="float32"), kernel)
-            inside = np.asarray(ops.convert_to_numpy(adjoint), np.float64)
-            # Pixels at the end that no window covers.
-            missing = [(0, length - found) for length, found in zip(self.input_shape, inside.shape, strict=True)]
-            return np.ravel(np.pad(inside, missing))
+            image = multiply(ops.convert_to_tensor(vector, dtype="float32"), kernel)
+            return np.ravel(np.asarray(ops.convert_to_numpy(image), np.float64))
 
-        return scipy.sparse.linalg.LinearOperator((self.shape[1],) * 2, matvec=product, dtype=np.float64)
+        gram = scipy.sparse.linalg.LinearOperator((self.shape[1],) * 2, matvec=product, dtype=np.float64)
+        # NumPy's generator gives every backend the same starting image.
+        start = np.random.default_rng(seed).standard_normal(self.shape[1])
+        squares = scipy.sparse.linalg.eigsh(gram, k=1, which="LA", tol=tolerance, v0=start, return_eigenvectors=False)
+        return largest * float(np.sqrt(max(squares[0], 0.0)))
 
     def _matmat(self, matrix: ArrayLike) -> Floats:
         vectors = np.asarray(matrix, np.float64).T
-        images = self._padded(vectors.reshape(-1, *self.input_shape))
+        mode = "wrap" if self.padding == "periodic" else "constant"
+        images = np.pad(vectors.reshape(-1, *self.input_shape), [(0, 0), *self._pads, (0, 0)], mode=mode)
         outputs = np.zeros((len(images), *self.output_shape))
         for i, j, window in self._windows():
             outputs += images[window] @ self.kernel[i, j]
@@ -182,9 +164,6 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
 
     def _rmatvec(self, vector: ArrayLike) -> Floats:
         return self._rmatmat(np.reshape(vector, (-1, 1)))[:, 0]
-
-    def _padded(self, images: Floats) -> Floats:
-        return np.pad(images, [(0, 0), *self._pads, (0, 0)], mode="wrap" if self.padding == "periodic" else "constant")
 
     def _windows(self) -> list[tuple[int, int, Any]]:
         """Return (i, j, pixels of the padded images) for each entry of the kernel."""
@@ -233,19 +212,22 @@ def _gram_function(
     strides: tuple[int, int],
     pads: tuple[tuple[int, int], ...],
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the function (image as a vector, kernel) -> A^T A image. A TensorFlow graph halves its cost."""
-    (rows, cols, _), ((top, bottom), (left, right)) = input_shape, pads
+    """Return the function (image as a vector, kernel) -> A^T A image. Compiling it halves its cost."""
+    widths = [(0, 0), *pads, (0, 0)]
     options: dict[str, Any] = {"strides": strides, "padding": "valid", "data_format": "channels_last"}
 
     def multiply(vector: Tensor, kernel: Tensor) -> Tensor:
-        # Explicit padding makes the transposed convolution the exact adjoint for every size and stride.
-        widths = [[0, 0], [top, bottom], [left, right], [0, 0]]
-        padded: Tensor = ops.pad(ops.reshape(vector, (1, *input_shape)), widths)
-        adjoint: Tensor = ops.conv_transpose(ops.conv(padded, kernel, **options), kernel, **options)
-        return adjoint[0, top : top + rows, left : left + cols]
+        def half_square(image: Tensor) -> Tensor:
+            outputs: Any = ops.conv(ops.pad(image, widths), kernel, **options)
+            return ops.sum(outputs * outputs * 0.5)
 
-    if keras.backend.backend() != "tensorflow":
-        return multiply
+        # The gradient of ||A x||^2 / 2 is A^T A x.
+        return gradient(half_square, ops.reshape(vector, (1, *input_shape)))
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(multiply)
     import tensorflow as tf
 
     shapes = (int(np.prod(input_shape)),), kernel_shape

@@ -14,7 +14,6 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._progress import Progress
 from idmatters_tf.curvature._batches import Batches
-from idmatters_tf.curvature._losses import split_batch
 from idmatters_tf.isometry.blocks import residual_blocks
 
 
@@ -211,19 +210,20 @@ def _mean_loss(model: Any, batches: Batches, loss: Any) -> float:
     """Return the mean loss over the examples, computed eagerly; NaN without a loss or targets."""
     function = None if loss is None else keras.losses.get(loss)
     total, count = 0.0, 0
-    for batch in map(split_batch, batches):
-        x = keras.tree.map_structure(ops.convert_to_tensor, batch.x)
+    for batch in batches:
+        inputs, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        x = keras.tree.map_structure(ops.convert_to_tensor, inputs)
         with _keras_internals.substitute_values():
             outputs = model(x, training=False)
-            if batch.y is None or (function is None and not _keras_internals.has_compiled_loss(model)):
+            if y is None or (function is None and not _keras_internals.has_compiled_loss(model)):
                 value: Any = float("nan")
             elif function is None:
-                value = _keras_internals.compute_loss(model, x, batch.y, outputs, batch.weights, training=False)
+                value = _keras_internals.compute_loss(model, x, y, outputs, weights, training=False)
             elif isinstance(function, keras.losses.Loss):
-                value = function(batch.y, outputs, sample_weight=batch.weights)
+                value = function(y, outputs, sample_weight=weights)
             else:
-                value = ops.mean(function(batch.y, outputs))
-        size = len(keras.tree.flatten(batch.x)[0])
+                value = ops.mean(function(y, outputs))
+        size = len(keras.tree.flatten(inputs)[0])
         total, count = total + size * float(ops.convert_to_numpy(value)), count + size
     return total / count
 

@@ -1,19 +1,17 @@
 """Jacobians of blocks and models at given inputs, as SciPy operators."""
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
-import scipy.sparse.linalg
 from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import (
     AttachedMasks,
-    Call,
     get_mask,
     graph_calls,
     graph_inputs,
@@ -22,6 +20,7 @@ from idmatters_tf._keras_internals import (
     substitute_values,
 )
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._linear_maps import Operator
 from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, find_blocks
 
@@ -30,7 +29,7 @@ DEFAULT_CHUNK = 16
 Array = NDArray[np.floating[Any]]
 
 
-class JacobianOperator(scipy.sparse.linalg.LinearOperator):
+class JacobianOperator(Operator):
     """Matrix-free Jacobian of a function at a point, with products from both sides.
 
     The function is linearized once, when the operator is built. Unlike a `HessianOperator`, the operator does not
@@ -38,7 +37,7 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
 
     The shape is `(output entries, input entries)`, both flattened by rows. For several examples it is the Jacobian of
     the whole batch, which is block-diagonal for a separable function. The dtype is float64 for functions of float64,
-    otherwise float32.
+    otherwise float32. `idmatters_tf.autodiff.jacobian` returns a dense matrix.
 
     Args:
         function: function of Keras operations and layers, from one tensor to one tensor.
@@ -54,10 +53,6 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
     array([2., 4., 6.], dtype=float32)
     """
 
-    if TYPE_CHECKING:
-        # SciPy annotates `__new__` with the arguments of operators made from functions.
-        def __new__(cls, *args: Any, **options: Any) -> Self: ...
-
     def __init__(
         self, function: Callable[[Any], Any], point: Tensor, separable: bool = True, chunk: int = DEFAULT_CHUNK
     ):
@@ -67,9 +62,9 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
         self._single = linearize(function, self._point)
         self._copies: Linearization | None = None
         self.input_shape, self.output_shape = tuple(self._point.shape), tuple(self._single.value.shape)
-        shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
         double = keras.backend.standardize_dtype(self._point.dtype) == "float64"
-        super().__init__(np.dtype("float64" if double else "float32"), shape)  # pyright: ignore[reportCallIssue]
+        shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
+        super().__init__("float64" if double else "float32", shape)
 
     def _matvec(self, vector: ArrayLike) -> Array:
         return self._product(self._single.jvp, np.asarray(vector, self.dtype).reshape(self.input_shape)).ravel()
@@ -107,28 +102,6 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
         return np.concatenate(columns).T
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockAtInputs:
-    """A block together with its inputs, computed from given inputs of the model.
-
-    Attributes:
-        block: see `Block`; None for the whole model.
-        places: (function, point) for each example, or one pair for the whole batch. The function maps the input of the
-            block to its output, with the current weights of the model and the masks of these examples. The point is the
-            input of the block, (examples, ...).
-        separable: True if examples are treated independently.
-    """
-
-    block: Any
-    places: Sequence[tuple[Callable[[Any], Any], Tensor]]
-    separable: bool
-
-    def jacobians(self, chunk: int = DEFAULT_CHUNK) -> Iterator[JacobianOperator]:
-        """Yield the Jacobian at each point."""
-        for function, point in self.places:
-            yield JacobianOperator(function, point, self.separable, chunk)
-
-
 def jacobian(
     model: keras.Model, inputs: Any, block: Any = None, training: bool = False, chunk: int = DEFAULT_CHUNK
 ) -> JacobianOperator:
@@ -143,15 +116,16 @@ def jacobian(
         chunk: see `JacobianOperator`.
     """
     if block is None:
-        found = whole_at_inputs(model, inputs, training, together=True)
+        (operator,) = model_jacobians(model, inputs, training, together=True, chunk=chunk)
     else:
-        (found,) = blocks_at_inputs(model, inputs, [block], training, together=True)
-    (operator,) = found.jacobians(chunk)
+        ((_, (operator,)),) = block_jacobians(model, inputs, [block], training, together=True, chunk=chunk)
     return operator
 
 
-def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False, together: bool = False) -> BlockAtInputs:
-    """Return a model as one block, from its input to its output; the arguments are those of `blocks_at_inputs`.
+def model_jacobians(
+    model: keras.Model, inputs: Any, training: bool, together: bool = False, chunk: int = DEFAULT_CHUNK
+) -> Iterator[JacobianOperator]:
+    """Yield the Jacobian of a model at each example; the arguments are those of `block_jacobians`.
 
     Raises:
         ValueError: if the input is of an integer dtype, or if the model has several inputs or outputs.
@@ -160,8 +134,6 @@ def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False, tog
     symbolic = keras.tree.flatten(getattr(model, "inputs", None) or [])
     if len(symbolic) > 1 or len(keras.tree.flatten(inputs)) > 1:
         raise ValueError(f"The model {model.name!r} has {max(len(symbolic), 2)} inputs. Name a block with one input.")
-    batch: Tensor = ops.convert_to_tensor(keras.tree.flatten(inputs)[0], dtype=symbolic[0].dtype if symbolic else None)
-    _check_float(batch.dtype, f"The input of the model {model.name!r}")
 
     def function(tensor: Tensor) -> Tensor:
         outputs = keras.tree.flatten(model(tensor, training=training))
@@ -169,97 +141,79 @@ def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False, tog
             raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Name a block with one output.")
         return outputs[0]
 
-    mask = get_mask(batch)
-    places = []
-    for rows in _rows(batch, training or together):
-        point = batch[rows]
-        set_mask(point, None if mask is None else mask[rows])
-        places.append((function, point))
-    return BlockAtInputs(None, places, not training)
+    for part in _points(inputs, training or together):
+        (point,) = keras.tree.flatten(part)
+        if symbolic and point.dtype != symbolic[0].dtype:
+            point = ops.cast(point, symbolic[0].dtype)
+        _check_float(point, f"The input of the model {model.name!r}")
+        yield JacobianOperator(function, point, not training, chunk)
 
 
-def blocks_at_inputs(
-    model: keras.Model, inputs: Any, blocks: Any = None, training: bool = False, together: bool = False
-) -> Iterator[BlockAtInputs]:
-    """Yield the blocks of a model, each with its inputs.
+def block_jacobians(
+    model: keras.Model, inputs: Any, blocks: Any, training: bool, together: bool = False, chunk: int = DEFAULT_CHUNK
+) -> Iterator[tuple[Block, Iterator[JacobianOperator]]]:
+    """Yield the blocks of a model, see `find_blocks`, each with its Jacobian at each example.
 
-    The state of the model does not change, neither moving averages nor random seeds: dropout draws the same numbers
-    each time.
-
-    Args:
-        model: functional or Sequential model.
-        inputs: batch of inputs of the model, as NumPy arrays or tensors.
-        blocks: see `find_blocks`.
-        training: mode in which the layers are called.
-        together: True to treat the batch as one point. With `training` it always is.
+    The state of the model does not change, neither moving averages nor random seeds. The masks in the block have their
+    values at the example. The other arguments are those of `jacobian`. With `together` or `training` the batch is one
+    point.
     """
     _check_model(model)
-    found = find_blocks(model, blocks)
-    values = graph_inputs(model, inputs)
-    given, calls = dict(values), graph_calls(model) or []
-    with substitute_values():
-        attached = run_calls(calls, values, training)
-    has_masks = any(call.masks for block in found for call in block.calls)
-    shared = _shared_tensors(calls, given, values, len(values[id(found[0].start)]), training) if has_masks else set()
-    for block in found:
-        batch = values[id(block.start)]
-        _check_float(batch.dtype, f"The input of the block {block.name!r}")
-        places = []
-        for rows in _rows(batch, training or together):
-            places.append((_function(block, values, attached, shared, rows, training), batch[rows]))
-        yield BlockAtInputs(block, places, not training)
+    chosen = find_blocks(model, blocks)
+    calls, runs = graph_calls(model) or [], []
+    for part in _points(inputs, training or together):
+        values = graph_inputs(model, part)
+        with substitute_values():
+            attached = run_calls(calls, values, training)
+        runs.append((values, attached))
+    for block in chosen:
+        yield block, (_block_jacobian(block, values, attached, training, chunk) for values, attached in runs)
 
 
-def _shared_tensors(
-    calls: Sequence[Call], inputs: dict[int, Tensor], values: dict[int, Tensor], examples: int, training: bool
-) -> set[int]:
-    """Return the symbolic tensors that all examples share, such as causal attention masks, by their identity.
-
-    Their lengths do not change if the examples are given twice. Symbolic shapes do not distinguish unknown sizes.
-    """
-    twice: Any = {
-        key: ops.concatenate([tensor, tensor]) if len(tensor) == examples else tensor for key, tensor in inputs.items()
-    }
-    with substitute_values():
-        run_calls(calls, twice, training)
-    return {key for key, tensor in values.items() if tuple(tensor.shape[:1]) == tuple(twice[key].shape[:1])}
-
-
-def _function(
-    block: Block, values: dict[int, Tensor], attached: AttachedMasks, shared: set[int], rows: slice, training: bool
-) -> Callable[[Any], Any]:
-    """Return the function from a block's input to its output at some examples, with the masks of these examples.
-
-    `values` and `attached` are the values and masks of the whole model, from `run_calls`. `shared` are tensors that all
-    examples share.
-    """
-    batch = values[id(block.start)]
-    examples = len(batch[rows])
+def _block_jacobian(
+    block: Block, values: dict[int, Tensor], attached: AttachedMasks, training: bool, chunk: int
+) -> JacobianOperator:
+    """Return the Jacobian of a block in a run of the whole model, whose values and masks are given."""
+    point = values[id(block.start)]
+    _check_float(point, f"The input of the block {block.name!r}")
     own = {(id(call.outputs[0]), place) for call in block.calls for place in range(len(call.inputs))}
-    of_inputs = {key: mask for key, mask in attached.items() if key in own}
-    masks = {id(tensor): values[id(tensor)] for call in block.calls for tensor in call.masks}
-    of_all = {key: mask for key, mask in masks.items() if key in shared}
-    of_examples = {key: mask for key, mask in masks.items() if key not in shared}
-
-    def chosen(masks: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
-        found = {key: mask[rows] if len(mask) == len(batch) else mask for key, mask in masks.items()}
-        return found if copies == 1 else {key: ops.concatenate([mask] * copies) for key, mask in found.items()}
+    on_inputs = {key: mask for key, mask in attached.items() if key in own}
+    explicit = {id(tensor): values[id(tensor)] for call in block.calls for tensor in call.masks}
 
     def function(tensor: Tensor) -> Tensor:
-        # Several products are computed at once, on copies of the point.
-        copies = tensor.shape[0] // examples
-        computed = {id(block.start): tensor, **of_all, **chosen(of_examples, copies)}
-        run_calls(block.calls, computed, training, chosen(of_inputs, copies))
+        # Several products are computed at once, on copies of one example.
+        copies = len(tensor) // len(point)
+        computed = {**_copied(explicit, copies), id(block.start): tensor}
+        run_calls(block.calls, computed, training, _copied(on_inputs, copies))
         return computed[id(block.end)]
 
-    return function
+    # The masks of several examples and those that all examples share are not distinguished.
+    return JacobianOperator(function, point, len(point) == 1 and not training, chunk)
 
 
-def _rows(batch: Tensor, together: bool) -> list[slice]:
-    """Return the slices of the batch, one for each point."""
-    if not len(batch):
+def _copied(masks: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
+    """Return the masks of copies of one example."""
+    return {key: ops.concatenate([mask] * copies) if len(mask) == 1 else mask for key, mask in masks.items()}
+
+
+def _points(inputs: Any, together: bool) -> list[Any]:
+    """Return the inputs of a model for each example with their masks, or the whole batch as one point."""
+    tensors: Any = keras.tree.map_structure(ops.convert_to_tensor, inputs)
+    examples = len(keras.tree.flatten(tensors)[0])
+    if not examples:
         raise ValueError("Argument `inputs` must contain at least one example. Received: an empty batch.")
-    return [slice(None)] if together else [slice(place, place + 1) for place in range(len(batch))]
+
+    if together:
+        return [tensors]
+    rows = [functools.partial(_row, place=place) for place in range(examples)]
+    return [keras.tree.map_structure(row, tensors) for row in rows]
+
+
+def _row(tensor: Tensor, place: int) -> Tensor:
+    """Return one example of a batch with its mask."""
+    row, mask = tensor[place : place + 1], get_mask(tensor)
+    set_mask(row, None if mask is None else mask[place : place + 1])
+    return row
 
 
 def _check_model(model: Any) -> None:
@@ -268,10 +222,10 @@ def _check_model(model: Any) -> None:
         raise ValueError(f"Argument `model` must be a built keras.Model. Received: {received}")
 
 
-def _check_float(dtype: Any, what: str) -> None:
-    name = keras.backend.standardize_dtype(dtype)
-    if not keras.backend.is_float_dtype(name):
+def _check_float(tensor: Tensor, title: str) -> None:
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if not keras.backend.is_float_dtype(dtype):
         raise ValueError(
-            f"{what} must be of a floating-point dtype. Received: {name}. Name a block that starts after the first "
+            f"{title} must be of a floating-point dtype. Received: {dtype}. Name a block that starts after the first "
             f"layer with floating-point outputs, e.g. blocks=[(layer, last layer)]."
         )

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,10 +10,11 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from idmatters_tf._linear_maps import Operator
 from idmatters_tf._progress import Progress
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.isometry.blocks import Block, find_blocks
-from idmatters_tf.isometry.jacobian import JacobianOperator, blocks_at_inputs, whole_at_inputs
+from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
 from idmatters_tf.isometry.spectra import (
     SMALL,
     GramOperator,
@@ -125,14 +126,12 @@ def block_distances(
     Raises:
         ValueError: in the cases of `find_blocks`, and if a block has inputs of an integer dtype.
     """
-    found = {}
+    distances = {}
     with Progress(len(find_blocks(model, blocks)), "distances", progress, unit="blocks") as bar:
-        for at in blocks_at_inputs(model, inputs, blocks, training):
-            found[at.block.name] = np.array(
-                [_distance(at.block, jacobian, tolerance, seed) for jacobian in at.jacobians()]
-            )
+        for block, jacobians in block_jacobians(model, inputs, blocks, training):
+            distances[block.name] = np.array([_distance(block, jacobian, tolerance, seed) for jacobian in jacobians])
             bar.advance()
-    return found
+    return distances
 
 
 def measure(
@@ -165,16 +164,16 @@ def measure(
         seed: seed of random vectors.
         progress: True to show a progress bar on standard error.
     """
-    found: dict[str, BlockIsometry] = {}
+    measured: dict[str, BlockIsometry] = {}
     count = len(find_blocks(model, blocks))
     with Progress(count + bool(end_to_end), "isometry", progress, unit="blocks") as bar:
-        for at in blocks_at_inputs(model, inputs, blocks, training):
-            rows = [_measure(at.block, jacobian, tolerance, products, seed) for jacobian in at.jacobians()]
+        for block, jacobians in block_jacobians(model, inputs, blocks, training):
+            rows = [_measure(block, jacobian, tolerance, products, seed) for jacobian in jacobians]
             distance, relative, largest, smallest, exact = (np.array(column) for column in zip(*rows, strict=True))
-            found[at.block.name] = BlockIsometry(distance, relative, largest, smallest, bool(exact.all()))
+            measured[block.name] = BlockIsometry(distance, relative, largest, smallest, bool(exact.all()))
             bar.advance()
         values = _end_to_end(model, inputs, training) if end_to_end else None
-    return Isometry(found, values)
+    return Isometry(measured, values)
 
 
 def draw_distances(curves: Mapping[str, Mapping[str, Floats]], title: str = "") -> NDArray[np.uint8]:
@@ -237,7 +236,11 @@ def _measure(
         difference = _Difference(jacobian, identity)
         distance = spectral_norm(difference, tolerance, seed)
         # Average pooling shrinks norms: the norm of the shortcut is not the root of its rank.
-        size = _frobenius(identity, products, seed) if _resizes(jacobian) else np.sqrt(jacobian.shape[0])
+        size = (
+            _frobenius(identity, products, seed)
+            if jacobian.input_shape != jacobian.output_shape
+            else np.sqrt(jacobian.shape[0])
+        )
         relative = _frobenius(difference, products, seed) / size
     ends = extreme_singular_values(jacobian, 1, tolerance, seed)
     return distance, relative, float(ends.largest[0]), float(ends.smallest[0]), False
@@ -248,24 +251,12 @@ def _frobenius(operator: Any, products: int, seed: int) -> float:
     return float(gram.singular_values(np.array(trace(gram, products, seed).value)))
 
 
-def _resizes(jacobian: JacobianOperator) -> bool:
-    return jacobian.input_shape != jacobian.output_shape
-
-
-class _Difference(scipy.sparse.linalg.LinearOperator):
+class _Difference(Operator):
     """A - B in the dtype of A. SciPy converts to float64, where the difference of equal maps has rounding errors."""
-
-    if TYPE_CHECKING:
-
-        def __new__(cls, *args: Any, **options: Any) -> Self: ...
 
     def __init__(self, first: Any, second: Any):
         self._first, self._second = first, second
-        super().__init__(first.dtype, first.shape)  # pyright: ignore[reportCallIssue]
-
-    def _matvec(self, vector: ArrayLike) -> NDArray[Any]:
-        vector = np.asarray(vector, self.dtype)
-        return self._first.matvec(vector) - self._second.matvec(vector)
+        super().__init__(first.dtype, first.shape)
 
     def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:
         matrix = np.asarray(matrix, self.dtype)
@@ -277,7 +268,7 @@ class _Difference(scipy.sparse.linalg.LinearOperator):
 
 def _identity(block: Block, jacobian: JacobianOperator) -> Any:
     """Return the identity between the two ends of a block as an operator, or None if there is none."""
-    if not _resizes(jacobian):
+    if jacobian.input_shape == jacobian.output_shape:
         # `eye_array` requires SciPy 1.12.
         return scipy.sparse.linalg.aslinearoperator(scipy.sparse.identity(jacobian.shape[0], dtype=jacobian.dtype))
     shortcut = _shortcut(block, jacobian.input_shape, jacobian.output_shape, str(jacobian.dtype))
@@ -306,5 +297,5 @@ def _end_to_end(model: keras.Model, inputs: Any, training: bool) -> Floats | Non
     symbolic = keras.tree.flatten(model.inputs)
     if len(symbolic) != 1 or not keras.backend.is_float_dtype(symbolic[0].dtype) or len(model.outputs) != 1:
         return None
-    found = whole_at_inputs(model, inputs, training)
-    return np.stack([dense_singular_values(jacobian, "or pass end_to_end=False") for jacobian in found.jacobians()])
+    jacobians = model_jacobians(model, inputs, training)
+    return np.stack([dense_singular_values(jacobian) for jacobian in jacobians])

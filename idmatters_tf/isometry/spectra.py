@@ -1,14 +1,13 @@
 """Singular values of SciPy operators: all of small ones, extreme values and density of large ones."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
-import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.curvature._columns import as_operator
+from idmatters_tf._linear_maps import Operator, as_operator
 from idmatters_tf.curvature.density import SpectralDensity, smooth_density, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 
@@ -38,7 +37,7 @@ class ExtremeSingularValues:
     products: int
 
 
-class GramOperator(scipy.sparse.linalg.LinearOperator):
+class GramOperator(Operator):
     """A^T A or A A^T, whichever is smaller, over the square of the scale of A.
 
     Its eigenvalues are the squares of the singular values over `scale`. Without the scale, they would underflow in
@@ -48,14 +47,10 @@ class GramOperator(scipy.sparse.linalg.LinearOperator):
         scale: magnitude of the singular values, a power of two. 0 for a zero map, NaN for a map that is not finite.
     """
 
-    if TYPE_CHECKING:
-
-        def __new__(cls, *args: Any, **options: Any) -> Self: ...
-
     def __init__(self, operator: Any):
         rows, columns = operator.shape
         self._tall = operator if rows >= columns else operator.H
-        super().__init__(np.dtype(operator.dtype), (min(rows, columns),) * 2)  # pyright: ignore[reportCallIssue]
+        super().__init__(operator.dtype, (min(rows, columns),) * 2)
         probe = np.random.default_rng(0).normal(size=columns)
         norm = float(np.linalg.norm(np.asarray(operator.matvec(probe.astype(self.dtype)), np.float64)))
         size = norm / float(np.linalg.norm(probe))
@@ -104,19 +99,13 @@ def singular_values(operator: Any) -> Floats:
     return dense_singular_values(as_operator(operator))
 
 
-def dense_singular_values(operator: Any, instead: str = "") -> Floats:
-    """Return all singular values, from the dense matrix.
-
-    Args:
-        operator: SciPy operator.
-        instead: additional remedy in the error message for large operators.
-    """
-    least = min(operator.shape)
-    if least > LARGEST_DENSE:
+def dense_singular_values(operator: Any) -> Floats:
+    """Return all singular values of an operator, from the dense matrix."""
+    if min(operator.shape) > LARGEST_DENSE:
         raise ValueError(
             f"Argument `operator` must have at most {LARGEST_DENSE:,} rows or columns. Received: "
             f"{operator.shape[0]:,} rows and {operator.shape[1]:,} columns. Use extreme_singular_values or "
-            f"singular_value_density{', ' + instead if instead else ''}."
+            f"singular_value_density, padding='periodic' for a convolution, or end_to_end=False for a model."
         )
     return matrix_singular_values(dense(operator))
 

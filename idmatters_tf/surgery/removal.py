@@ -12,7 +12,6 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import has_compiled_loss
 from idmatters_tf.curvature._batches import Batches
-from idmatters_tf.curvature._losses import split_batch
 from idmatters_tf.isometry.influence import find_operations, record_branches
 from idmatters_tf.surgery._carrying import compile_like
 from idmatters_tf.surgery._copying import ModelCopy, checked_graph, operations, recurrent_states
@@ -87,11 +86,11 @@ def remove_identities(
     first = next(iter(batches), None)
     if first is None:
         raise ValueError("Argument `data` must contain at least one example. Received: none")
-    has_loss = has_compiled_loss(model) and split_batch(first).y is not None
+    has_loss = has_compiled_loss(model) and keras.utils.unpack_x_y_sample_weight(first)[1] is not None
     blocks = find_operations(model) if configured is not None else _candidates(model)
     with record_branches(blocks) as sizes:
         for batch in batches:
-            inputs = keras.tree.map_structure(ops.convert_to_tensor, split_batch(batch).x)
+            inputs = keras.tree.map_structure(ops.convert_to_tensor, keras.utils.unpack_x_y_sample_weight(batch)[0])
             with _keras_internals.substitute_values():
                 model(inputs, training=False)
     # Blocks that are never called have no distance.
@@ -143,7 +142,7 @@ def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:
     """Return the loss and metrics of a model on batches, without changing its state."""
     # A generator, because Keras reads a list of batches as the arrays of several inputs. Without `steps`, Keras counts
     # the end of the data as a batch.
-    examples = ((batch.x, batch.y, batch.weights) for batch in map(split_batch, batches))
+    examples = (keras.utils.unpack_x_y_sample_weight(batch) for batch in batches)
     variables = [*model.variables, *model.metrics_variables, *recurrent_states(model)]
     values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
     try:

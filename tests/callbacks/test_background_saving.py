@@ -80,33 +80,20 @@ def test_training_continues_during_a_write_of_the_values_of_a_step(tmp_path, mon
         assert saved["callbacks"]["InPlace"]["counts"].tolist() == [step] * 3
 
 
-def test_an_error_is_raised_when_the_next_checkpoint_is_due(tmp_path, monkeypatch):
-    kept = InPlace()
-
+@pytest.mark.parametrize(("write", "kept"), [(2, [2]), (3, [2, 4])])
+def test_an_error_is_raised_when_the_next_checkpoint_is_due_or_at_the_end(tmp_path, monkeypatch, write, kept):
     def fail(number):
-        if number == 2:
+        if number == write:
             raise OSError(28, "No space left on device")
 
     calls(monkeypatch, fail)
     with pytest.raises(OSError, match="No space left on device") as found:
-        train(tmp_path, kept, epochs=2)
-    (note,) = found.value.__notes__
-    assert "could not save the checkpoint of step 4" in note
-    assert "The last good checkpoint is that of step 2." in note
-    assert len(kept.seen) == 6
-    # The lock is released, and no unfinished file is left.
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
-
-
-def test_an_error_of_the_last_write_is_raised_at_the_end(tmp_path, monkeypatch):
-    def fail(number):
-        if number == 3:
-            raise OSError(28, "No space left on device")
-
-    calls(monkeypatch, fail)
-    with pytest.raises(OSError, match="No space left on device"):
         train(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000004"]
+    (note,) = found.value.__notes__
+    assert f"could not save the checkpoint of step {2 * write}" in note
+    assert f"The last good checkpoint is that of step {kept[-1]}." in note
+    # The lock is released, and no unfinished file is left.
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-0000000{step}" for step in kept]
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, _training_state
-from idmatters_tf.callbacks._configuration import describe_configuration, find_difference
+from idmatters_tf.callbacks._configuration import describe_configuration
 from idmatters_tf.callbacks._model_parts import find_generators, find_optimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -47,10 +47,6 @@ def decay(steps=8):
     return sgd(keras.optimizers.schedules.CosineDecay(0.1, steps))
 
 
-def scaled(rate=0.01):
-    return keras.optimizers.LossScaleOptimizer(sgd(rate))
-
-
 class Slower(keras.callbacks.Callback):
     """Callback that changes the learning rate and frozen layers, as schedules and gradual unfreezing do."""
 
@@ -83,21 +79,18 @@ def compiled(model=sequential, optimizer=sgd, loss="mse", run_eagerly=True):
     ("before", "after", "message"),
     [
         ({}, {"optimizer": lambda: sgd(0.1)}, "the optimizer: learning_rate was 0.00999.*, now 0.1"),
-        ({}, {"optimizer": lambda: sgd(clipnorm=1.0)}, "the optimizer: clipnorm was None, now 1.0"),
         ({}, {"optimizer": decay}, "learning_rate .* of the optimizer is missing"),
         (
             {"optimizer": decay},
             {"optimizer": lambda: decay(9)},
             "the optimizer: learning_rate.decay_steps was 8, now 9",
         ),
-        ({"optimizer": scaled}, {"optimizer": lambda: scaled(0.1)}, "learning_rate was 0.00999.*, now 0.1"),
         ({}, {"loss": "mae"}, "the loss: loss was 'mse', now 'mae'"),
         ({"loss": keras.losses.Huber(1.0)}, {"loss": keras.losses.Huber(2.0)}, "the loss: loss.delta was 1.0, now 2.0"),
         ({}, {"model": lambda: sequential("tanh")}, "the model: Dense.activation was 'relu', now 'tanh'"),
-        ({"model": functional}, {"model": lambda: functional("tanh")}, "Dense.activation was 'relu', now 'tanh'"),
         ({"model": functional}, {"model": lambda: functional(trainable=False)}, "Dense.trainable was True, now False"),
-        ({"model": functional}, {"model": lambda: functional(penalty="l2")}, "kernel_regularizer was None, now"),
-        ({"model": functional}, {"model": lambda: functional(skip=1)}, r"the model: Functional.graph\[\d\].*layer 1"),
+        ({"model": functional}, {"model": lambda: functional(penalty="l2")}, r"kernel_regularizer\.\w+ was None, now"),
+        ({"model": functional}, {"model": lambda: functional(skip=1)}, r"the model: Functional\.graph\.\d.*layer 1"),
         ({"model": lambda: Own("relu")}, {"model": lambda: Own("tanh")}, "Dense.activation was 'relu', now 'tanh'"),
     ],
 )
@@ -115,29 +108,16 @@ def test_compiled_again(tmp_path):
     model.compile(sgd(0.2), "mse")
     with pytest.raises(ValueError, match="the optimizer: learning_rate was"):
         fit(tmp_path, model)
-    model.compile(sgd(), "mse", run_eagerly=True)
-    model.optimizer.learning_rate = 0.3
-    # The run is not finished.
-    with pytest.raises(ValueError, match="learning_rate was 0.00999.*, now 0.3"):
-        fit(tmp_path, model, epochs=3)
     # The folder is unchanged.
     fit(tmp_path, compiled(), epochs=3)
 
 
 def test_nothing_was_trained(tmp_path):
     first = fit(tmp_path, compiled())
-    for _ in range(2):
-        # The warning is shown each time, not once per process.
-        model, batches = compiled(), ArrayBatches(X, Y, batch_size=2, seed=0)
-        with pytest.warns(UserWarning, match="was not trained further") as seen:
-            again = model.fit(batches, epochs=2, callbacks=[ExactResume(tmp_path, every=3)], verbose=0)
-        (message,) = [str(each.message) for each in seen]
-        assert message == (
-            f"The run in {tmp_path} is finished and was not trained further: its checkpoint is that of epoch 2, and "
-            f"`fit` was called with epochs=2. Call `fit` with more epochs to continue, or pass another folder to "
-            f"ExactResume."
-        )
-        assert again.history == first.history
+    model, batches = compiled(), ArrayBatches(X, Y, batch_size=2, seed=0)
+    with pytest.warns(UserWarning, match="not trained further: it ended in epoch 2, and .* epochs=2"):
+        again = model.fit(batches, epochs=2, callbacks=[ExactResume(tmp_path, every=3)], verbose=0)
+    assert again.history == first.history
     # No warning if training continues.
     assert len(fit(tmp_path, compiled(), epochs=4).epoch) == 4
 
@@ -145,7 +125,7 @@ def test_nothing_was_trained(tmp_path):
 def test_stopped_by_a_callback(tmp_path):
     stops = functools.partial(keras.callbacks.EarlyStopping, "loss", min_delta=100, patience=1)
     fit(tmp_path, compiled(), stops(), epochs=9)
-    with pytest.raises(UserWarning, match="was not trained further: a callback stopped it in epoch 2. Pass"):
+    with pytest.raises(UserWarning, match="was not trained further: it ended in epoch 2, and a callback stopped it"):
         fit(tmp_path, compiled(), stops(), epochs=9)
 
 
@@ -161,13 +141,6 @@ def test_more_epochs_after_changes_by_callbacks(tmp_path, model):
     # The same script in another process.
     last = fit(tmp_path / "parts", make(), Slower(), epochs=4)
     assert last.history == whole.history
-
-
-def test_more_epochs_of_a_model_that_was_saved(tmp_path):
-    fit(tmp_path / "run", model := compiled(), keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    fit(tmp_path / "run", loaded, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2), epochs=3)
 
 
 def test_an_exception_leaves_any_rate(tmp_path):
@@ -195,9 +168,7 @@ def test_an_exception_leaves_any_rate(tmp_path):
 
 
 def test_names_and_seeds_are_not_compared():
-    first, second = describe_configuration(compiled(functional)), describe_configuration(compiled(functional))
-    assert first == second
-    assert find_difference(first, first, second) is None
+    assert describe_configuration(compiled(functional)) == describe_configuration(compiled(functional))
     layers = [keras.layers.Dropout(0.5, seed=seed) for seed in (1, 2)]
     one, other = (describe_configuration(keras.Sequential([keras.Input((3,)), layer])) for layer in layers)
     assert one == other
@@ -208,13 +179,12 @@ def test_large_arrays_are_saved_as_checksums():
         matrix = np.full((300, 40), 0.1)
         matrix[-1, -1] = value
         layer = keras.layers.Dense(40, kernel_initializer=keras.initializers.Constant(matrix))
-        vocabulary = keras.layers.StringLookup(vocabulary=[f"word {number}" for number in range(1000)])
-        return [describe_configuration(keras.Sequential([each])) for each in (layer, vocabulary)]
+        return describe_configuration(keras.Sequential([layer]))
 
     one, other = described(1.0), described(2.0)
     assert len(json.dumps(one)) < 5000
     assert one == described(1.0)
-    assert one[0] != other[0]
+    assert one != other
 
 
 def test_all_optimizers_are_found():
@@ -243,20 +213,12 @@ def test_all_optimizers_are_found():
 def test_all_random_generators_are_found():
     import tensorflow as tf
 
-    def noisy(algorithm):
-        made = [tf.random.Generator.from_seed(seed, algorithm) for seed in range(3)]
-        model = functional()
-        model.rng, model.again, model.layers[1].several = made[0], made[0], {"a": [made[1], (made[2],)]}
-        return model, made
-
-    model, made = noisy("philox")
+    made = [tf.random.Generator.from_seed(seed) for seed in range(3)]
+    model = functional()
+    model.rng, model.again, model.layers[1].several = made[0], made[0], {"a": [made[1], (made[2],)]}
     found = find_generators(model)
     assert len(found) == 3
     assert {id(each) for each in found.values()} == {id(each) for each in made}
     assert found["rng"] is made[0]
     values = _training_state.read(model)["variables"]
     np.testing.assert_array_equal(values["generator rng"], [made[0].state.numpy()])
-    described = (_training_state.describe_variables(each) for each in (model, noisy("threefry")[0]))
-    difference = _training_state.find_difference(*described)
-    assert difference is not None
-    assert "philox of the generator rng has become state (2,) int64 of the algorithm threefry" in difference

@@ -16,7 +16,6 @@ import pytest
 
 from idmatters_tf.callbacks import ExactResume
 from tests.support import two_devices
-from tests.support.adversarial import Adversarial
 
 STEPS = 8  # batches in an epoch: seven of 6 examples and one of 2
 rng = np.random.default_rng(0)
@@ -32,40 +31,17 @@ class Killed(Exception):
     """Exception in place of SIGKILL."""
 
 
-class Called(Adversarial):
-    """Model with two optimizers. Keras builds the compiled one, which is not used."""
-
-    def call(self, x):
-        return self.critic(x)
-
-
-def classifier(scaled=False, **options):
+def classifier():
     layers = [keras.layers.Dropout(0.3), keras.layers.Flatten(), keras.layers.Dense(4, "tanh")]
     layers += [keras.layers.BatchNormalization(), keras.layers.Dense(2)]
     model = keras.Sequential([keras.Input((6, 6, 1)), *layers])
-    optimizer = keras.optimizers.Adam(0.05, use_ema=True)
-    if scaled:
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, dynamic_growth_steps=5)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, metrics=["accuracy"], **options)
-    return model, optimizer.variables
-
-
-def adversarial(**options):
-    model = Called()
-    model.compile(keras.optimizers.Adam(0.02, use_ema=True), keras.optimizers.Adam(0.01), **options)
-    for optimizer, part in zip(model.own_optimizers(), (model.critic, model.generator), strict=True):
-        optimizer.build(part.trainable_variables)
-    slots = [variable for each in model.own_optimizers() for variable in each.variables]
-    return model, [*slots, *(each.state for each in model.random)]
+    model.compile(keras.optimizers.Adam(0.05, use_ema=True), loss, metrics=["accuracy"])
+    return model
 
 
 def plain_arrays():
     return {"x": X, "y": Y, "batch_size": 6}
-
-
-def few_arrays():
-    return {"x": X[:24], "y": Y[:24], "batch_size": 6}
 
 
 def aligned(array):
@@ -92,7 +68,7 @@ class Rows(keras.utils.PyDataset):
         return self.x[rows], Y[rows]
 
 
-def train(folder, make=classifier, scope=two_devices.scope, kill=None, epochs=2, data=plain_arrays, **options):
+def train(folder, scope=two_devices.scope, kill=None, data=plain_arrays):
     """Return the values of all variables on each device, and the history."""
     keras.utils.set_random_seed(1)
     at = {}
@@ -104,45 +80,38 @@ def train(folder, make=classifier, scope=two_devices.scope, kill=None, epochs=2,
     killer = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: at.update(epoch=epoch), on_train_batch_end=happens
     )
-    callbacks = [ExactResume(folder, every=3), killer]
-    if make is classifier:
-        callbacks.append(keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+    callbacks = [ExactResume(folder, every=3), killer, keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
     with scope():
-        model, more = make(**options)
+        model = classifier()
     with contextlib.nullcontext() if keras.backend.backend() == "tensorflow" else scope():
-        history = model.fit(**data(), epochs=epochs, callbacks=callbacks, verbose=0)
-    return two_devices.parts([*model.variables, *more, *model.metrics_variables]), history.history
+        history = model.fit(**data(), epochs=2, callbacks=callbacks, verbose=0)
+    return two_devices.parts([*model.variables, *model.optimizer.variables, *model.metrics_variables]), history.history
 
 
-def assert_same(one, other):
-    for ours, theirs in zip(one[0], other[0], strict=True):
-        assert [each.tobytes() for each in ours] == [each.tobytes() for each in theirs]
-    assert one[1] == other[1]
-
-
-def stopped(folder, *moments, **options):
-    """Return the result of `train`, stopped at each moment (epoch, batch) and started again."""
-    for moment in moments:
-        with pytest.raises(Killed):
-            train(folder, kill=moment, **options)
-    return train(folder, **options)
+def check_resumed(folder, **options):
+    """Check that a `fit` that is stopped and started again equals an uninterrupted one. Return its values."""
+    whole = train(folder / "whole", **options)
+    with pytest.raises(Killed):
+        train(folder / "stopped", kill=(1, 4), **options)
+    again = train(folder / "stopped", **options)
+    for ours, theirs in zip(whole[0], again[0], strict=True):
+        assert [part.tobytes() for part in ours] == [part.tobytes() for part in theirs]
+    assert whole[1] == again[1]
+    return whole[0]
 
 
 @inside
 def test_stopped_and_started_again(tmp_path):
     x = aligned(np.float32(X))
-    data = {"data": lambda: {"x": Rows(x)}}
-    whole = train(tmp_path / "whole", **data)
+    values = check_resumed(tmp_path, data=lambda: {"x": Rows(x)})
     # TensorFlow computes in place with aligned arrays of a generator, without copying them.
     np.testing.assert_array_equal(x, np.float32(X))
-    assert all(len(parts) == 2 for parts in whole[0])
-    differing = [parts for parts in whole[0] if (parts[0] != parts[1]).any()]
+    assert all(len(parts) == 2 for parts in values)
     # On TensorFlow moving averages and metrics differ. On JAX all devices have the same values.
-    assert bool(differing) == (keras.backend.backend() == "tensorflow")
-    assert_same(stopped(tmp_path / "stopped", (1, 4), **data), whole)
+    assert any((one != other).any() for one, other in values) == (keras.backend.backend() == "tensorflow")
     several = {"tensorflow": r"2 CPUs \(MirroredStrategy\)", "jax": r"2 CPUs \(DataParallel, batch 2\)"}
     with pytest.raises(ValueError, match=f"set of devices was '{several[keras.backend.backend()]}', now 'one device'"):
-        train(tmp_path / "stopped", scope=contextlib.nullcontext, **data)
+        train(tmp_path / "stopped", scope=contextlib.nullcontext, data=lambda: {"x": Rows(x)})
 
 
 @inside
@@ -170,28 +139,10 @@ def test_parts_of_replicas():
 
 @pytest.mark.slow
 @inside
-@tensorflow
-def test_two_optimizers_and_a_generator(tmp_path):
-    whole = train(tmp_path / "whole", adversarial)
-    assert_same(stopped(tmp_path / "stopped", (1, 4), make=adversarial), whole)
-
-
-@pytest.mark.slow
-@inside
-@tensorflow
-def test_eagerly(tmp_path):
-    options = {"run_eagerly": True, "scaled": True, "epochs": 1, "data": few_arrays}
-    whole = train(tmp_path / "whole", **options)
-    assert_same(stopped(tmp_path / "stopped", (0, 3), **options), whole)
-
-
-@pytest.mark.slow
-@inside
 @jax
 def test_a_model_split_over_devices(tmp_path):
-    whole = train(tmp_path / "whole", scope=two_devices.split)
-    assert any((parts[0] != parts[1]).any() for parts in whole[0])
-    assert_same(stopped(tmp_path / "stopped", (1, 4), scope=two_devices.split), whole)
+    values = check_resumed(tmp_path, scope=two_devices.split)
+    assert any((one != other).any() for one, other in values)
 
 
 # Tests of other files in the process on JAX.

@@ -130,19 +130,12 @@ class SlowsDown(keras.callbacks.Callback):
         rate.assign(0.9 * keras.ops.convert_to_tensor(rate))
 
 
-class Called(Adversarial):
-    """Model with two optimizers. Keras builds the compiled one, which is not used."""
-
-    def call(self, x):
-        return self.critic(x)
-
-
-def several_optimizers(model=Adversarial, **options):
+def several_optimizers():
     return Case(
         list,
-        lambda: two_optimizers(**options),
+        lambda: two_optimizers(run_eagerly=keras.backend.backend() == "jax"),
         lambda folder: [SlowsDown()],
-        model=lambda layers: model(),
+        model=lambda layers: Adversarial(),
         epochs=3,
         moments=(("batch", 1, 6),),
         reuse=False,
@@ -154,17 +147,6 @@ def random_batch(step):
     x = rng.normal(size=(BATCH, 6, 6, 1)).astype("float32")
     return x, (x.mean((1, 2, 3)) > 0).astype("int32"), rng.random(BATCH).astype("float32")
 
-
-def batch_that_breaks(step):
-    """Return a batch whose loss is infinite in the middle of the second epoch."""
-    x, y, weight = random_batch(step)
-    return (np.inf * x if step == STEPS + 5 else x), y, weight
-
-
-GRAPHS = {
-    "two optimizers in a graph": several_optimizers(),
-    "two optimizers, compiled": several_optimizers(jit_compile=True),
-}
 
 CASES = {
     "random layers, own metric and loss, callbacks that stop and slow down": Case(
@@ -212,24 +194,7 @@ CASES = {
         # From the end of an epoch, when the model contains the averages, and then from the middle of an epoch.
         moments=(("batch", 3, 1), ("batch", 3, 4)),
     ),
-    "bfloat16 weights, compiled, a callback with methods for its state": Case(
-        lambda: [keras.layers.Flatten(), keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)],
-        lambda: with_loss(keras.optimizers.Adam(0.01), jit_compile=True),
-        lambda folder: [Noise()],
-        policy="bfloat16",
-        every=5,
-        epochs=3,
-        moments=(("batch", 1, 6),),
-    ),
-    "terminated on NaN": Case(
-        dense,
-        lambda: with_loss("adam", metrics=["accuracy"], run_eagerly=True),
-        lambda folder: [keras.callbacks.TerminateOnNaN()],
-        batches=lambda: FunctionBatches(batch_that_breaks, STEPS),
-        moments=(("batch", 1, 2),),
-    ),
-    "two optimizers, eagerly": several_optimizers(Called, run_eagerly=True),
-    **({} if keras.backend.backend() == "jax" else GRAPHS),
+    "two optimizers": several_optimizers(),
 }
 
 
@@ -288,16 +253,11 @@ def assert_same(one, other):
         for ours, theirs in zip(found, values[name], strict=True):
             assert ours.dtype == theirs.dtype
             np.testing.assert_array_equal(ours.tobytes(), theirs.tobytes(), err_msg=name)
-    # Unlike ==, this treats NaN as equal to NaN.
-    np.testing.assert_equal(history.history, other_history.history)
+    assert history.history == other_history.history
     assert history.epoch == other_history.epoch
 
 
-# Cases with eager steps or XLA.
-SLOW = ("two optimizers, compiled", "two optimizers, eagerly", *(name for name in CASES if name.startswith("bfloat16")))
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_stopped_and_started_again(name, tmp_path):
     case = CASES[name]
     model, start, history, _ = run(case, tmp_path / "whole")
@@ -322,8 +282,3 @@ def test_stopped_and_started_again(name, tmp_path):
         steps = [step for *tag, step in shown if tag == ["train", "batch_loss"]]
         assert steps == list(range(1, case.epochs * STEPS + 1))
         assert shown_scalars(tmp_path / "stopped" / "events") == shown
-    if "NaN" in name:
-        assert len(history.epoch) == 2
-        # A finished run ends at once when it is started again.
-        last, _, history, _ = run(case, tmp_path / "stopped")
-        assert_same(whole, (values(last), history))

@@ -1,19 +1,12 @@
 """Errors of `ExactResume` for state that cannot be restored, and for checkpoints of another run."""
 
-import subprocess
-import sys
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
 import scipy.sparse
 
-from idmatters_tf import _keras_internals
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _devices
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, exact_resume
 from idmatters_tf.checkpointing import FolderInUse, FolderLock
-from idmatters_tf.checkpointing.locks import LOCK_FILE
-from tests.conftest import ROOT
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -32,7 +25,7 @@ def fit(folder, *callbacks, data=None, layer=None, units=1, optimizer="sgd", **o
 
 
 class Keeper(keras.callbacks.Callback):
-    """Callback with one attribute."""
+    """Callback with one attribute, which may change during training."""
 
     def __init__(self, kept, later=None):
         super().__init__()
@@ -46,11 +39,6 @@ class Keeper(keras.callbacks.Callback):
 def generator():
     while True:
         yield X, Y
-
-
-def noise(step):
-    rng = np.random.default_rng()
-    return rng.normal(size=(2, 3)), Y[:2]
 
 
 class Changing(keras.utils.PyDataset):
@@ -72,53 +60,27 @@ class Changing(keras.utils.PyDataset):
             self.shift = self.rng.normal()
 
 
-class Growing(Changing):
-    def on_epoch_end(self):
-        super().on_epoch_end()
-        self.num_batches = 3 + self.ended
-
-
 class Noisy(Changing):
     def __getitem__(self, index):
         return self.rng.normal(size=(2, 3)), Y[:2]
-
-
-SHARED = arrays()
 
 
 @pytest.mark.parametrize(
     ("callbacks", "options", "message"),
     [
         ([], {"data": generator(), "steps_per_epoch": 2}, "position of a generator. Use `FunctionBatches"),
-        ([], {"data": X, "y": Y, "shuffle": "batch"}, "a boolean `shuffle` in `fit`. Received: .*'batch'"),
         ([], {"data": scipy.sparse.csr_matrix(X), "y": Y}, "needs dense arrays in `fit`. Received: csr_matrix"),
-        (
-            [],
-            {"data": Changing(num_batches=None), "shuffle": False},
-            "infinite or unknown. Pass `steps_per_epoch` to `fit`",
-        ),
+        ([], {"data": Changing(num_batches=None), "shuffle": False}, "infinite or unknown. Pass `steps_per_epoch` to"),
         ([], {"data": Changing(), "steps_per_epoch": 3}, "Changing changes .* 4 batches. Received: steps_per_epoch=3"),
         ([], {"data": Noisy()}, "batch 0 differs between two calls.*in a PyDataset from"),
         ([keras.callbacks.BackupAndRestore("unused")], {}, "Remove BackupAndRestore"),
         ([ExactResume("unused")], {}, "more than one ExactResume"),
         ([Keeper(np.random.default_rng(0))], {}, r"callback Keeper.*`kept` contains numpy.random._generator.Generator"),
-        (
-            [Keeper(0, later=object)],
-            {},
-            "callback Keeper cannot be restored: its attribute `kept` contains builtins.object",
-        ),
-        ([Keeper([keras.Variable(0.0)])], {}, r"callback Keeper.*`kept` contains .*Variable. Add methods"),
-        ([Keeper(0, later=lambda: keras.Variable(0.0))], {}, "created the variable `kept` during training"),
-        ([], {"data": SHARED, "validation_data": SHARED}, "same object as the training data"),
+        ([Keeper(0, later=object)], {}, "callback Keeper cannot be restored: its attribute `kept` contains .*object"),
+        ([Keeper(0, later=lambda: keras.Variable(0.0))], {}, "cannot be restored: its attribute `kept` contains .*Var"),
         ([], {"validation_data": generator(), "validation_steps": 1}, "validation data are a generator"),
         ([], {"validation_data": Changing()}, "PyDataset that may change between epochs, .* of Changing. Pass"),
-        ([], {"data": FunctionBatches(noise, 4)}, "batch 0 differs between two calls"),
-        (
-            [],
-            {"data": FunctionBatches(lambda step: [X] * 4, 4)},
-            "sample_weight.*. Received: 4 parts at step 0",
-        ),
-        ([], {"data": FunctionBatches(lambda step: (X, None), 4)}, "arrays of numbers"),
+        ([], {"data": FunctionBatches(lambda step: [X] * 4, 4)}, "sample_weight.*. Received: 4 parts at step 0"),
     ],
 )
 def test_refused_when_training_begins(tmp_path, callbacks, options, message):
@@ -128,17 +90,13 @@ def test_refused_when_training_begins(tmp_path, callbacks, options, message):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data")
-@pytest.mark.parametrize("shuffles", [True, False])
-def test_validation_that_shuffles(tmp_path, shuffles):
+def test_validation_that_shuffles(tmp_path):
     import tensorflow as tf
 
     data = tf.data.Dataset.from_tensor_slices((X, Y))
-    data = data.shuffle(8, seed=1, reshuffle_each_iteration=shuffles).batch(2)
-    if shuffles:
-        with pytest.raises(ValueError, match="tf.data.Dataset that shuffles"):
-            fit(tmp_path, validation_data=data)
-    else:
-        fit(tmp_path, validation_data=data)
+    with pytest.raises(ValueError, match="tf.data.Dataset that shuffles"):
+        fit(tmp_path, validation_data=data.shuffle(8, seed=1).batch(2))
+    fit(tmp_path, validation_data=data.shuffle(8, seed=1, reshuffle_each_iteration=False).batch(2))
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there a layer may have state of its own")
@@ -162,18 +120,6 @@ def test_state_inside_of_tensorflow(tmp_path, kind):
         fit(tmp_path, layer=Own())
 
 
-def test_strategies_of_several_machines():
-    class CollectiveAllReduceStrategy:
-        num_replicas_in_sync = 2
-
-    class Model:
-        distribute_strategy = CollectiveAllReduceStrategy()
-
-    model: Any = Model()
-    with pytest.raises(ValueError, match="MirroredStrategy`. Received: CollectiveAllReduceStrategy"):
-        _devices.check_devices(model)
-
-
 @pytest.mark.parametrize(
     ("callbacks", "options", "message"),
     [
@@ -182,11 +128,10 @@ def test_strategies_of_several_machines():
         ([], {"data": arrays(batch_size=4)}, "steps_per_epoch was 4, now 2"),
         ([], {"units": 2}, r"another model: .*kernel \(3, 1\) float32 of the model has become .*kernel \(3, 2\)"),
         ([], {"optimizer": keras.optimizers.SGD(momentum=0.5)}, "of the optimizer is new"),
-        ([], {"optimizer": "adam"}, "the optimizer was 'SGD', now 'Adam'"),
         (
             [keras.callbacks.EarlyStopping("loss")],
             {"initial_epoch": 2, "epochs": 3},
-            "is a checkpoint of epoch 1, but `fit` begins with initial_epoch=2",
+            "of epoch 1, but .*initial_epoch=2",
         ),
         ([], {}, "contains the state of EarlyStopping, not among the callbacks"),
     ],
@@ -201,17 +146,6 @@ def first(tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
     fit(folder, keras.callbacks.EarlyStopping("loss"))
     return folder
-
-
-def test_a_dataset_with_another_number_of_batches_in_the_second_epoch(tmp_path):
-    with pytest.raises(ValueError, match="Growing with num_batches=4 in epoch 0 and 5 in epoch 1"):
-        fit(tmp_path, data=Growing(), epochs=2)
-
-
-def test_a_dataset_that_changes_without_a_seed(tmp_path, monkeypatch):
-    monkeypatch.setattr(_keras_internals.variables.rng_utils, "get_random_seed", lambda: None)
-    with pytest.raises(ValueError, match=r"`on_epoch_end` of Changing once before training.*set_random_seed\(seed\)"):
-        fit(tmp_path, data=Changing())
 
 
 def test_fewer_epochs_than_the_checkpoint(tmp_path):
@@ -242,40 +176,21 @@ def test_a_dataset_that_changes_differently(tmp_path):
         fit(tmp_path, data=Changing(seed=2), epochs=4)
 
 
+def test_another_environment(tmp_path, monkeypatch):
+    fit(tmp_path)
+    monkeypatch.setattr(exact_resume, "describe_numerics", lambda backend: {"oneDNN": "off"})
+    with pytest.warns(UserWarning, match="oneDNN was .*, now 'off': results will differ by rounding"):
+        fit(tmp_path, epochs=2)
+
+
 def test_a_damaged_checkpoint_is_renamed_and_the_previous_one_is_used(tmp_path):
     whole = fit(tmp_path, epochs=2)
-    newest = tmp_path / "step-00000008"
-    (newest / "arrays.npz").write_bytes(b"")
+    (tmp_path / "step-00000008" / "arrays.npz").write_bytes(b"")
     with pytest.warns(UserWarning, match="step-00000008 is damaged .*arrays.npz has another checksum"):
         again = fit(tmp_path, epochs=2)
     assert again.history == whole.history
-    assert sorted(path.name.rpartition("-")[0] for path in tmp_path.iterdir()) == [
-        "damaged-step-00000008",
-        "step",
-        "step",
-    ]
-
-
-HOLD = """
-import sys
-from idmatters_tf.checkpointing import FolderLock
-
-FolderLock(sys.argv[1])
-print(1, flush=True)
-input()
-"""
-
-
-def test_a_folder_that_another_process_uses(tmp_path):
-    command = [sys.executable, "-c", HOLD, tmp_path]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "1\n"
-        message = f"{tmp_path} is in use by another process. Wait until it has ended, or"
-        with pytest.raises(FolderInUse, match=message):
-            fit(tmp_path)
-        other.kill()
-    assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
+    names = sorted(path.name.rpartition("-")[0] for path in tmp_path.iterdir())
+    assert names == ["damaged-step-00000008", "step", "step"]
 
 
 def test_no_other_process_while_it_trains(tmp_path):
@@ -289,9 +204,3 @@ def test_no_other_process_while_it_trains(tmp_path):
     # The same process may continue, and the lock is released at the end of `fit`.
     fit(tmp_path)
     FolderLock(tmp_path).release()
-
-
-@pytest.mark.parametrize("options", [{"every": 0}, {"every": "batch"}, {"keep": 0}, {"seed": -1}])
-def test_options(options):
-    with pytest.raises(ValueError, match=f"Argument `{next(iter(options))}` of ExactResume must be a .*integer"):
-        ExactResume("unused", **options)

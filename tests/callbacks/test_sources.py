@@ -6,10 +6,8 @@ backend of KERAS_BACKEND; `test_devices` runs them on JAX. `test_killed_fit` tra
 """
 
 import dataclasses
-import functools
 import itertools
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -101,36 +99,17 @@ def orders_of_own_generator():
         yield from chunks(data.indices.copy())
 
 
-def map_dataset(repeated=False):
+def map_dataset():
     import grain
 
     data = grain.MapDataset.source(range(EXAMPLES)).seed(5).shuffle()
     data = data.random_map(lambda index, rng: (X[index], Y[index], np.float32(rng.integers(1, 3))))
-    return (data.repeat(3) if repeated else data).batch(BATCH)
+    return data.batch(BATCH)
 
 
-def batches_of_grain(repeated=False):
-    data = map_dataset(repeated)
+def batches_of_grain():
+    data = map_dataset()
     return (data[step] for step in itertools.count())
-
-
-class Indices:
-    """A source for Grain, whose `repr` contains an address."""
-
-    def __len__(self):
-        return EXAMPLES
-
-    def __getitem__(self, index):
-        return rows(index)
-
-
-def loader():
-    import grain
-
-    sampler = grain.samplers.IndexSampler(EXAMPLES, shuffle=True, seed=3, num_epochs=1)
-    return grain.DataLoader(
-        data_source=Indices(), sampler=sampler, operations=[grain.transforms.Batch(BATCH)], worker_count=0
-    )
 
 
 def tensors():
@@ -143,41 +122,8 @@ def shuffled_twice():
     return tensors().shuffle(EXAMPLES).shuffle(3, seed=4).batch(BATCH).prefetch(2)
 
 
-def repeated():
-    return tensors().shuffle(EXAMPLES, seed=5).batch(BATCH).repeat().prefetch(2)
-
-
 def cached():
     return tensors().cache().shuffle(4, seed=6).batch(BATCH)
-
-
-@functools.cache
-def prepared():
-    """Return the folder of a data set of TFDS."""
-    import tensorflow_datasets as tfds
-
-    folder = tempfile.TemporaryDirectory()
-    features = {
-        "x": tfds.features.Tensor(shape=(EXAMPLES,), dtype=np.float32),
-        "y": tfds.features.ClassLabel(num_classes=2),
-    }
-    tfds.dataset_builders.store_as_tfds_dataset(
-        "rows",
-        version="1.0.0",
-        features=tfds.features.FeaturesDict(features),
-        split_datasets={"train": tensors().map(lambda x, y: {"x": x, "y": y})},
-        data_dir=folder.name,
-        download_config=tfds.download.DownloadConfig(num_shards=2),
-    )
-    return folder
-
-
-def from_tensorflow_datasets():
-    import tensorflow_datasets as tfds
-
-    read_config = tfds.ReadConfig(shuffle_seed=1)
-    data = tfds.load("rows", split="train", data_dir=prepared().name, shuffle_files=True, read_config=read_config)
-    return data.map(lambda each: (each["x"], each["y"])).shuffle(6, seed=2).batch(BATCH)
 
 
 def iterated(make) -> Iterator[Any]:
@@ -215,11 +161,6 @@ CASES = {
         lambda: endless(lambda epoch: [(*rows(each), 1 + 2 * Y[each]) for each in chunks(shuffled(8, epoch))]),
         steps=2,
     ),
-    "arrays in order, epochs of other lengths": Case(
-        lambda: {"x": X, "y": Y, "batch_size": BATCH, "shuffle": False, "steps_per_epoch": 5},
-        lambda: endless(lambda epoch: map(rows, chunks(np.arange(EXAMPLES)))),
-        steps=5,
-    ),
     "ArrayBatches, epochs of other lengths, several steps per execution": Case(
         lambda: {"x": ArrayBatches(X, Y, batch_size=BATCH, seed=SEED), "steps_per_epoch": 5},
         lambda: endless(lambda epoch: map(rows, chunks(shuffled(EXAMPLES, epoch)))),
@@ -244,19 +185,11 @@ CASES = {
         lambda: {"x": Endless(), "steps_per_epoch": 3}, lambda: (Endless()[step] for step in itertools.count())
     ),
     "Grain MapDataset": Case(lambda: {"x": map_dataset()}, batches_of_grain),
-    "repeated Grain MapDataset": Case(
-        lambda: {"x": map_dataset(True), "steps_per_epoch": 4}, lambda: batches_of_grain(True), steps=4
-    ),
     "Grain IterDataset, several steps per execution": Case(
         lambda: {"x": map_dataset().to_iter_dataset(), "steps_per_epoch": 4},
         lambda: (each for _ in itertools.count() for each in map_dataset().to_iter_dataset()),
         steps=4,
         steps_per_execution=2,
-    ),
-    "Grain DataLoader": Case(
-        lambda: {"x": loader(), "steps_per_epoch": 4},
-        lambda: (each for _ in itertools.count() for each in loader()),
-        steps=4,
     ),
     "tf.data, two shuffles, class weights": Case(
         lambda: {"x": shuffled_twice(), "class_weight": {0: 1.0, 1: 3.0}},
@@ -265,10 +198,6 @@ CASES = {
     "tf.data, epochs of other lengths, several steps per execution": Case(
         lambda: {"x": cached(), "steps_per_epoch": 4}, lambda: iterated(cached), steps=4, steps_per_execution=2
     ),
-    "tf.data, several steps per execution, the last one shorter": Case(
-        lambda: {"x": cached()}, lambda: iterated(cached), steps_per_execution=2
-    ),
-    "TensorFlow Datasets": Case(lambda: {"x": from_tensorflow_datasets()}, lambda: iterated(from_tensorflow_datasets)),
 }
 
 
@@ -302,9 +231,7 @@ def train(case, folder, kill=None):
     return -keras.ops.convert_to_numpy(model.layers[0].kernel)[:, 0], callbacks[0].resumed_at
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "TensorFlow Datasets")) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_batches_of_the_data(name, tmp_path):
     if "Grain" in name:
         pytest.importorskip("grain")

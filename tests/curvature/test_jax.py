@@ -1,30 +1,25 @@
 """Derivatives under KERAS_BACKEND=jax, and operators, compared with the matrices on TensorFlow."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT
 from tests.support.autodiff_cases import CASES
 from tests.support.both_backends import ROUNDED, matrices
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 
 
-def test_jax_gives_what_tensorflow_gives(tmp_path, slow):
+def test_jax_gives_what_tensorflow_gives(tmp_path, program, slow):
     ours, weights = matrices(None if slow else ("weights", "masks", "repeated outputs"))
     arrays = {f"{name}/{place}": part for name, parts in weights.items() for place, part in enumerate(parts)}
     np.savez(tmp_path / "weights.npz", **arrays)
     # The nested structures are also those of the closed forms, and recurrent layers take half of the time.
     cases = [case.__name__ for case in CASES if slow or case.__name__.split("_")[0] not in ("closed", "embeddings")]
-    env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
-    command = [sys.executable, "-m", "tests.support.both_backends"]
-    command += [tmp_path / "weights.npz", tmp_path / "jax.npz", *cases]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
+    env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    files = tmp_path / "weights.npz", tmp_path / "jax.npz"
+    done = program("tests.support.both_backends", *files, *cases, env=env, timeout=900)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == cases
     with np.load(tmp_path / "jax.npz") as theirs:

@@ -16,12 +16,12 @@ from tests.support import curvature_cases as cases
 def tags(folder):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    found = {}
+    steps = {}
     for path in folder.rglob("events.out.tfevents.*"):
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
-                found.setdefault(value.tag, []).append(event.step)
-    return found
+                steps.setdefault(value.tag, []).append(event.step)
+    return steps
 
 
 def test_monitor_in_fit(tmp_path):
@@ -88,23 +88,12 @@ def test_the_stability_threshold_on_a_quadratic(optimizer, momentum, nesterov, d
     assert abs(float(below.value)) < 1 < abs(float(above.value))
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class Signs(keras.optimizers.SGD):
-    """Subclass with a different update."""
-
-    def update_step(self, gradient, variable, learning_rate):
-        super().update_step(keras.ops.sign(gradient), variable, learning_rate)
-
-
 def test_threshold_of_the_current_rate_of_plain_descent():
     # Subclasses may take any step; Muon's rate is an angle.
-    for other in (Muon(0.1), Signs(0.1), keras.optimizers.Muon(0.1), keras.optimizers.Lion(0.1)):
+    for other in (Muon(0.1), type("Other", (keras.optimizers.SGD,), {})(0.1), keras.optimizers.Adam(0.1)):
         assert stability_threshold(other) is None
-    several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1)))
-    assert stability_threshold(several) is None
-    for plain in (Momentum(0.1, 1.0), keras.optimizers.SGD(0.1, 1.0), None):
+    for plain in (Momentum(0.1, 1.0), keras.optimizers.SGD(0.0), None):
         assert stability_threshold(plain) is None
-
     weight = keras.Variable(1.0, dtype="float32")
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.1, 0.01])
     descent = keras.optimizers.SGD(schedule, use_ema=True)
@@ -117,16 +106,6 @@ def test_threshold_of_the_current_rate_of_plain_descent():
     assert stability_threshold(wrapped) == pytest.approx(38)
     wrapped.learning_rate = 0.01
     assert stability_threshold(wrapped) == pytest.approx(380)
-    assert stability_threshold(keras.optimizers.SGD(lambda: 0.01)) == pytest.approx(200)
-
-
-def test_no_threshold_without_a_rate():
-    assert stability_threshold(keras.optimizers.Adam(0.1)) is None
-    assert stability_threshold(keras.optimizers.SGD(0.0)) is None
-    with pytest.raises(ValueError, match="`learning_rate` must be positive"):
-        stability_threshold(0.0)
-    with pytest.raises(ValueError, match="`momentum` must be in"):
-        stability_threshold(0.1, 1.0)
 
 
 REPLICAS = """
@@ -136,7 +115,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from tests.support import curvature_cases as cases
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-kinds = {"labels and L2": HessianOperator, "convolution": GaussNewtonOperator, "squares": FisherOperator}
+kinds = {"labels and L2": HessianOperator, "convolution": GaussNewtonOperator, "cross-entropy": FisherOperator}
 for name, kind in kinds.items():
     model, loss, data = cases.case(name)
     expected = kind(model, loss, data, batch_size=5, check=False)
@@ -145,7 +124,7 @@ for name, kind in kinds.items():
         mirrored, _, _ = cases.case(name)
         mirrored.set_weights(model.get_weights())
         # The last batch has one example, fewer than there are replicas.
-        operator = kind(mirrored, loss, data, batch_size=5, check=name == "squares")
+        operator = kind(mirrored, loss, data, batch_size=5, check=name == "cross-entropy")
     np.testing.assert_allclose(operator @ vectors, expected @ vectors, rtol=1e-10, atol=1e-12)
 print("the same on two replicas")
 """

@@ -13,7 +13,6 @@ from idmatters_tf.curvature import (
     GaussNewtonOperator,
     HessianOperator,
     dense_hessian,
-    layer_coupling,
     top_eigenpairs,
 )
 from idmatters_tf.models.linear import assign_weights, shortcut_network
@@ -112,22 +111,14 @@ def test_batches_of_other_sizes_give_the_same():
     model, _, (x, y) = cases.case("cross-entropy")
     vector = np.random.default_rng(0).normal(size=model.count_params())
     weights = np.random.default_rng(1).uniform(0.2, 3, len(x))
-    # Each reduction with weights or without them.
-    for reduction, weighted in {
-        "sum_over_batch_size": False,
-        "sum": True,
-        "mean_with_sample_weight": True,
-        None: False,
-    }.items():
+    for reduction in ("sum_over_batch_size", "mean_with_sample_weight"):
         loss = keras.losses.CategoricalCrossentropy(from_logits=True, reduction=reduction)
-        whole = keras.losses.CategoricalCrossentropy(from_logits=True, reduction=reduction or "sum_over_batch_size")
-        data = (x, y, weights) if weighted else (x, y)
+        data = (x, y) if reduction == "sum_over_batch_size" else (x, y, weights)
         batches = [tuple(part[a:b] for part in data) for a, b in ((0, 1), (1, 3), (3, 6))]
         uneven = HessianOperator(model, loss, batches, check=False)
-        np.testing.assert_allclose(uneven.gradient(), cases.plain_gradient(model, whole, *data), atol=1e-12)
-        if weighted:
-            expected = HessianOperator(model, loss, data, check=False) @ vector
-            np.testing.assert_allclose(uneven @ vector, expected, atol=1e-12)
+        np.testing.assert_allclose(uneven.gradient(), cases.plain_gradient(model, loss, *data), atol=1e-12)
+        expected = HessianOperator(model, loss, data, check=False) @ vector
+        np.testing.assert_allclose(uneven @ vector, expected, atol=1e-12)
     # A callable that returns a mean is weighted by the size of the batch.
     shuffled = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(100).batch(4)
 
@@ -135,46 +126,23 @@ def test_batches_of_other_sizes_give_the_same():
         return -tf.reduce_mean(tf.reduce_sum(y * tf.nn.log_softmax(f), -1))
 
     by_mean = HessianOperator(model, mean, shuffled, check=False)
-    np.testing.assert_allclose(by_mean.gradient(), uneven.gradient(), atol=1e-12)
+    whole = keras.losses.CategoricalCrossentropy(from_logits=True)
+    np.testing.assert_allclose(by_mean.gradient(), cases.plain_gradient(model, whole, x, y), atol=1e-12)
 
 
-def sequence_case():
-    layers = keras.layers
-    inputs = keras.Input((None, 4))
-    hidden = layers.LayerNormalization()(layers.Conv1D(4, 3, padding="same", activation="tanh")(inputs))
-    return keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(hidden)))
-
-
-def image_case():
-    layers = keras.layers
-    # Keras' UpSampling2D fails on images of unknown size.
-    return keras.Sequential(
-        [
-            keras.Input((None, None, 3)),
-            layers.Conv2D(4, 3, activation="softplus"),
-            layers.UpSampling2D(2, interpolation="bilinear"),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(3),
-        ]
-    )
-
-
-@pytest.mark.parametrize("make", [sequence_case, image_case])
-def test_batches_of_sequences_and_images_of_other_sizes(make):
+def test_batches_of_sequences_of_other_lengths():
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(0)
-    model, rng = make(), np.random.default_rng(0)
-    shapes = [(size, 4) if make is sequence_case else (size, size + 2, 3) for size in (5, 9)]
+    inputs, rng = keras.Input((None, 4)), np.random.default_rng(0)
+    hidden = keras.layers.Conv1D(4, 3, padding="same", activation="tanh")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(hidden)))
     counts = [8, 3]
-    data = [
-        (rng.normal(size=(count, *shape)), np.arange(count) % 3) for count, shape in zip(counts, shapes, strict=True)
-    ]
+    data = [(rng.normal(size=(n, steps, 4)), np.arange(n) % 3) for n, steps in zip(counts, (5, 9), strict=True)]
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    of_all, *parts = (HessianOperator(model, loss, part, check=False) for part in (data, *([one] for one in data)))
-    vector = rng.normal(size=of_all.shape[0])
+    whole, *parts = (HessianOperator(model, loss, part, check=False) for part in (data, *([batch] for batch in data)))
+    vector = rng.normal(size=whole.shape[0])
     expected = np.average([part @ vector for part in parts], axis=0, weights=counts)
-    # TensorFlow resizes images in float32.
-    np.testing.assert_allclose(of_all @ vector, expected, atol=1e-7 if make is image_case else 1e-12)
+    np.testing.assert_allclose(whole @ vector, expected, atol=1e-12)
 
 
 def test_variables_restrict_to_a_block_and_blocks_are_parts_of_the_whole():
@@ -205,12 +173,6 @@ def test_layers_of_equal_names_are_distinguished():
     data = np.random.default_rng(0).normal(size=(5, 3)), np.random.default_rng(1).normal(size=(5, 2))
     operator = HessianOperator(model, "mse", data, check=False)
     assert operator.layers == {"a": slice(0, 8), "a:2": slice(8, 16)}
-    assert {name: block.shape for name, block in operator.blocks().items()} == {"a": (8, 8), "a:2": (8, 8)}
-    # The two blocks and those between them are equal.
-    np.testing.assert_allclose(layer_coupling(operator).norms, np.linalg.norm(operator.blocks()["a"]))
-    (first, bias), (second, _) = (tower.trainable_variables for tower in towers)
-    apart = HessianOperator(model, "mse", data, [first, second, bias], check=False)
-    assert apart.layers == {"a": slice(0, 6), "a:2": slice(6, 12), "a:3": slice(12, 14)}
 
 
 def test_the_model_is_left_as_it_was_and_followed():
@@ -233,60 +195,20 @@ def test_the_model_is_left_as_it_was_and_followed():
     assert not np.allclose(of_list.gradient(), gradient)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
-def test_variables_in_half_precision(dtype, tolerance):
+@pytest.mark.parametrize(("policy", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2), ("mixed_bfloat16", 2e-2)])
+def test_half_precision_equals_float32_up_to_rounding(policy, tolerance):
     x = np.random.default_rng(0).normal(size=(16, 20)).astype("float32")
     products, largest, weights = [], [], None
-    for policy in (dtype, "float32"):
-        keras.config.set_dtype_policy(policy)
+    for name in (policy, "float32"):
+        keras.config.set_dtype_policy(name)
         keras.utils.set_random_seed(0)
         hidden = keras.layers.Dense(20, "tanh")
         model = keras.Sequential([keras.Input((20,)), hidden, keras.layers.Dense(20)])
         weights = weights or [np.asarray(weight, np.float32) for weight in model.get_weights()]
         model.set_weights(weights)
-        operator = HessianOperator(model, "mse", (x, x), hidden)
+        operator = HessianOperator(model, "mse", (x, x), hidden, batch_size=7)
         assert operator.dtype == np.float32
         products.append(operator @ np.ones(420, np.float32))
         largest.append(top_eigenpairs(operator, 1, tolerance=1e-2).values)
     np.testing.assert_allclose(*products, atol=tolerance * np.abs(products[1]).max())
     np.testing.assert_allclose(*largest, rtol=tolerance)
-
-
-def test_mixed_precision_equals_float32_up_to_rounding():
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(20, 8, 8, 3)).astype("float32"), np.arange(20) % 4
-    products = {}
-    for policy in ("float32", "mixed_bfloat16"):
-        keras.utils.set_random_seed(0)
-        layers = keras.layers
-        model = keras.Sequential(
-            [
-                keras.Input((8, 8, 3)),
-                layers.Conv2D(6, 3, activation="softplus", dtype=policy),
-                layers.BatchNormalization(dtype=policy),
-                layers.DepthwiseConv2D(3, dtype=policy),
-                layers.AveragePooling2D(2, dtype=policy),
-                layers.Flatten(dtype=policy),
-                layers.Dense(4, dtype=policy),
-            ]
-        )
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        operator = HessianOperator(model, loss, (x, y), batch_size=7, check=False)
-        products[policy] = operator @ np.random.default_rng(1).normal(size=operator.shape[0])
-        assert products[policy].dtype == operator.dtype == np.float32
-    error = np.linalg.norm(products["mixed_bfloat16"] - products["float32"])
-    assert error < 0.03 * np.linalg.norm(products["float32"])
-
-
-def test_relu_networks_with_linear_last_layer_have_the_gauss_newton_diagonal():
-    """Check diag(Hessian) = diag(GGN) for a network that is piecewise linear in the weights of each layer."""
-    keras.config.set_dtype_policy("float64")
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, activation="relu"), keras.layers.Dense(2)])
-    x, y = np.random.default_rng(0).normal(size=(2, 6, 4))
-    data = x, y[:, :2]
-    hessian, gauss_newton = (
-        kind(model, "mse", data, check=False).to_dense() for kind in (HessianOperator, GaussNewtonOperator)
-    )
-    np.testing.assert_allclose(np.diag(hessian), np.diag(gauss_newton), atol=1e-12)
-    assert np.abs(hessian - gauss_newton).max() > 0.01

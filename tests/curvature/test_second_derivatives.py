@@ -1,6 +1,5 @@
 """Layers with wrong or missing second derivatives in TensorFlow, and the results of the check."""
 
-import gc
 import warnings
 
 import keras
@@ -40,13 +39,6 @@ def test_tensorflow_loses_the_mean_in_the_second_derivative_of_the_variance():
     assert np.abs(hessian() - exact).max() > 0.2
     with differentiable_twice():
         np.testing.assert_allclose(hessian(), exact, atol=1e-12)
-    half = tf.cast(x, tf.float16)
-    values = [tf.nn.moments(each, [0], keepdims=keep) for each in (x, half) for keep in (True, False)]
-    with differentiable_twice():
-        again = [tf.nn.moments(each, [0], keepdims=keep) for each in (x, half) for keep in (True, False)]
-    for before, after in zip(values, again, strict=True):
-        for one, other in zip(before, after, strict=True):
-            np.testing.assert_array_equal(one, other)
 
 
 def test_normalization():
@@ -92,21 +84,9 @@ def test_bilinear_resizing():
         assert np.abs(products[0]).max() > 0.1
 
 
-def twice_bicubic():
-    model = sequential(
-        keras.layers.Dense(2), keras.layers.Resizing(2, 2, "bicubic"), keras.layers.Flatten(), shape=(3, 3, 2)
-    )
-    return model, "mse", (np.ones((2, 3, 3, 2)), np.ones((2, 2)))
-
-
-def twice_in_a_loop():
+def test_missing_second_derivatives_raise():
     model = sequential(keras.layers.Dense(3), shape=(4, 2))
-    return model, keras.losses.CTC(), (np.ones((2, 4, 2)), np.ones((2, 1)))
-
-
-@pytest.mark.parametrize("make", [twice_bicubic, twice_in_a_loop])
-def test_missing_second_derivatives_raise(make):
-    operator = HessianOperator(*make(), check=False)
+    operator = HessianOperator(model, keras.losses.CTC(), (np.ones((2, 4, 2)), np.ones((2, 1))), check=False)
     with pytest.raises(ValueError, match=r"cannot differentiate .* twice: .*KERAS_BACKEND=jax"):
         operator @ np.ones(operator.shape[0])
 
@@ -139,28 +119,6 @@ def test_recurrent_layers_that_are_not_unrolled(capfd):
     assert capfd.readouterr().err.count("\n") < 5
 
 
-def test_operators_leave_no_graphs_behind():
-    model, loss, data = cases.case("squares")
-
-    def graphs():
-        return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
-
-    def use():
-        operator = HessianOperator(model, loss, data, check=False)
-        operator @ np.ones((operator.shape[0], 2))
-
-    use()
-    gc.collect()
-    before = graphs()
-    gc.disable()
-    try:
-        for _ in range(2):
-            use()
-        assert graphs() <= before
-    finally:
-        gc.enable()
-
-
 def stopped(x):
     return x * keras.ops.stop_gradient(keras.ops.sigmoid(x))
 
@@ -174,7 +132,7 @@ def test_check_finds_stopped_gradients():
     assert check.difference < 1e-6
     assert check.status == "agrees"
     wrong = sequential(keras.layers.Dense(3, activation=stopped))
-    with pytest.warns(UserWarning, match=r"differs by \d.* % from central differences .*Common causes: kinks .*stop"):
+    with pytest.warns(UserWarning, match=r"check of the Hessian failed: a product differs by \d.* %"):
         check = HessianOperator(wrong, "mse", data).difference
     assert check.difference > 0.01
     assert check.status == "differs"
@@ -187,7 +145,7 @@ def test_a_kink_at_the_weights_is_inconclusive():
     model = sequential(keras.layers.Dense(3, activation="relu"), dtype="float32")
     model.layers[0].kernel.assign(np.zeros((4, 3)))
     data = np.random.default_rng(0).normal(size=(7, 4)), np.random.default_rng(1).normal(size=(7, 2))
-    with pytest.warns(UserWarning, match="check of the Hessian is inconclusive: .*one-sided differences are"):
+    with pytest.warns(UserWarning, match="check of the Hessian is inconclusive"):
         check = HessianOperator(model, "mse", data).difference
     assert check.status == "inconclusive"
     assert check.kinks > 0.1

@@ -1,13 +1,11 @@
 """Data sets: shapes, and CIFAR from binary files, archives and TensorFlow Datasets."""
 
 import dataclasses
-import io
 import re
 import tarfile
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
@@ -37,15 +35,6 @@ def write_files(parent, name, count=10):
     return folder, tables
 
 
-def test_the_official_sizes_of_the_files():
-    sizes = {
-        name: [each.record_bytes * count for count in (each.train_records, each.test_records)]
-        for name, each in OFFICIAL.items()
-    }
-    assert sizes == {"cifar10": [30_730_000, 30_730_000], "cifar100": [153_700_000, 30_740_000]}
-    assert [len(OFFICIAL[name].train_files) for name in ("cifar10", "cifar100")] == [5, 1]
-
-
 def test_binary_folder(tmp_path):
     folder, tables = write_files(tmp_path, "cifar10")
     for data_dir in (tmp_path, folder, tmp_path.parent):
@@ -60,6 +49,7 @@ def test_binary_folder(tmp_path):
         assert data.train_images[13, row, col, channel] == record[1 + 1024 * channel + 32 * row + col]
     assert data.class_names[3] == "cat"
     assert data.digest() != data.first(train=49).digest()
+    assert [variant.train_records * variant.record_bytes for variant in OFFICIAL.values()] == [30_730_000, 153_700_000]
 
 
 def test_cifar100_takes_the_fine_label(tmp_path):
@@ -82,63 +72,33 @@ def test_archive_is_read_in_place(tmp_path):
     data = cifar.load("cifar10", path.parent)
     np.testing.assert_array_equal(data.test_labels, tables["test_batch.bin"][:, 0])
     assert list(path.parent.iterdir()) == [path]
-    assert cifar.locate("cifar10", path) == cifar.locate("cifar10", path.parent)
-    path.write_bytes(b"not an archive")
-    with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz.*Download it again"):
+    content = path.read_bytes()
+    for damaged in (b"not an archive", content[: len(content) // 2], content[:5000] + b"\0" * 99 + content[5099:]):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz.*Download it again"):
+            cifar.load("cifar10", path)
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("cifar-100-binary/train.bin"))
+    with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz: no data_batch_1.bin in it"):
         cifar.load("cifar10", path)
 
 
-def test_an_archive_without_the_files_is_refused(tmp_path):
-    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("cifar-100-binary/train.bin"))
-    message = r"cannot be read as cifar-10-binary.tar.gz: no cifar-10-batches-bin/data_batch_1.bin in it"
-    with pytest.raises(DataError, match=message):
+def test_damaged_and_missing_files_are_one_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"pickles, is not supported: download cifar-10-b.*Pass the folder that holds"):
         cifar.load("cifar10", tmp_path)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_flipped_bytes_in_an_archive_are_one_sentence(tmp_path, seed):
-    rng = np.random.default_rng(seed)
-    noise = rng.integers(0, 256, 10_000, dtype=np.uint8).tobytes()
-    path = tmp_path / "cifar-10-binary.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        member = tarfile.TarInfo("cifar-10-batches-bin/readme.html")
-        member.size = len(noise)
-        archive.addfile(member, io.BytesIO(noise))
-    content = bytearray(path.read_bytes())
-    for place in rng.integers(0, len(content), 10):
-        content[place] ^= 0xFF
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz"):
-        cifar.load("cifar10", tmp_path)
-
-
-def test_wrong_lengths_and_labels_are_refused(tmp_path):
+    with pytest.raises(DataError, match=f"not found in {tmp_path}/nowhere, which does not exist"):
+        cifar.load("cifar10", tmp_path / "nowhere")
     folder, _ = write_files(tmp_path, "cifar10")
     path = folder / "data_batch_3.bin"
     whole = path.read_bytes()
     for content, message in (
         (whole[:-1], r"data_batch_3.bin must have 30,730 bytes.*Received: 30,729"),
-        (whole[: 3073 * 5] + b"\x0a" + whole[3073 * 5 + 1 :], r"labels must be in 0..9. Received: 10 in record 5"),
-        (None, r"data_batch_3.bin is missing"),
+        (whole[: 3073 * 5] + b"\x0a" + whole[3073 * 5 + 1 :], r"train labels must be in 0..9. Received: 0..10"),
+        (None, r"cannot be read as cifar-10-binary.tar.gz: .*No such file .*data_batch_3.bin"),
     ):
         path.unlink() if content is None else path.write_bytes(content)
         with pytest.raises(DataError, match=message):
             cifar.load("cifar10", tmp_path)
-
-
-def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=r"not found in .*Pass the folder that holds one of these as `data_dir`"):
-        cifar.load("cifar10", tmp_path)
-    with pytest.raises(DataError, match=r"pickles, is not supported: download cifar-100-binary.tar.gz"):
-        cifar.load("cifar100", tmp_path)
-    with pytest.raises(DataError, match=f"not found in {tmp_path}/nowhere, which does not exist"):
-        cifar.load("cifar10", tmp_path / "nowhere")
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "elsewhere"))
-    with pytest.raises(DataError, match="elsewhere"):
-        cifar.load("cifar100")
-    with pytest.raises(DataError, match="`name` must be one of 'cifar10', 'cifar100'"):
-        cifar.load("cifar1000")
 
 
 def test_tensorflow_datasets(tmp_path):
@@ -159,17 +119,13 @@ def test_tensorflow_datasets(tmp_path):
     builder._split_generators = lambda _manager: generators(builder, LocalFiles)
     builder.download_and_prepare()
 
-    for folder in (prepared, prepared / "cifar10", *(prepared / "cifar10").iterdir()):
-        assert cifar.locate("cifar10", folder) == cifar.Location("tfds", prepared)
-        assert cifar.locate("cifar100", folder) is None
+    assert cifar.locate("cifar10", prepared) == cifar.Location("tfds", prepared)
+    assert cifar.locate("cifar100", prepared) is None
     data = cifar.load("cifar10", prepared)
     assert data.train_images.shape == (20, 32, 32, 3)
     expected = {record[1:].tobytes(): record[0] for record in tables["test_batch.bin"]}
-    got = {
-        image.transpose(2, 0, 1).tobytes(): label
-        for image, label in zip(data.test_images, data.test_labels, strict=True)
-    }
-    assert got == expected
+    images = (image.transpose(2, 0, 1).tobytes() for image in data.test_images)
+    assert dict(zip(images, data.test_labels, strict=True)) == expected
     assert data.class_names[9] == "truck"
     (info,) = (prepared / "cifar10").glob("*/dataset_info.json")
     info.write_text("garbage")
@@ -183,25 +139,8 @@ def test_shapes_follow_from_the_seed():
     assert data.train_images.shape == (30, 32, 32, 3)
     np.testing.assert_array_equal(np.bincount(data.train_labels), 3)
     assert not np.array_equal(data.train_images[:20], data.test_images)
-    assert data.classes == len(set(data.class_names)) == 10
-    for count in (0, -1, 1.5e16, "10"):
-        with pytest.raises(ValueError, match="Argument `train` must be a positive integer"):
-            shapes.load(count)
-
-
-def test_a_linear_classifier_stays_under_60_percent_on_shapes():
-    """Fit ridge regression on pixels, with the best of several strengths on the test set."""
-    data = shapes.load(1500, 500)
-    x, z = (images.reshape(len(images), -1) / np.float32(255) for images in (data.train_images, data.test_images))
-    mean = x.mean(axis=0)
-    x, z = x - mean, z - mean
-    # The dual form has fewer unknowns: as many as images.
-    gram, crossed, target = x @ x.T, z @ x.T, np.eye(10, dtype=np.float32)[data.train_labels]
-    accuracies = []
-    for strength in (1, 10, 100, 1000):
-        duals = scipy.linalg.solve(gram + strength * np.eye(len(gram), dtype=np.float32), target, assume_a="pos")
-        accuracies.append(np.mean(np.argmax(crossed @ duals, axis=1) == data.test_labels))
-    assert 0.1 < max(accuracies) < 0.6
+    with pytest.raises(ValueError, match="Argument `train` must be a positive integer"):
+        shapes.load(0)
 
 
 def test_held_out_images_are_training_images_and_leave_the_test_images_alone():
@@ -210,18 +149,8 @@ def test_held_out_images_are_training_images_and_leave_the_test_images_alone():
     np.testing.assert_array_equal(held_out.train_images, data.train_images[:35])
     np.testing.assert_array_equal(held_out.test_images, data.train_images[35:])
     np.testing.assert_array_equal(held_out.test_labels, data.train_labels[35:])
-    assert held_out.digest() != data.digest()
-    for count in (0, 50, -1):
-        with pytest.raises(ValueError, match="`count`"):
-            data.hold_out(count)
-
-
-def test_images_and_labels_that_do_not_fit_are_refused():
-    data = shapes.load(train=2, test=1)
-    for change, message in (
-        ({"train_images": data.train_images / 255}, "train images must be a non-empty uint8 array"),
-        ({"test_labels": data.train_labels}, "1 test images, but labels of shape (2,)"),
-        ({"test_labels": np.array([10])}, "test labels must be in 0..9. Received: 10..10"),
-    ):
-        with pytest.raises(DataError, match=re.escape(message)):
-            dataclasses.replace(data, **change)
+    with pytest.raises(DataError, match="`count`"):
+        data.hold_out(50)
+    message = re.escape("train images must be a non-empty uint8 array (n, rows, cols, channels). Received: float64")
+    with pytest.raises(DataError, match=message):
+        dataclasses.replace(data, train_images=data.train_images / 255)

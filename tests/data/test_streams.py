@@ -14,7 +14,6 @@ from idmatters_tf.data import _decoding, imagenet
 from idmatters_tf.data._folders import list_classes
 from idmatters_tf.data._records import Records
 from idmatters_tf.data.batches import shuffle_positions
-from idmatters_tf.data.images import DataError
 from idmatters_tf.data.protocols import Share
 from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, decode_all, find_broken
 from tests.support.images import encoded, make_tree
@@ -60,9 +59,6 @@ def in_memory(files, place, size=SIZE):
         ("JPEG", "L"),
         ("JPEG", "CMYK"),
         ("PNG", "RGB"),
-        ("BMP", "RGB"),
-        ("BMP", "L"),
-        ("BMP", "P"),
         ("WEBP", "RGB"),
         ("WEBP", "RGBA"),
         ("GIF", "P"),
@@ -85,9 +81,8 @@ def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
     np.testing.assert_array_equal(shapes[0][:2], [40, 56])
 
 
-@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
-def test_animated_webp_images_are_rejected(mode):
-    frames = [Image.open(io.BytesIO(encoded(rng, 40, 56, "PNG", "RGB"))).convert(mode) for _ in range(3)]
+def test_animated_webp_images_are_rejected():
+    frames = [Image.open(io.BytesIO(encoded(rng, 40, 56, "PNG", "RGB"))) for _ in range(3)]
     stream = io.BytesIO()
     frames[0].save(stream, "WEBP", save_all=True, append_images=frames[1:])
     with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP image"):
@@ -115,21 +110,12 @@ def test_windows_lie_inside_and_keep_to_their_bounds(rows, cols, number):
     area = height * width / (rows * cols)
     assert whole or 0.07 - 2 / min(rows, cols) < area <= 1
     assert whole or 3 / 4 - 4 / min(height, width) < width / height < 4 / 3 + 4 / min(height, width)
+    large = _decoding.random_window(shape, tf.constant([5, number], tf.int64), 0.6).numpy()
+    assert np.prod(large[2:]) / (rows * cols) > 0.59 - 2 / min(rows, cols)
     top, left, height, width = _decoding.central_window(shape).numpy()
     assert height == width == max(1, round(min(rows, cols) * 0.875))
     assert abs(2 * top + height - rows) <= 1
     assert abs(2 * left + width - cols) <= 1
-
-
-def test_random_windows_cover_the_range_of_areas():
-    shape = tf.constant([400, 500, 3])
-    windows = np.array([_decoding.random_window(shape, tf.constant([0, i], tf.int64)) for i in range(300)])
-    areas = windows[:, 2] * windows[:, 3] / 200_000
-    assert areas.min() < 0.15
-    assert areas.max() > 0.9
-    assert len({tuple(window) for window in windows}) > 290
-    large = np.array([_decoding.random_window(shape, tf.constant([0, i], tf.int64), 0.6) for i in range(100)])
-    assert (large[:, 2] * large[:, 3] / 200_000).min() > 0.59
 
 
 def test_training_batches_hold_the_images_of_the_order_flipped_half_of_the_time(files):
@@ -151,6 +137,8 @@ def test_any_step_share_and_stride_give_the_same_examples(files):
     ours = StreamTrainBatches(files, 8, 1, "standard", SIZE)
     stream = [images.numpy() for images, _ in ours.dataset(2, 4)]
     whole = dict(zip(range(2, 6), stream, strict=True))
+    # Windows differ between epochs.
+    assert len({image.tobytes() for images in stream for image in images}) > 28
     np.testing.assert_array_equal(StreamTrainBatches(files, 8, 1, "standard", SIZE).batch(4)[0], whole[4])
     shares = [iter(ours.dataset(2, 2, Share(4, first, 2))) for first in (0, 2)]
     for step in (2, 3):
@@ -158,30 +146,6 @@ def test_any_step_share_and_stride_give_the_same_examples(files):
         np.testing.assert_allclose(np.concatenate(parts), whole[step], atol=2e-6)
     turns = [images.numpy() for images, _ in ours.dataset(tf.constant(2, tf.int64), 2, stride=3)]
     np.testing.assert_array_equal(turns, [whole[2], whole[5]])
-
-
-def test_augmentation_differs_between_positions_epochs_and_seeds(files):
-    one = files.without(range(1, 15))
-    drawn = [
-        StreamTrainBatches(one, 16, seed, "standard", SIZE).batch(step)[0] for seed, step in ((0, 0), (0, 1), (1, 0))
-    ]
-    # Every example is the same image; windows of a small image can coincide, but rarely.
-    assert len({image.numpy().tobytes() for batch in drawn for image in batch}) > 45
-
-
-def test_nothing_that_was_seen_is_read_again(files, monkeypatch):
-    reads = []
-    original = tf.io.read_file
-
-    def counted(path):
-        tf.py_function(lambda name: reads.append(name.numpy().decode()), [path], [])
-        return original(path)
-
-    monkeypatch.setattr(tf.io, "read_file", counted)
-    ours = StreamTrainBatches(files, 5, 2, "paper", SIZE)
-    list(ours.dataset(2, 1))
-    order = shuffle_positions(tf.range(15, dtype=tf.int64), 15, 2).numpy()
-    assert sorted(reads) == sorted(files.describe(place) for place in order[10:])
 
 
 def test_records_give_what_files_give(files, records):
@@ -225,20 +189,6 @@ def test_broken_files_are_found(tmp_path):
     assert find_broken(intact) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"augmentation": "crop"}, "`augmentation`.*'paper', 'standard', 'none'.*'crop'"),
-        ({"batch_size": 0}, "`batch_size`"),
-        ({"smallest_area": 0.0}, "`smallest_area` must be in"),
-        ({}, "multiple of 3"),
-    ],
-)
-def test_bad_arguments(files, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        StreamTrainBatches(files, **{"batch_size": 8, **arguments}).dataset(0, 1, Share(3, 0, 3))
-
-
 def test_imagenet_from_its_tar_files_through_tensorflow_datasets(tmp_path):
     """Use the two archives in their published layout, with few images."""
     import tensorflow_datasets as tfds
@@ -264,16 +214,6 @@ def test_imagenet_from_its_tar_files_through_tensorflow_datasets(tmp_path):
     assert sorted(labels.numpy()) == [0, 0, 1, 1]
     assert imagenet.locate(tmp_path).kind == "tfds"
     assert imagenet.load(tmp_path).digest() == data.digest()
-
-
-@pytest.mark.parametrize("tar", imagenet.TARS)
-def test_garbage_in_imagenets_tar_files_is_one_sentence(tmp_path, tar):
-    pytest.importorskip("tensorflow_datasets")
-    for name in imagenet.TARS:
-        tarfile.open(tmp_path / name, "w").close()
-    (tmp_path / tar).write_bytes(b"garbage")
-    with pytest.raises(DataError, match=f"cannot prepare or read imagenet2012 in {tmp_path} .* remove them"):
-        imagenet.load(tmp_path, size=SIZE)
 
 
 def add(archive, name, data):

@@ -63,7 +63,6 @@ def test_a_transformer_is_measured():
 
 def test_blocks_are_named():
     model = residual()
-    assert names(model, ["branch", ("branch", "sum")][:1]) == ["branch"]
     assert names(model, [("vectors", "sum"), ("sum", "head")]) == ["vectors to sum", "sum to head"]
     assert names(model, {"all": ("vectors", "head"), "last": "head"}) == ["all", "last"]
     x = np.ones((1, 4), "float32")
@@ -78,10 +77,7 @@ def test_blocks_are_named():
         (["shared"], "Received: 'shared', which names the calls shared, shared"),
         (["sum"], "layers with one input and one output. Received: 'sum' with 2 and 1"),
         ([("sum", "branch")], "not a function of its input alone: its output is not computed from its input"),
-        ([("head", "head")], "its output is not computed from its input"),
         ([("branch", "sum")], "it also depends on the model's input"),
-        ("sum", "`blocks` must be a list of layer names.*Received: 'sum'"),
-        ([3], r"layer names or pairs of names \(from, to\). Received: 3"),
     ],
 )
 def test_invalid_blocks_raise(blocks, message):
@@ -107,56 +103,23 @@ def test_blocks_in_nested_models():
     found, alone = block_distances(model, images), block_distances(inner, 2 * images)
     np.testing.assert_allclose(found["outer/body/one"], alone["one"], rtol=1e-5)
     np.testing.assert_allclose(found["outer/body/two"], alone["two"], rtol=1e-5)
-    # By full names and by unique short names, including nested models.
-    assert names(model, ["one", "outer/body/one", "conv", "body", "outer"]) == [
-        *("one", "outer/body/one", "conv", "body", "outer")
-    ]
     np.testing.assert_allclose(jacobian(model, images, "body") @ np.ones(64), jacobian(inner, 2 * images) @ np.ones(64))
     through = jacobian(model, images, ("images", "two")) @ np.ones(64)
     np.testing.assert_allclose(through, 2 * (jacobian(inner, 2 * images) @ np.ones(64)), rtol=1e-5)
-    assert names(model, [("two", "flat")]) == ["two to flat"]
-
-
-def test_nested_models_that_are_not_searched():
-    tower, x = body(), keras.Input((4, 4, 2))
-    twice = keras.Model(x, layers.ResidualConv2D(2, name="last")(tower(tower(x))))
-    assert names(twice) == ["last"]
-    in_training = keras.Model(x, layers.ResidualConv2D(2, name="last")(tower(x, training=True)))
-    assert names(in_training, ["last", "body"]) == ["last", "body"]
-    with pytest.raises(ValueError, match=r"'conv', which is not a layer.*called several times.*Its layers: body, last"):
-        find_blocks(twice, ["conv"])
-    other = body()
-    other.name = "body2"
-    model = keras.Sequential([keras.Input((4, 4, 2)), body(), other])
-    with pytest.raises(ValueError, match="Received: 'conv', which names the calls body/conv, body2/conv"):
-        find_blocks(model, ["conv"])
-
-
-class Subclassed(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(3, use_bias=False)
-
-    def call(self, inputs):
-        return self.dense(inputs)
 
 
 def test_models_without_blocks_raise():
     plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="only")])
     with pytest.raises(ValueError, match="no residual layers of this package and no sums.*Its layers: only"):
         find_blocks(plain)
-    model = Subclassed()
-    with pytest.raises(ValueError, match="`model` must be a built keras.Model. Received: 'subclassed.*', not built"):
-        jacobian(model, np.ones((1, 4)))
-    model(np.ones((1, 4)))
+    unbuilt = keras.Sequential([keras.layers.Dense(3)], name="unbuilt")
+    with pytest.raises(ValueError, match="`model` must be a built keras.Model. Received: 'unbuilt', not built"):
+        jacobian(unbuilt, np.ones((1, 4)))
     with pytest.raises(ValueError, match="must be a built functional or Sequential"):
-        find_blocks(model)
+        find_blocks(unbuilt)
     for empty in (jacobian, measure):
         with pytest.raises(ValueError, match="`inputs` must contain at least one example. Received: an empty batch"):
             empty(body(), np.ones((0, 4, 4, 2)))
-    # The whole model can still be differentiated.
-    matrix = jacobian(model, np.ones((1, 4), "float32")) @ np.eye(4)
-    np.testing.assert_allclose(matrix, np.transpose(model.dense.kernel), atol=1e-6)
 
 
 def test_integer_and_several_inputs_raise():
@@ -173,7 +136,3 @@ def test_integer_and_several_inputs_raise():
     both = keras.Model(two, [keras.layers.Add()(two), two[0] * 2])
     with pytest.raises(ValueError, match="has 2 inputs. Name a block"):
         jacobian(both, [np.ones((1, 2))] * 2)
-    state = keras.Input((2,))
-    recurrent = keras.Model([x := keras.Input((3, 2)), state], keras.layers.GRU(2, name="gru")(x, initial_state=state))
-    with pytest.raises(ValueError, match="Received: 'gru' with 2 and 1"):
-        find_blocks(recurrent, ["gru"])

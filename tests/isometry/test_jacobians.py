@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from idmatters_tf.isometry import block_distances, draw_distances, jacobian, measure
+from idmatters_tf.isometry import block_distances, jacobian, measure
 from idmatters_tf.layers import BasicBlock2D, PadShortcut2D, ResidualConv2D
 from idmatters_tf.models.cifar import identity_resnet
-from idmatters_tf.models.linear import assign_weights, linear_residual, plain
+from idmatters_tf.models.linear import assign_weights, linear_residual
 
 rng = np.random.default_rng(0)
 
@@ -66,10 +66,6 @@ def test_blocks_against_dense_jacobians(network):
         whole = dense_by_tape(model, images[place : place + 1])
         values = np.linalg.svd(whole, compute_uv=False)
         np.testing.assert_allclose(measured.end_to_end[place], values, atol=1e-5 * values[0])
-    summary = measured.summary()
-    largest = max(np.mean(each) for each in distances.values())
-    assert summary["largest_distance"] == pytest.approx(largest, rel=1e-4)
-    assert summary["end_to_end_largest"] == pytest.approx(np.mean(measured.end_to_end[:, 0]))
 
 
 @pytest.mark.parametrize(("side", "strides"), [(12, 1), pytest.param(24, 2, marks=pytest.mark.slow)])
@@ -124,33 +120,6 @@ def test_linear_residual_layers_in_closed_form(dim, depth, seed):
     np.testing.assert_allclose(measured.end_to_end[0], expected, atol=1e-12 * max(1, expected[0]))
 
 
-def test_delta_orthogonal_networks_are_isometries():
-    inputs = outputs = keras.Input((5, 6, 3))
-    for number in range(4):
-        outputs = keras.layers.Conv2D(3, 3, padding="same", use_bias=False, name=f"conv{number}")(outputs)
-    model = keras.Model(inputs, outputs)
-    for number, variable in enumerate(model.trainable_variables):
-        orthogonal, _ = np.linalg.qr(np.random.default_rng(number).normal(size=(3, 3)))
-        variable.assign(np.pad(orthogonal[None, None], [(1, 1), (1, 1), (0, 0), (0, 0)]))
-    names = [f"conv{number}" for number in range(4)]
-    measured = measure(model, rng.normal(size=(1, 5, 6, 3)).astype("float32"), names)
-    for block in measured.blocks.values():
-        assert block.largest[0] == pytest.approx(1, abs=1e-5)
-        assert block.smallest[0] == pytest.approx(1, abs=1e-5)
-    np.testing.assert_allclose(measured.end_to_end, 1, atol=1e-5)
-    # Orthogonal matrices on reshaped kernels are not isometries.
-    model.get_layer("conv0").kernel.assign(keras.initializers.Orthogonal(seed=0)((3, 3, 3, 3)))
-    assert (
-        measure(model, np.zeros((1, 5, 6, 3)), ["conv0"], end_to_end=False).summary()["smallest_singular_value"] < 0.9
-    )
-
-
-def test_fixup_blocks_start_as_the_identity():
-    model = identity_resnet((32, 32, 3), blocks=1, widths=(4, 6), stem=4, initializer="fixup")
-    distances = block_distances(model, rng.normal(size=(1, 32, 32, 3)))
-    assert [float(each[0]) for each in distances.values()] == [0, 0]
-
-
 def test_batch_normalization_in_training_mode():
     inputs = keras.Input((2, 2, 2))
     initializer = keras.initializers.HeNormal(seed=0)
@@ -173,24 +142,13 @@ def test_batch_normalization_in_training_mode():
 
 
 def test_shapes_without_an_identity_give_nan():
-    model = plain(4, 1)
     wide = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="wide")])
     block = measure(wide, np.ones((1, 4)), ["wide"]).blocks["wide"]
     assert np.isnan(block.distance[0])
     assert block.largest[0] == pytest.approx(np.linalg.norm(wide.get_layer("wide").kernel, 2), rel=1e-5)
-    assert "mean_distance" not in measure(wide, np.ones((1, 4)), ["wide"]).summary()
-    assert np.isfinite(block_distances(model, np.ones((1, 4)), ["unit1"])["unit1"]).all()
     # For a block that halves images the identity is pooling and zero channels.
     pool = keras.Sequential([keras.Input((4, 4, 2)), PadShortcut2D(4, 2, name="pool")])
     assert block_distances(pool, np.ones((1, 4, 4, 2)), ["pool"])["pool"] == [0]
     own = keras.Input((4, 4, 2))
     subsampled = keras.Model(own, BasicBlock2D(4, 2, preactivation="branch", kernel_initializer="zeros")(own))
     assert list(block_distances(subsampled, np.ones((1, 4, 4, 2))).values()) == [[0]]
-
-
-def test_drawing():
-    first, second = {"a": np.array([0.1, 0.2]), "b": np.array([0.0, 0.0])}, {"a": np.array([2.0]), "b": np.array([3.0])}
-    image = draw_distances({"at the start": first, "after training": second}, "a network")
-    assert image.dtype == np.uint8
-    assert image.shape[2] == 4
-    assert image[..., :3].min() < 128

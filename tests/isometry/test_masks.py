@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.isometry import JacobianOperator, block_distances, jacobian, measure
+from idmatters_tf.isometry import JacobianOperator, jacobian, measure
 from tests.support import mask_cases
 
 
@@ -31,13 +31,6 @@ def test_masks_of_the_inputs():
         np.testing.assert_allclose(operator @ np.eye(expected.shape[1]), expected, atol=1e-6)
     values = measure(model, masked, [pooling.name]).end_to_end
     np.testing.assert_allclose(values, 1 / np.sqrt(np.array(mask_cases.LENGTHS))[:, None].repeat(4, axis=1), atol=1e-6)
-
-
-def test_a_shared_mask_for_as_many_examples_as_time_steps():
-    model, _, block = mask_cases.build("mask shared by all examples")
-    x = np.random.default_rng(0).normal(size=(mask_cases.TIME, mask_cases.TIME, mask_cases.WIDTH)).astype("float32")
-    distances = [block_distances(model, part, [block])[block] for part in (x, x[:2], x[2:])]
-    np.testing.assert_allclose(distances[0], np.concatenate(distances[1:]), rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
 from idmatters_tf.isometry import (
@@ -17,50 +15,17 @@ from idmatters_tf.isometry import (
     singular_values,
     spectral_norm,
 )
-from idmatters_tf.layers import LinearResidual, ResidualConv2D
+from idmatters_tf.layers import ResidualConv2D
 
 rng = np.random.default_rng(2)
 
 
-def dense_matrix(kernel, size, strides):
+def dense_matrix(kernel, size):
     """Return the matrix of a convolution, column by column from unit images."""
     channels = kernel.shape[2]
     units = np.eye(size[0] * size[1] * channels).reshape(-1, *size, channels).astype("float32")
-    outputs = keras.ops.conv(units, kernel, strides=strides, padding="same", data_format="channels_last")
+    outputs = keras.ops.conv(units, kernel, padding="same", data_format="channels_last")
     return np.array(outputs).reshape(len(units), -1).T
-
-
-@settings(max_examples=12)
-@given(st.integers(1, 5), st.integers(2, 5), st.integers(1, 3), st.sampled_from([1, 2, 3]))
-def test_spectral_norm_is_the_largest_singular_value(rows, cols, strides, k):
-    kernel = rng.normal(size=(k, k, 2, 3)).astype("float32")
-    exact = np.linalg.norm(dense_matrix(kernel, (rows, cols), strides), 2)
-    assert spectral_norm(ConvolutionOperator(kernel, (rows, cols), strides)) == pytest.approx(exact, rel=1e-3)
-
-
-@pytest.mark.parametrize("padding", ["valid", "periodic"])
-def test_spectral_norm_with_other_padding(padding):
-    kernel = rng.normal(size=(2, 3, 2, 3))
-    # With stride (2, 3) and "valid" no window covers the last row and column.
-    convolution = ConvolutionOperator(kernel, (6, 9) if padding == "periodic" else (7, 8), (2, 3), padding)
-    exact = np.linalg.norm(convolution.to_dense(), 2)
-    assert spectral_norm(convolution, tolerance=1e-6) == pytest.approx(exact, rel=1e-5)
-
-
-def test_tolerance_with_close_singular_values():
-    # Twenty steps of the power method are up to 4 % low on such kernels.
-    for seed in range(4):
-        kernel = np.random.default_rng(seed).normal(size=(3, 3, 8, 8)).astype("float32")
-        exact = np.linalg.norm(dense_matrix(kernel, (6, 6), 1), 2)
-        convolution = ConvolutionOperator(kernel, (6, 6))
-        assert spectral_norm(convolution) == pytest.approx(exact, rel=1e-3)
-        assert spectral_norm(convolution, tolerance=1e-6) == pytest.approx(exact, rel=2e-6)
-
-
-def test_matrices_and_zero_kernels():
-    matrix = rng.normal(size=(4, 6))
-    assert spectral_norm(matrix) == pytest.approx(np.linalg.svd(matrix)[1][0], rel=1e-12)
-    assert spectral_norm(ConvolutionOperator(np.zeros((3, 3, 2, 2)), (4, 4))) == 0
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e25])
@@ -80,14 +45,10 @@ def test_tiny_and_huge_maps(size):
     np.testing.assert_allclose(found, size * exact[0], rtol=1e-3)
     np.testing.assert_allclose(ends.smallest[0], size * exact[-1], atol=0.03 * size * exact[0])
     assert 0.9 * size * exact[0] < density.grid[-1] < 1.1 * size * exact[0]
-    residual = keras.Sequential([keras.Input((6, 6, 2)), ResidualConv2D(2, name="block")])
-    residual.layers[0].conv1.kernel.assign(size * kernel)
-    norms = kernel_norms(residual)["block"][0]
-    assert norms.frobenius == pytest.approx(size * np.linalg.norm(kernel))
-    assert norms.spectral == pytest.approx(size * spectral_norm(ConvolutionOperator(kernel, (6, 6))), rel=1e-3)
 
 
-def test_maps_that_are_not_finite():
+def test_maps_that_are_zero_or_not_finite():
+    assert spectral_norm(ConvolutionOperator(np.zeros((3, 3, 2, 2)), (4, 4))) == 0
     for value in (np.nan, np.inf):
         matrix = np.ones((300, 300), np.float32)
         matrix[3, 4] = value
@@ -98,71 +59,13 @@ def test_maps_that_are_not_finite():
         assert np.isnan(singular_values(matrix)).all()
 
 
-def test_block_norms_of_a_model():
-    inputs = keras.Input((8, 8, 3))
-    outputs = ResidualConv2D(4, strides=2, name="one")(inputs)
-    outputs = ResidualConv2D(4, name="two")(outputs)
-    model = keras.Model(inputs, keras.layers.Flatten()(outputs))
-    norms = block_norms(model)
-    assert list(norms) == ["one", "two"]
-    one = model.get_layer("one")
-    kernels = [np.array(one.conv1.kernel), np.array(one.conv2.kernel)]
-    assert norms["one"]["frobenius"] == pytest.approx(np.mean([np.linalg.norm(kernel) for kernel in kernels]))
-    exact = max(
-        np.linalg.norm(dense_matrix(kernels[0], (8, 8), 2), 2), np.linalg.norm(dense_matrix(kernels[1], (4, 4), 1), 2)
-    )
-    assert norms["one"]["spectral"] == pytest.approx(exact, rel=1e-3)
+def test_unknown_image_sizes_raise():
+    unknown = keras.Sequential([keras.Input((None, None, 4)), ResidualConv2D(4, name="block")])
+    with pytest.raises(ValueError, match="norms of 'block' depend on the size of its images, which is unknown"):
+        kernel_norms(unknown)
 
 
-def test_convolution_without_size_raises():
-    with pytest.raises(ValueError, match=r"shape \(3, 3, 2, 2\). Pass .* as ConvolutionOperator\(kernel, size\)"):
-        spectral_norm(np.ones((3, 3, 2, 2)))
-
-
-class TwoOfOneName(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = (LinearResidual(name="unit") for _ in range(2))
-
-    def call(self, inputs):
-        return self.second(self.first(inputs))
-
-
-def test_layers_of_equal_names():
-    model = TwoOfOneName()
-    model(np.ones((1, 3)))
-    model.first.kernel.assign(np.eye(3))
-    model.second.kernel.assign(2 * np.eye(3))
-    norms = kernel_norms(model)
-    assert {name: kernels[0].spectral for name, kernels in norms.items()} == {"unit": 1, "unit:2": 2}
-    assert branch_bounds(model, norms) == {"unit": 1, "unit:2": 2}
-
-
-class OfItsOwn(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.block = ResidualConv2D(4, name="block")
-
-    def call(self, inputs):
-        return self.block(inputs)
-
-
-def test_nested_models_and_unknown_image_sizes():
-    keras.utils.set_random_seed(0)
-    body = keras.Sequential([keras.Input((6, 6, 2)), ResidualConv2D(4, strides=2, name="block")], name="body")
-    model = keras.Sequential([keras.Input((6, 6, 2)), body, ResidualConv2D(4, name="block")])
-    norms = kernel_norms(model)
-    assert list(norms) == ["body/block", "block"]
-    assert norms["body/block"] == kernel_norms(body)["block"]
-    assert branch_bounds(model, norms)["body/block"] == branch_bounds(body, kernel_norms(body))["block"]
-    model = OfItsOwn()
-    model(np.ones((1, 6, 6, 4)))
-    for unknown in (model, keras.Sequential([keras.Input((None, None, 4)), ResidualConv2D(4, name="block")])):
-        with pytest.raises(ValueError, match="norms of 'block' depend on the size of its images, which is unknown"):
-            kernel_norms(unknown)
-
-
-def convolution_sums(nested=False):
+def convolution_sums():
     """Return a model of sums x + f(x), built of Keras' own layers."""
     inputs = keras.Input((6, 5, 2))
     x = ResidualConv2D(3, name="layer")(inputs)
@@ -180,19 +83,23 @@ def convolution_sums(nested=False):
     model = keras.Model(inputs, x, name="body")
     for variable in model.trainable_variables:
         variable.assign(0.3 * rng.normal(size=variable.shape))
-    return keras.Sequential([keras.Input((6, 5, 2)), model]) if nested else model
+    return model
 
 
 def test_norms_of_sums():
     model = convolution_sums()
-    norms, bounds = kernel_norms(model), branch_bounds(model, kernel_norms(model))
+    norms = kernel_norms(model, tolerance=1e-6)
+    bounds = branch_bounds(model, norms)
     assert list(norms) == list(bounds) == ["layer", "sum", "padded", "with_norm", "matrices"]
     first, second, valid, dense = (
         np.array(model.get_layer(name).kernel) for name in ("first", "second", "valid", "dense")
     )
-    exact = [np.linalg.norm(dense_matrix(kernel, (6, 5), 1), 2) for kernel in (first, second)]
-    assert [each.spectral for each in norms["sum"]] == pytest.approx(exact, rel=1e-3)
-    assert [each.frobenius for each in norms["sum"]] == pytest.approx([np.linalg.norm(first), np.linalg.norm(second)])
+    exact = [np.linalg.norm(dense_matrix(kernel, (6, 5)), 2) for kernel in (first, second)]
+    assert [kernel.spectral for kernel in norms["sum"]] == pytest.approx(exact, rel=1e-3)
+    frobenius = [np.linalg.norm(first), np.linalg.norm(second)]
+    assert [kernel.frobenius for kernel in norms["sum"]] == pytest.approx(frobenius)
+    summary = block_norms(model)["sum"]
+    assert summary == pytest.approx({"frobenius": np.mean(frobenius), "spectral": max(exact)}, rel=1e-3)
     assert bounds["sum"] == pytest.approx(np.prod(exact), rel=2e-3)
     # The bound is one: no difference quotient of the branch is larger.
     branch = keras.Model(model.get_layer("layer").output, model.get_layer("second").output)
@@ -200,12 +107,11 @@ def test_norms_of_sums():
     slopes = np.linalg.norm(np.reshape(np.array(branch(x)) - np.array(branch(y)), (50, -1)), axis=1)
     assert np.max(slopes / np.linalg.norm((x - y).reshape(50, -1), axis=1)) <= bounds["sum"]
     # A valid convolution behind padding is a "same" one; its own map takes the padded image.
-    assert norms["padded"][0].spectral >= np.linalg.norm(dense_matrix(valid, (6, 5), 1), 2) * 0.999
+    assert norms["padded"][0].spectral >= np.linalg.norm(dense_matrix(valid, (6, 5)), 2) * 0.999
     assert bounds["matrices"] == pytest.approx(np.linalg.norm(dense, 2))
     assert np.isnan([bounds["padded"], bounds["with_norm"]]).all()
-    nested = convolution_sums(nested=True)
-    nested.set_weights(model.get_weights())
-    assert kernel_norms(nested) == {f"body/{name}": values for name, values in norms.items()}
+    nested = keras.Sequential([keras.Input((6, 5, 2)), model])
+    assert kernel_norms(nested, tolerance=1e-6) == {f"body/{name}": values for name, values in norms.items()}
 
 
 def test_channels_first():
@@ -226,22 +132,3 @@ def test_channels_first():
         results.append([*kernels, *branch_bounds(model, norms).values(), *np.concatenate(list(distances.values()))])
     assert np.isfinite(results).all()
     np.testing.assert_allclose(*results, rtol=2e-3)
-
-
-def test_sums_have_the_names_of_the_distances():
-    model = convolution_sums()
-    distances = block_distances(model, rng.normal(size=(1, 6, 5, 2)).astype("float32"))
-    assert set(kernel_norms(model)) == set(distances) - {"depthwise"}
-    linear = keras.Input((4,))
-    model = keras.Model(linear, linear + keras.layers.Dense(4, use_bias=False)(linear))
-    (norm,) = branch_bounds(model, kernel_norms(model)).values()
-    # For a linear branch ||J - I|| is the bound.
-    (distance,) = block_distances(model, np.ones((1, 4), "float32")).values()
-    assert norm == pytest.approx(distance[0], rel=1e-4)
-
-
-def test_sums_of_images_of_unknown_size():
-    inputs = keras.Input((None, None, 2))
-    x = keras.layers.Add()([inputs, keras.layers.Conv2D(2, 3, padding="same", name="conv")(inputs)])
-    with pytest.raises(ValueError, match="norms of 'conv' depend on the size"):
-        kernel_norms(keras.Model(inputs, x))

@@ -37,42 +37,12 @@ def test_sizes_of_residual_networks(network):
         (lambda: resnet((64, 64, 3), 1000, 18, shortcut="projection"), 11_689_512),
         pytest.param(lambda: resnet((64, 64, 3), 1000, 34, shortcut="projection"), 21_797_672, marks=pytest.mark.slow),
         (lambda: densenet((64, 64, 3), 1000, 121, 32, bottleneck=True), 7_978_856),
+        (lambda: densenet(depth=40, growth=12), 1_019_722),
+        (lambda: densenet(depth=100, growth=12, bottleneck=True), 769_162),
     ],
 )
-def test_sizes_of_networks_for_imagenet_are_those_of_torchvision(build, published):
+def test_sizes_are_those_of_torchvision_and_of_the_paper(build, published):
     assert trainable_parameters(build()) == published
-
-
-@pytest.mark.parametrize(
-    ("depth", "growth", "bottleneck", "published", "built"),
-    [
-        (100, 24, False, 27_249_082, False),
-        (22, 12, False, None, True),
-        (100, 12, True, 769_162, False),
-        (22, 12, True, None, True),
-        (250, 24, True, 15_324_406, False),
-    ],
-)
-def test_sizes_of_dense_networks(depth, growth, bottleneck, published, built):
-    """Compare published numbers and built networks with one formula."""
-    channels = 2 * growth if bottleneck else 16
-    expected = 27 * channels
-    for block in range(3):
-        for _ in range((depth - 4) // (6 if bottleneck else 3)):
-            narrow = 4 * growth
-            expected += 2 * channels
-            expected += channels * narrow + 2 * narrow + 9 * narrow * growth if bottleneck else 9 * channels * growth
-            channels += growth
-        if block < 2:
-            kept = channels // 2 if bottleneck else channels
-            expected += 2 * channels + channels * kept
-            channels = kept
-    expected += 2 * channels + 10 * channels + 10
-    assert published in (None, expected)
-    if built:
-        model = densenet(depth=depth, growth=growth, bottleneck=bottleneck)
-        assert trainable_parameters(model) == expected
-        assert len(convolutions(model)) == depth - 1
 
 
 def test_all_cnn_is_that_of_the_paper():
@@ -132,7 +102,7 @@ def test_basic_block_is_its_formula(preactivation, strides, filters, shortcut):
         check_layer(block, x)
 
 
-def test_arguments_of_the_basic_block():
+def test_arguments():
     block = BasicBlock2D(
         6, 2, kernel_regularizer=keras.regularizers.L2(0.5), norm="synchronized", data_format="channels_first"
     )
@@ -142,10 +112,14 @@ def test_arguments_of_the_basic_block():
     assert block.norm1.synchronized
     expected = sum(0.5 * np.sum(np.square(conv.kernel)) for conv in (block.conv1, block.conv2))
     np.testing.assert_allclose(sum(np.array(loss) for loss in block.losses), expected, rtol=1e-5)
-    normalised = BasicBlock2D(4, norm_regularizer=keras.regularizers.L2(0.5))
-    normalised.build((None, 8, 8, 4))
-    # Two scales of four ones each, and shifts of zero.
-    assert sum(float(loss) for loss in normalised.losses) == pytest.approx(0.5 * 8)
+    for build, message in (
+        (lambda: resnet(depth=21), "`depth` must be 6 n . 2.*depth=21"),
+        (lambda: resnet(depth=20, norm="layer"), "`norm` must be one of 'batch', 'synchronized'"),
+        (lambda: densenet(depth=43, bottleneck=True), "6 n . 4 for n layers per block with bottlenecks"),
+        (lambda: BasicBlock2D(8, preactivation="all"), "`preactivation` of BasicBlock2D must be one of None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build()
 
 
 @pytest.mark.parametrize(
@@ -153,14 +127,12 @@ def test_arguments_of_the_basic_block():
     [
         lambda **more: resnet(depth=8, **more),
         lambda **more: preresnet(depth=8, **more),
-        lambda **more: densenet(depth=10, growth=4, dropout=0.2, bottleneck=True, **more),
+        lambda **more: densenet(depth=10, growth=4, bottleneck=True, **more),
         lambda **more: all_cnn_c(**more),
     ],
     ids=["resnet", "preresnet", "densenet", "all_cnn_c"],
 )
-def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
-    # Dropout and the order of the images.
-    keras.utils.set_random_seed(0)
+def test_they_save_and_depend_on_the_seed(build, tmp_path):
     model = build(input_shape=(None, None, 3), classes=5)
     first, again, other = model.get_weights(), *(build(classes=5, seed=seed).get_weights() for seed in (0, 1))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
@@ -172,24 +144,3 @@ def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
     total = sum(np.sum(np.square(weight)) for weight in model.trainable_variables)
     assert decayed == pytest.approx(rate * total / 2, rel=1e-4)
     check_saving(model, images(), tmp_path / "model.keras")
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss, run_eagerly=True)
-    losses = model.fit(images(5), np.arange(5), epochs=6, verbose=0).history["loss"]
-    assert min(losses[-3:]) < losses[0]
-
-
-def test_bad_arguments():
-    for build, message in (
-        (lambda: resnet(depth=21), "`depth` must be 6 n . 2.*depth=21"),
-        (lambda: resnet(depth=20, shortcut="1x1"), "`shortcut` must be one of 'pad', 'projection', 'none'"),
-        (lambda: resnet(depth=20, norm="layer"), "`norm` must be one of 'batch', 'synchronized'"),
-        (lambda: densenet(depth=41), "`depth` must be 3 n . 4"),
-        (lambda: densenet(depth=43, bottleneck=True), "6 n . 4 for n layers per block with bottlenecks"),
-        (lambda: densenet(compression=0.0), "`compression` must be in"),
-        (lambda: densenet(dropout=1.0), "`dropout` must be in"),
-        (lambda: all_cnn_c(classes=0), "`classes` must be a positive integer"),
-        (lambda: BasicBlock2D(8, norm=None), "`norm` of BasicBlock2D must be one of 'batch', 'synchronized'"),
-        (lambda: BasicBlock2D(8, preactivation="all"), "`preactivation` of BasicBlock2D must be one of None"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            build()

@@ -1,9 +1,8 @@
 import keras
 import numpy as np
 
-from idmatters_tf.models.imagenet import RESNET34_WIDTHS, identity_resnet34
+from idmatters_tf.models.imagenet import identity_resnet34
 from tests.models.test_cifar import trainable_parameters
-from tests.support.checks import check_saving
 
 rng = np.random.default_rng(5)
 
@@ -26,19 +25,3 @@ def test_the_papers_number_of_parameters_and_a_loss_of_log_classes():
     logits = model(rng.normal(size=(1, 224, 224, 3)).astype("float32"))
     loss = keras.losses.sparse_categorical_crossentropy(np.array([7]), logits, from_logits=True)
     np.testing.assert_allclose(loss, np.log(1000), atol=0.1)
-
-
-def test_he_et_al_s_widths():
-    model = identity_resnet34(widths=RESNET34_WIDTHS, norm="batch", head="trained")
-    # Two parameters for each channel of 33 convolutions, and the last layer with its biases.
-    channels = 64 + 2 * (3 * 64 + 4 * 128 + 6 * 256 + 3 * 512)
-    assert convolutions((3, 4, 6, 3), RESNET34_WIDTHS, 64) == 21_095_616
-    assert trainable_parameters(model) == 21_095_616 + 2 * channels + 512 * 1000 + 1000
-
-
-def test_a_small_one_trains_and_saves(tmp_path):
-    model = identity_resnet34((32, 40, 3), 7, blocks=(1, 2), widths=(6, 10), stem=4, norm="synchronized")
-    images = rng.normal(size=(4, 32, 40, 3)).astype("float32")
-    check_saving(model, images, tmp_path / "model.keras")
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    assert np.isfinite(model.fit(images, np.arange(4), verbose=0).history["loss"][0])

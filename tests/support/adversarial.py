@@ -77,7 +77,7 @@ class Adversarial(keras.Model):
 
             def of(weights, own=own, loss=loss, values=values):
                 now = {**values, **dict(zip([variable.path for variable in own], weights, strict=True))}
-                with keras.StatelessScope([(each, now[each.path]) for each in self.trainable_variables]):
+                with keras.StatelessScope([(variable, now[variable.path]) for variable in self.trainable_variables]):
                     return loss()
 
             value, gradients = jax.value_and_grad(of)([values[variable.path] for variable in own])

@@ -27,33 +27,33 @@ def randomize(model, rng, scale=0.2):
 
 def networks(folder, rng):
     """Return the numbers of convolutional networks and of networks on vectors."""
-    found = {}
+    results = {}
     images = rng.normal(size=(4, 15, 16, 3)).astype("float32")
     for shortcut in ("projection", "pad"):
         model = identity_resnet((None, None, 3), blocks=1, widths=(8, 12), stem=4, bias=True, shortcut=shortcut)
-        found[f"head {shortcut}"] = np.array(model.get_layer("head").kernel).tolist()
-        found[f"logits {shortcut}"] = np.array(randomize(model, rng)(images)).tolist()
+        results[f"head {shortcut}"] = np.array(model.get_layer("head").kernel).tolist()
+        results[f"logits {shortcut}"] = np.array(randomize(model, rng)(images)).tolist()
     kernel = model.get_layer("stage2_block1").conv1.kernel
-    found["spectral"] = ConvolutionOperator(kernel, (15, 16), 2).spectral_norm()
+    results["spectral"] = ConvolutionOperator(kernel, (15, 16), 2).spectral_norm()
     model.compile(Momentum(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    found["loss"] = model.fit(images, np.arange(4), epochs=2, shuffle=False, verbose=0).history["loss"]
+    results["loss"] = model.fit(images, np.arange(4), epochs=2, shuffle=False, verbose=0).history["loss"]
     path = pathlib.Path(folder) / f"{keras.backend.backend()}.keras"
     model.save(path)
     np.testing.assert_array_equal(keras.saving.load_model(path)(images), model(images))
     vectors = rng.normal(size=(4, 10)).astype("float32")
     residual = [layers.ResidualDense(7), layers.LinearResidual("ones"), layers.ShortcutUnit(2, mid="tanh")]
     dense = randomize(keras.Sequential([keras.Input((10,)), *residual]), rng)
-    found["dense"] = np.array(dense(vectors)).tolist()
+    results["dense"] = np.array(dense(vectors)).tolist()
     shortcuts = linear.shortcut_network(10, 3, 2, mid="relu")
     linear.assign_weights(shortcuts, 0.3 * rng.normal(size=(3, 2, 10, 10)))
-    found["shortcuts"] = np.array(shortcuts(vectors)).tolist()
+    results["shortcuts"] = np.array(shortcuts(vectors)).tolist()
     pixels = rng.integers(0, 256, (2, 5, 5, 3)).astype("uint8")
-    found["pixels"] = np.array(layers.PerImageStandardization()(pixels)).tolist()
+    results["pixels"] = np.array(layers.PerImageStandardization()(pixels)).tolist()
     keras.config.set_dtype_policy("mixed_bfloat16")
     half = identity_resnet((15, 16, 3), blocks=1, widths=(8, 12), stem=4)
     keras.config.set_dtype_policy("float32")
     assert keras.backend.standardize_dtype(half(images).dtype) == half.output.dtype == "float32"
-    return found
+    return results
 
 
 def check_memorizer(rng):
@@ -78,27 +78,27 @@ def distances(rng):
     isometry, norms = IsometryMonitor(images[:1]), BlockNorms()
     history = model.fit(images, targets, epochs=1, shuffle=False, verbose=0, callbacks=[isometry, norms])
     assert set(history.history) >= {"isometry_mean_distance", "norms_largest_spectral"}
-    found = {"tau": [measured.bounds["two"] for measured in norms.measurements.values()]}
+    results = {"tau": [measured.bounds["two"] for measured in norms.measurements.values()]}
     for epoch, measured in isometry.measurements.items():
-        found[f"end to end {epoch}"] = measured.end_to_end.tolist()
+        results[f"end to end {epoch}"] = measured.end_to_end.tolist()
         for name, block in measured.blocks.items():
-            found[f"{name} {epoch}"] = [block.distance.tolist(), block.smallest.tolist(), block.relative.tolist()]
+            results[f"{name} {epoch}"] = [block.distance.tolist(), block.smallest.tolist(), block.relative.tolist()]
     block = measure(model, images, ["one"], training=True, end_to_end=False).blocks["one"]
-    found["training"] = [block.distance.tolist(), block.largest.tolist()]
+    results["training"] = [block.distance.tolist(), block.largest.tolist()]
     # Products in chunks, on copies of the inputs.
-    found["block"] = (jacobian(model, images[:1], "two", chunk=8) @ np.eye(108, dtype="float32")).tolist()
+    results["block"] = (jacobian(model, images[:1], "two", chunk=8) @ np.eye(108, dtype="float32")).tolist()
     large = keras.Sequential([keras.Input((300,)), keras.layers.Dense(300, kernel_initializer="zeros", name="wide")])
     large.get_layer("wide").kernel.assign(np.diag(np.linspace(1, 2, 300)))
     ends = extreme_singular_values(jacobian(large, np.ones((1, 300), "float32")), tolerance=1e-4)
-    return {**found, "ends": [ends.largest.tolist(), ends.smallest.tolist()]}
+    return {**results, "ends": [ends.largest.tolist(), ends.smallest.tolist()]}
 
 
 def numbers(folder):
     """Return lists of numbers by name."""
     rng = np.random.default_rng(0)
-    found = {"backend": keras.backend.backend(), **networks(folder, rng), **distances(rng)}
+    results = {"backend": keras.backend.backend(), **networks(folder, rng), **distances(rng)}
     check_memorizer(rng)
-    return found
+    return results
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def matrices(names=None, weights=None):
     """
     from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 
-    found, used = {}, {}
+    arrays, used = {}, {}
     every = models()
     for name in names or every:
         model, loss, data = every[name]
@@ -73,16 +73,16 @@ def matrices(names=None, weights=None):
         # One shape of batches and one of vectors, since compilation takes most of the time.
         options = {"batch_size": ROWS // 2, "chunk": model.count_params()}
         hessian = HessianOperator(model, loss, data, check=name == "weights", **options)
-        found[f"{name}/hessian"], found[f"{name}/gradient"] = hessian.to_dense(), hessian.gradient()
+        arrays[f"{name}/hessian"], arrays[f"{name}/gradient"] = hessian.to_dense(), hessian.gradient()
         if name in ("weights", "masks", "repeated outputs"):
-            found[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, check=False, **options).to_dense()
+            arrays[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, check=False, **options).to_dense()
         if name == "weights":
-            found[f"{name}/fisher"] = FisherOperator(model, loss, data, check=False, **options).to_dense()
-            found["difference"] = np.array(hessian.difference.difference)
+            arrays[f"{name}/fisher"] = FisherOperator(model, loss, data, check=False, **options).to_dense()
+            arrays["difference"] = np.array(hessian.difference.difference)
             # Later changes of the model are followed.
             model.set_weights([2 * weight for weight in model.get_weights()])
-            found[f"{name}/later gradient"] = hessian.gradient()
-    return found, used
+            arrays[f"{name}/later gradient"] = hessian.gradient()
+    return arrays, used
 
 
 if __name__ == "__main__":

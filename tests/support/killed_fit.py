@@ -1,7 +1,7 @@
 """`fit` in processes that are killed by SIGKILL at random moments and started again.
 
 `python -m tests.support.killed_fit FOLDER KILLS SEED` trains with the data of each source in
-`tests.support.fit_sources` and on each number of devices. It prints the number of kills tried and survived. A kill is
+`tests.support.fit_sources` and on each number of devices. It prints the number of kills survived. A kill is
 survived if the run ends with the weights, slots, metrics, history, CSV file and TensorBoard scalars of an uninterrupted
 run, bit for bit. The processes are forked after the imports, so that a kill costs one second instead of ten. A run is
 killed until it has ended.
@@ -25,24 +25,23 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.util import tensor_util
 
 from idmatters_tf.callbacks import ExactResume
-from tests.support.adversarial import Adversarial
 from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, installed_sources, problem
 
 # Number of batches between two kills, exclusive. Two kills fit into a run of `quick`, which has 16 batches.
 MOST, MOST_OF_QUICK = 10, 8
-# Delays of a kill.
-WRITING, WRITTEN = "writing", "written"
+# Delay of a kill.
+WRITING = "writing"
 # Time limit of a process in seconds on a busy machine.
 PATIENCE = 240
 
 
 def classifier():
-    """Return a network, its compiled optimizer, and the quantity that its `fit` monitors."""
+    """Return a compiled network and the quantity that its `fit` monitors."""
     layers = [keras.layers.RandomFlip(), keras.layers.Flatten(), keras.layers.Dense(8, "relu")]
     layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4), keras.layers.Dense(2, "softmax")]
     model = keras.Sequential([keras.Input(SHAPE), *layers])
     model.compile(keras.optimizers.Adam(0.02, use_ema=True), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model, [model.optimizer], "val_loss"
+    return model, "val_loss"
 
 
 def quick():
@@ -50,19 +49,10 @@ def quick():
     model = keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Dropout(0.4)])
     model.add(keras.layers.Dense(2, "softmax"))
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model, [model.optimizer], "loss"
+    return model, "loss"
 
 
-def adversarial():
-    """Return two networks with an optimizer each, and the quantity that their `fit` monitors."""
-    model, slow = Adversarial(SHAPE), keras.optimizers.schedules.ExponentialDecay(0.02, 20, 0.5)
-    generator = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(slow), initial_scale=1)
-    eagerly = keras.backend.backend() == "jax"
-    model.compile(keras.optimizers.Adam(0.02, use_ema=True), generator, run_eagerly=eagerly)
-    return model, model.own_optimizers(), "critic"
-
-
-NETWORKS = {"classifier": classifier, "quick": quick, "adversarial": adversarial}
+NETWORKS = {"classifier": classifier, "quick": quick}
 
 
 def build(network, devices):
@@ -91,10 +81,10 @@ def train(folder, source, progress=None, devices=1, network=classifier):
         source: name of the training data in `SOURCES`.
         progress: a file descriptor to which a byte is written after each batch.
         devices: number of logical devices.
-        network: function that returns the model, its optimizers and the monitored quantity.
+        network: function that returns the model and the monitored quantity.
     """
     keras.utils.set_random_seed(0)
-    model, optimizers, monitored = build(network, devices)
+    model, monitored = build(network, devices)
     # On one device the last batch of an epoch is smaller.
     x, y = problem(STEPS * BATCH - (3 if devices == 1 else 0))
     callbacks = [
@@ -111,11 +101,10 @@ def train(folder, source, progress=None, devices=1, network=classifier):
     validation = (x, y) if network is classifier else None
     epochs = 2 if network is quick else 3
     history = model.fit(**data, epochs=epochs, callbacks=callbacks, validation_data=validation, verbose=0)
-    slots = [variable for each in optimizers for variable in each.variables]
     scalars = sorted((*point, value) for point, value in shown_scalars(folder / "events").items())
     return {
         "weights": checksum(model.variables),
-        "slots": checksum(slots),
+        "slots": checksum(model.optimizer.variables),
         "metrics": checksum(model.metrics_variables),
         "history": history.history,
         "CSVLogger": (folder / "log.csv").read_text(),
@@ -155,8 +144,7 @@ def in_a_process(folder, after=None, delay=0.0, **options):
     Args:
         folder: folder of the run; the checksums are written to `result`.
         after: number of batches before the kill, or None for no kill.
-        delay: seconds between these batches and the kill; WRITING: until a checkpoint is being written; WRITTEN: until
-            one is complete.
+        delay: seconds between these batches and the kill; WRITING: until a checkpoint is being written.
         options: arguments of `train`.
     """
     reads, writes = os.pipe()
@@ -197,32 +185,25 @@ def in_a_process(folder, after=None, delay=0.0, **options):
 
 def wait(folder, delay):
     """Wait for `delay` of `in_a_process`."""
-    if delay not in (WRITING, WRITTEN):
+    if delay != WRITING:
         time.sleep(delay)
         return
-    pattern = ".writing-*" if delay == WRITING else "step-*"
-    before = set(folder.glob(f"checkpoints/{pattern}"))
     give_up = time.monotonic() + 0.2
-    while not set(folder.glob(f"checkpoints/{pattern}")) - before and time.monotonic() < give_up:
+    while not list(folder.glob("checkpoints/.writing-*")) and time.monotonic() < give_up:
         time.sleep(0.0002)
 
 
-def unfinished(folder):
-    """Return the checkpoints of a run that are being written, or were when it was killed."""
-    return list((folder / "checkpoints").glob(".writing-*"))
-
-
-def moment(chance, most=MOST):
+def moment(chance, most):
     """Return a random moment for a kill before `most` batches, as `after` and `delay` of `in_a_process`."""
     if chance.random() < 0.2:
         # During the construction or restoration of the model.
         return 0, 3 * chance.random()
     # At any batch: between two batches, in a step, or during the write of a checkpoint.
-    return chance.randrange(1, most), chance.choice([WRITING, WRITTEN, *[0.05 * chance.random()] * 3])
+    return chance.randrange(1, most), chance.choice([WRITING, WRITING, *[0.05 * chance.random()] * 3])
 
 
 def attempt(folder, kills, chance, **options):
-    """Try a number of kills, several per run. Return the numbers tried, survived, and during a write of a checkpoint.
+    """Try a number of kills, several per run. Return the number survived.
 
     Args:
         folder: folder of all runs.
@@ -230,40 +211,38 @@ def attempt(folder, kills, chance, **options):
         chance: random generator of the moments.
         options: arguments of `train`.
     """
-    most = MOST_OF_QUICK if options.get("network") is quick else MOST
+    most = MOST_OF_QUICK if options["network"] is quick else MOST
     in_a_process(folder / "whole", **options)
     expected = json.loads((folder / "whole" / "result").read_text())
-    tried = survived = writing = 0
+    tried = survived = 0
     while tried < kills:
-        run, here, killed = folder / f"run-{tried}", 0, True
-        while killed:
+        run, here, was_killed = folder / f"run-{tried}", 0, True
+        while was_killed:
             after, delay = (None, 0.0) if tried + here == kills else moment(chance, most)
-            killed = in_a_process(run, after, delay, **options)
-            here += killed
-            writing += killed and bool(unfinished(run))
+            was_killed = in_a_process(run, after, delay, **options)
+            here += was_killed
         tried += here
-        found = json.loads((run / "result").read_text())
+        result = json.loads((run / "result").read_text())
         different = [
-            f"{name}: {found[name]}, uninterrupted: {value}" for name, value in expected.items() if found[name] != value
+            f"{name}: {result[name]}, not {value}" for name, value in expected.items() if result[name] != value
         ]
         different += [f"{path} is left" for path in (*run.rglob(".writing-*"), *run.rglob("damaged-*"))]
         for text in different:
             print(f"{run}: {text}", file=sys.stderr)
         survived += 0 if different else here
-    return tried, survived, writing
+    return survived
 
 
 def main(argv):
-    """Print, as JSON, [source, devices, kills tried, survived, during the write of a checkpoint] of each case."""
+    """Print, as JSON, [source, devices, kills survived] of each case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("kills", type=int, help="number of kills in each case")
     parser.add_argument("seed")
-    parser.add_argument("--sources", nargs="+", default=installed_sources(), choices=SOURCES, metavar="SOURCE")
     parser.add_argument("--devices", nargs="+", type=int, default=[1])
     parser.add_argument("--network", default="classifier", choices=NETWORKS)
     options = parser.parse_args(argv)
-    cases = [(source, devices) for devices in options.devices for source in options.sources]
+    cases = [(source, devices) for devices in options.devices for source in installed_sources()]
     for module in sorted({module for source, _ in cases for module in SOURCES[source][1]}):
         importlib.import_module(module)
     counts = []
@@ -273,11 +252,11 @@ def main(argv):
         chance = random.Random(f"{options.seed} {source} {devices}")
         network = NETWORKS[options.network]
         try:
-            found = attempt(folder, options.kills, chance, source=source, devices=devices, network=network)
+            survived = attempt(folder, options.kills, chance, source=source, devices=devices, network=network)
         except Failed as error:
             print(error, file=sys.stderr)
-            found = options.kills, 0, 0
-        counts.append([source, devices, *found])
+            survived = 0
+        counts.append([source, devices, survived])
         print(*counts[-1], file=sys.stderr, flush=True)
     print(json.dumps(counts), flush=True)
     return 0

@@ -86,7 +86,7 @@ def check_features(model, path, activation):
     found = found + (0 if bias is None else array(bias))
     found = found if activation is None else array(activation(keras.ops.convert_to_tensor(found)))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert not any(isinstance(each, ClassNames) for each in features(model).layers)
+    assert not any(isinstance(layer, ClassNames) for layer in features(model).layers)
 
 
 def check_replaced(model, folder):
@@ -107,7 +107,6 @@ def check_replaced(model, folder):
     assert not frozen.get_layer("head").trainable_variables
     assert not array(replace_head(model, 2, head="zero").get_layer("head").kernel).any()
 
-    trainable = [id(variable) for variable in new.trainable_variables]
     trunk = features(new)
     trunk.trainable = False
     assert [id(variable) for variable in new.trainable_variables] == [id(head.kernel), id(head.bias)]
@@ -123,8 +122,6 @@ def check_replaced(model, folder):
     loaded = keras.saving.load_model(path)
     np.testing.assert_allclose(array(loaded(IMAGES, training=False)), expected, rtol=1e-5, atol=1e-6)
     check_features(loaded, ("head",), None)
-    features(new).trainable = True
-    assert set(trainable) <= {id(variable) for variable in new.trainable_variables}
     assert replace_head(loaded, 4).output_shape == (None, 4)
 
 

@@ -39,13 +39,19 @@ OFFLINE = ("trainers.cifar", "--no-download")
         ),
         (
             ["--dataset", "cifar100", "--data-dir", "."],
-            "`data_dir`. (option --data-dir) Or train on the built-in images: --dataset shapes.",
+            "`data_dir`. (option --data-dir)",
         ),
         (["--model", "all-cnn", "--depth", 20], "--depth is not an option of --model all-cnn, but of"),
         (["--growth", 12], "--growth is not an option of --model identity, but of --model densenet"),
         (["--cutout", 4, "--dataset", "folder"], "--cutout is not an option of --dataset folder, but of"),
-        (["--model", "resnet", "--depth", 21, "--dataset", "shapes"], "--depth must be 6 n + 2 with"),
-        (["--model", "densenet", "--bottleneck", "--depth", 13, "--dataset", "shapes"], "--depth must be 6 n + 4"),
+        (
+            ["--model", "resnet", "--depth", 21, "--dataset", "shapes"],
+            "--model resnet: Argument `depth` must be 6 n + 2",
+        ),
+        (
+            ["--model", "densenet", "--bottleneck", "--depth", 13, "--dataset", "shapes"],
+            "--model densenet: Argument `depth` must be 6 n + 4",
+        ),
         (["--train-sizes", 16, 20, "--size-steps", 100], "--size-steps must have as many values"),
         (["--train-sizes", 16, 20, "--size-steps", 100, 50], "--size-steps must be in ascending order"),
         (["--preset", "fast", "--widths", 32, 16], "must not decrease with --model normalizer-free"),
@@ -54,7 +60,10 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--train-sizes", 16, "--size-steps", 9, "--preprocess", "zca"], "requires --preprocess standardize"),
         (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
         (["--mirror"], "--mirror requires --evaluate"),
-        (["--dataset", "shapes", "--train-images", 50, "--held-out", 50], "--held-out must be less than the 50"),
+        (
+            ["--dataset", "shapes", "--train-images", 50, "--held-out", 50],
+            "less than the 50 training images. Received: 50 (option --held-out)",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message):
@@ -153,7 +162,7 @@ def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):
     missing = f"cifar --no-download --data-dir {tmp_path}"
     result = program("script", *(f"{name} --help" for name in names), missing, env={"PYTHONPATH": str(tmp_path)})
     assert result.stdout.count("SystemExit\n") == len(names)
-    assert result.stdout.splitlines()[-2:] == ["UsageError", "[]"], result.stderr
+    assert result.stdout.splitlines()[-2:] == ["DataError", "[]"], result.stderr
 
 
 def test_an_out_that_cannot_be_used_is_named_and_left_alone(tmp_path):

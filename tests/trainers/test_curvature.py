@@ -71,12 +71,3 @@ def test_a_training_in_bfloat16_is_measured_in_float32(watched):
     largest = np.linalg.eigvalsh(operator.to_dense())[-1]
     assert last["largest_eigenvalue_1"] == pytest.approx(largest, rel=1e-2)
     assert last["gradient_norm"] == pytest.approx(np.linalg.norm(operator.gradient()), rel=1e-4)
-
-
-def test_figure_2_from_a_run(watched, tmp_path):
-    result = run_here("trainers.shortcuts", "norms", "--runs", watched, "--out", tmp_path / "figure")
-    assert result.returncode == 0, result.stderr
-    assert "shapes, 3 convolutions: mean Frobenius norm" in result.stdout
-    assert (tmp_path / "figure" / "training-norms.png").is_file()
-    lines = (tmp_path / "figure" / "training-norms.csv").read_text().splitlines()
-    assert len(lines) == 3

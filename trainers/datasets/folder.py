@@ -61,7 +61,6 @@ class Tree(DataOptions):
         if self.skip_broken:
             data = _without_broken(data)
         data = data.first(self.train_images, None if self.held_out else self.test_images)
-        self.check_held_out(len(data.train))
         if self.held_out is not None:
             data = data.hold_out(self.held_out).first(test=self.test_images)
         return data
@@ -101,19 +100,11 @@ class FolderInMemory(Tree, InMemory):
         return InMemorySource(self, self.load(), batch_size, seed)
 
 
-class StreamedSource(Source["StreamedImageData"]):
-    """Images that are read and decoded during training.
+class StreamedSource(Source):
+    """Images that are read and decoded during training."""
 
-    Args:
-        options: options of the data set.
-        data: the listed images.
-        batch_size: size of the global batch.
-        seed: seed of the order of the images and their augmentation.
-    """
-
-    def __init__(self, options: Folder, data: "StreamedImageData", batch_size: int, seed: int):
-        super().__init__(data, batch_size, seed)
-        self.options = options
+    options: Folder
+    data: "StreamedImageData"
 
     @property
     def training_images(self) -> int:

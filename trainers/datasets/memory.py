@@ -5,9 +5,8 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Literal
 
-from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.cli.startup import explain_error, import_tensorflow, print_message
+from trainers.cli.startup import import_tensorflow, print_message
 from trainers.datasets.source import EXAMPLES_AT_ONCE, DataOptions, Source
 
 if TYPE_CHECKING:
@@ -44,11 +43,6 @@ class InMemory(DataOptions):
         "et al.), or apply contrast normalization and ZCA whitening",
     )
 
-    @property
-    def has_preprocessing(self) -> bool:
-        """True if exports need a layer fitted to the training images."""
-        return self.preprocess != "standardize"
-
     @abc.abstractmethod
     def load(self) -> "ImageData":
         """Return the selected images."""
@@ -56,7 +50,6 @@ class InMemory(DataOptions):
     def source(self, batch_size: int, seed: int) -> "InMemorySource":
         """Load the data, see `DataOptions.source`."""
         data = self.load()
-        self.check_held_out(len(data.train_images))
         if self.held_out is not None:
             data = data.hold_out(self.held_out)
         return InMemorySource(self, data, batch_size, seed)
@@ -67,20 +60,15 @@ class Cifar(InMemory):
     """Options of `--dataset cifar10` and `--dataset cifar100`."""
 
     def load(self) -> "ImageData":
-        """Return the selected images. Raises DataError or UsageError if the data were not found."""
+        """Return the selected images. Raises DataError if the data were not found."""
         from idmatters_tf.data import cifar
-        from idmatters_tf.data.images import DataNotFound
 
         location = cifar.locate(self.dataset, self.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
         elif location is None and self.download:
             print_message(f"downloading {self.dataset}, if it is not found (--no-download: use local files only)")
-        try:
-            data = cifar.load(self.dataset, self.data_dir, self.download)
-        except DataNotFound as error:
-            sentence, _ = explain_error(error)
-            raise UsageError(f"{sentence} Or train on the built-in images: --dataset shapes.") from error
+        data = cifar.load(self.dataset, self.data_dir, self.download)
         return data.first(self.train_images, self.test_images)
 
 
@@ -96,19 +84,11 @@ class Shapes(InMemory):
         return shapes.load(**{split: size for split, size in sizes.items() if size is not None})
 
 
-class InMemorySource(Source["ImageData"]):
-    """Batches of images in memory.
+class InMemorySource(Source):
+    """Batches of images in memory."""
 
-    Args:
-        options: options of the data set.
-        data: the images.
-        batch_size: size of the global batch.
-        seed: seed of the order of the images and their augmentation.
-    """
-
-    def __init__(self, options: InMemory, data: "ImageData", batch_size: int, seed: int):
-        super().__init__(data, batch_size, seed)
-        self.options = options
+    options: InMemory
+    data: "ImageData"
 
     @property
     def training_images(self) -> int:

@@ -9,32 +9,27 @@ All but the first are applied before the augmentation, as in those papers, which
 """
 
 import pathlib
-import typing
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, cast
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.checkpointing import replacing
-from idmatters_tf.layers import PerImageStandardization, ZCAWhitening
+from idmatters_tf.layers import ZCAWhitening
 from trainers.cli.arguments import UsageError
 
-Preprocessing = Literal["standardize", "channels", "pixels", "zca"]
-NAMES: tuple[Preprocessing, ...] = get_args(Preprocessing)
 FILE = "preprocessing.keras"
 
 
-def fit(name: Preprocessing, images: NDArray[np.uint8]) -> keras.layers.Layer:
+def fit(name: str, images: NDArray[np.uint8]) -> keras.layers.Layer:
     """Return a layer from raw pixels to inputs of the network.
 
     Args:
-        name: one of `NAMES`.
+        name: "channels", "pixels" or "zca".
         images: training images, uint8 `(n, rows, cols, channels)`.
     """
-    if name == "standardize":
-        return PerImageStandardization(name="standardization", dtype="float32")
     if name == "zca":
         layer = ZCAWhitening(name="whitening", dtype="float32")
         layer.adapt(images)
@@ -68,7 +63,7 @@ def load(folder: pathlib.Path) -> keras.layers.Layer:
     """Return the layer saved by `save`. Raises UsageError if the file is missing or damaged."""
     path = folder / FILE
     try:
-        return typing.cast(keras.Model, keras.saving.load_model(path)).layers[-1]
+        return cast(keras.Model, keras.saving.load_model(path)).layers[-1]
     # Keras, zipfile, h5py and json raise errors of a dozen kinds.
     except Exception as error:
         problem = f"damaged ({type(error).__name__})" if path.is_file() else "missing"

@@ -2,16 +2,14 @@
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from idmatters_tf.data.protocols import DataSet, EvaluationBatchSource, TrainBatchSource
-from trainers.cli.arguments import UsageError
+from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.cli.settings import setting
 
 if TYPE_CHECKING:
     import keras
 
-Data = TypeVar("Data", bound=DataSet)
 # Maximum batch size of `Source.examples`.
 EXAMPLES_AT_ONCE = 64
 
@@ -22,7 +20,6 @@ class DataOptions(abc.ABC):
 
     Attributes:
         dataset: key in `DATA_SETS`.
-        has_preprocessing: True if exports need a layer fitted to the training images.
     """
 
     dataset: str = setting(
@@ -56,7 +53,7 @@ class DataOptions(abc.ABC):
     @property
     def has_preprocessing(self) -> bool:
         """True if exports need a layer fitted to the training images."""
-        return False
+        return getattr(self, "preprocess", "standardize") != "standardize"
 
     @property
     def test_split(self) -> str:
@@ -64,7 +61,7 @@ class DataOptions(abc.ABC):
         return "test" if self.held_out is None else "train"
 
     @abc.abstractmethod
-    def source(self, batch_size: int, seed: int) -> "Source[Any]":
+    def source(self, batch_size: int, seed: int) -> "Source":
         """Load the data.
 
         Args:
@@ -75,16 +72,12 @@ class DataOptions(abc.ABC):
             DataError, UsageError: the data were not found.
         """
 
-    def check_held_out(self, images: int) -> None:
-        """Raise UsageError if no training images would be left."""
-        if self.held_out is not None and self.held_out >= images:
-            raise UsageError(f"--held-out must be less than the {images} images. Received: {self.held_out}")
 
-
-class Source(abc.ABC, Generic[Data]):
+class Source(abc.ABC):
     """Loaded images as batches.
 
     Args:
+        options: the `DataOptions`.
         data: the data set.
         batch_size: size of the global batch.
         seed: seed of the order of the images and their augmentation.
@@ -95,8 +88,8 @@ class Source(abc.ABC, Generic[Data]):
 
     preprocessing: "keras.layers.Layer | None" = None
 
-    def __init__(self, data: Data, batch_size: int, seed: int):
-        self.data, self.batch_size, self.seed = data, batch_size, seed
+    def __init__(self, options: Any, data: Any, batch_size: int, seed: int):
+        self.options, self.data, self.batch_size, self.seed = options, data, batch_size, seed
 
     @property
     @abc.abstractmethod

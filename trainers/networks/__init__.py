@@ -1,6 +1,6 @@
 """Networks of the training programs, by the names of `--model`.
 
-base             base classes: options, title, `builder`
+base             base classes: options, title, construction
 identity         networks of Hardt & Ma and their ablations
 normalizer_free  blocks with trained gains, for fast training without normalization
 baselines        baselines of the paper's Table 2

@@ -2,7 +2,8 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from trainers.cli.arguments import UsageError
@@ -21,7 +22,6 @@ class Network(abc.ABC):
 
     Attributes:
         model: key in `NETWORKS`.
-        has_zero_kernels: True if kernels of blocks start at zero; optimizers that keep norms cannot train them.
     """
 
     model: str = setting(
@@ -33,7 +33,7 @@ class Network(abc.ABC):
 
     @property
     def has_zero_kernels(self) -> bool:
-        """True if kernels of blocks start at zero."""
+        """True if kernels of blocks start at zero; optimizers that keep norms cannot train them."""
         return False
 
     @property
@@ -54,15 +54,11 @@ class Network(abc.ABC):
             replicas: number of replicas; with several, batch normalization uses the statistics of all replicas.
         """
         norm = "batch" if replicas == 1 else "synchronized"
-        return self.builder(norm)(tuple(input_shape), classes, weight_decay=weight_decay, seed=seed)
+        return self._builder(norm)(tuple(input_shape), classes, weight_decay=weight_decay, seed=seed)
 
     @abc.abstractmethod
-    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
-        """Return the function of `idmatters_tf.models` that builds the network, with the options as its arguments.
-
-        Args:
-            norm: argument `norm` of networks with batch normalization.
-        """
+    def _builder(self, norm: Norm) -> functools.partial:
+        """Return the function of `idmatters_tf.models` that builds the network, with the options as its arguments."""
 
 
 @dataclasses.dataclass(frozen=True)

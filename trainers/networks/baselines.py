@@ -2,16 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from idmatters_tf.models.layout import Shortcut, densenet_layers, resnet_blocks
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 from trainers.networks.base import Network, Norm
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,18 +26,15 @@ class ResNet(Network):
     def __post_init__(self) -> None:
         try:
             resnet_blocks(self.depth)
-        except ValueError:
-            raise UsageError(
-                f"--depth must be 6 n + 2 with --model {self.model}, or 18 or 34. Received: {self.depth}"
-            ) from None
+        except ValueError as error:
+            raise UsageError(f"--model {self.model}: {error}") from None
 
     @property
     def title(self) -> str:
         """Short description of the network."""
         return f"{self.model} {self.depth}"
 
-    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
-        """Return the function that builds the network, see `Network.builder`."""
+    def _builder(self, norm: Norm) -> functools.partial:
         from idmatters_tf.models.resnet import preresnet, resnet
 
         network = preresnet if self.model == "preresnet" else resnet
@@ -60,28 +52,18 @@ class DenseNet(Network):
     def __post_init__(self) -> None:
         try:
             densenet_layers(self.depth, self.bottleneck)
-        except ValueError:
-            rule, flag = ("6 n + 4, or 121, 169 or 201", "") if self.bottleneck else ("3 n + 4", "no-")
-            raise UsageError(
-                f"--depth must be {rule} with --model densenet --{flag}bottleneck. Received: {self.depth}"
-            ) from None
+        except ValueError as error:
+            raise UsageError(f"--model {self.model}: {error}") from None
 
     @property
     def title(self) -> str:
         """Short description of the network."""
         return f"densenet {self.depth}, growth {self.growth}"
 
-    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
-        """Return the function that builds the network, see `Network.builder`."""
+    def _builder(self, norm: Norm) -> functools.partial:
         from idmatters_tf.models.densenet import densenet
 
-        return functools.partial(
-            densenet,
-            depth=self.depth,
-            growth=self.growth,
-            bottleneck=self.bottleneck,
-            norm=norm,
-        )
+        return functools.partial(densenet, depth=self.depth, growth=self.growth, bottleneck=self.bottleneck, norm=norm)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +77,7 @@ class AllCNN(Network):
         """Short description of the network."""
         return "all-cnn"
 
-    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
-        """Return the function that builds the network, see `Network.builder`."""
+    def _builder(self, norm: Norm) -> functools.partial:
         from idmatters_tf.models.all_cnn import all_cnn_c
 
         return functools.partial(all_cnn_c, stem_strides=self.stem_strides)

@@ -2,15 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from idmatters_tf.models.layout import Head, Initializer, Layout, Shortcut
 from trainers.cli.settings import setting
 from trainers.networks.base import Norm, Stages
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +59,7 @@ class Identity(Stages):
         strides = (self.first_stride, *(2,) * (len(self.widths) - 1))
         return Layout(**given, strides=strides, norm_first=self.norm == "batch-first")
 
-    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
-        """Return the function that builds the network, see `Network.builder`."""
+    def _builder(self, norm: Norm) -> functools.partial:
         from idmatters_tf.models.identity import identity_network
 
         return functools.partial(identity_network, layout=self.layout(norm))

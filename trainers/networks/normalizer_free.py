@@ -2,15 +2,10 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 from trainers.networks.base import Norm, Stages
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +26,7 @@ class NormalizerFree(Stages):
         if self.whiten_stem and (self.stem % 2 or self.stem > most):
             raise UsageError(f"--stem must be even and at most {most} with --whiten-stem. Received: {self.stem}")
 
-    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
-        """Return the function that builds the network, see `Network.builder`."""
+    def _builder(self, norm: Norm) -> functools.partial:
         from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 
         return functools.partial(

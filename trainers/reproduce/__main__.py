@@ -62,8 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = with_defaults(Settings, parse(parser(), argv))
     rows, out = load(), pathlib.Path(settings.out)
     if settings.list:
-        items = {row.name: f"{row.paper}: {row.item}" if row.paper else row.item for row in rows.values()}
-        lines = [(row.name, items[row.name], row.date or "not run", row.cost_in_words()) for row in rows.values()]
+        lines = [
+            (row.name, ": ".join(filter(None, (row.paper, row.item))), row.date or "not run", row.cost_in_words())
+            for row in rows.values()
+        ]
         print(_table(("row", "item", "recorded", "cost"), lines))
         return 0
     for name in settings.rows:
@@ -94,27 +96,21 @@ def reproduce(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: st
     """
     if row.commands or row.tests:
         print(f"== {row.name}: {row.item}; {row.cost_in_words()}", flush=True)
-        return run_again(row, out / row.name, data_dir) or _report(row, out / row.name)
+        return _run_commands(row, out / row.name, data_dir) or _report(row, out / row.name)
     code = 0
     for name in row.rests_on:
         code = code or reproduce(rows[name], rows, out, data_dir)
     return code or _report(row, out / row.rests_on[0])
 
 
-def run_again(row: Row, folder: pathlib.Path, data_dir: str | None) -> int:
+def _run_commands(row: Row, folder: pathlib.Path, data_dir: str | None) -> int:
     """Run the commands of a row, then its tests. The programs resume stopped runs and skip finished ones.
 
-    Args:
-        row: row with commands or tests.
-        folder: replacement of OUT.
-        data_dir: replacement of DATA, or None.
-
-    Returns:
-        0 if all exit codes are the recorded ones, 2 for a rejected command, 130 or 143 after a signal, otherwise 1.
+    Returns 0 if all exit codes are the recorded ones, 2 for a rejected command, 130 or 143 after a signal, otherwise 1.
     """
-    commands = [_process(expand_command(command, folder, data_dir), row) for command in row.commands]
+    commands = [expand_command(command, folder, data_dir) for command in row.commands]
     if row.tests:
-        commands.append(_process(["-m", "pytest", "-q", *row.tests], row))
+        commands.append(["-m", "pytest", "-q", *row.tests])
     log = folder.with_name(f"{folder.name}.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     for number, words in enumerate(commands, start=1):
@@ -125,18 +121,12 @@ def run_again(row: Row, folder: pathlib.Path, data_dir: str | None) -> int:
     return 0
 
 
-def _process(words: Sequence[str], row: Row) -> list[str]:
-    """Return the process arguments for the words of a command."""
-    if words[0].startswith("trainers."):
-        return as_module(words)
-    for file in (word for word in words if word.endswith(".py")):
-        if not (ROOT / file).is_file():
-            raise UsageError(f"{row.name} requires {file}, which only a checkout contains.")
-    return [sys.executable, *(str(ROOT / word) if word.endswith(".py") else word for word in words)]
-
-
 def _run(words: Sequence[str], log: pathlib.Path) -> int:
-    """Run a process, and copy its output to standard output and the log. Returns its exit code."""
+    """Run a command, and copy its output to standard output and the log. Returns its exit code."""
+    if words[0].startswith("trainers."):
+        words = as_module(words)
+    else:
+        words = [sys.executable, *(str(ROOT / word) if word.endswith(".py") else word for word in words)]
     print(f"$ {shlex.join(['python', *words[1:]])}", flush=True)
     with (
         open(log, "ab") as kept,

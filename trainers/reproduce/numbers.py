@@ -1,8 +1,8 @@
 """Comparison of the numbers of a row with those in the folder of a run.
 
 - `file` with suffix .json: `key` is a path such as `loaded.largest_error`.
-- `file` with suffix .jsonl or .csv: `key` selects the values of the lines that match `where`. `take` is "last", "max",
-  "ratio" (last over first) or "mean". The mean exists only if each line has a value, which a diverged run lacks.
+- `file` with suffix .jsonl or .csv: `key` selects the values of the lines that match `where`. `take` is "last", "max"
+  or "mean". The mean exists only if each line has a value, which a diverged run lacks.
 - `pattern`, for any file: a regular expression whose group is the number; the last match counts.
 - `base`: base of a logarithm that is undone. `times`: factor that converts the value to the unit.
 """
@@ -23,7 +23,6 @@ _TAKE = {
     "last": lambda numbers: numbers[-1],
     "max": max,
     "mean": statistics.fmean,
-    "ratio": lambda numbers: numbers[-1] / numbers[0],
 }
 
 
@@ -35,10 +34,8 @@ def compare(number: Number, value: float | None) -> tuple[str, ...]:
         value: number of another run; None if it is missing.
     """
     now = "missing" if value is None else f"{value:.6g} {number.unit}".strip()
-    if number.value is None:
-        outcome = "nothing recorded"
-    else:
-        outcome = "within" if value is not None and agrees(number, value) else "DIFFERS"
+    outcome = "within" if value is not None and agrees(number, value) else "DIFFERS"
+    outcome = "nothing recorded" if number.value is None else outcome
     return number.name, number.shown(), now, number.allowed(), outcome
 
 

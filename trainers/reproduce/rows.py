@@ -10,7 +10,7 @@
     exit_code = 1                       # exit code of the last command, if not 0
     seeds = [0]
     data = "cifar10"                    # a data set of data.toml
-    versions, hardware, date, minutes or seconds, cost (text)
+    versions, hardware, date, minutes, cost (text)
     measured = "{test error} after ..."    # Markdown; a name in braces is replaced by the number of that name
     verdict = "exact"
     figure = "figures/quick.png"        # below docs/
@@ -98,7 +98,6 @@ class Row:
     hardware: str | None = None
     date: str | None = None
     minutes: Decimal | int | None = None
-    seconds: Decimal | int | None = None
     cost: str = ""
     measured: str = ""
     verdict: str = ""
@@ -111,7 +110,6 @@ class Row:
     def cost_in_words(self) -> str:
         """Return the recorded cost as text."""
         number = f"{format_number(self.minutes)} minutes" if self.minutes is not None else ""
-        number = f"{format_number(self.seconds)} s" if self.seconds is not None else number
         return " ".join(part for part in (number, self.cost) if part) or NOT_RECORDED
 
 

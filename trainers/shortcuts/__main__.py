@@ -1,6 +1,5 @@
 """Reproduce the experiments and Theorem 1 of "Demystifying ResNet" (Li et al.) on whitened MNIST."""
 
-import functools
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 from trainers.cli.arguments import Parser
 from trainers.cli.startup import import_tensorflow, run_program
 from trainers.experiments.program import EXIT_CODES, Program, run_command
-from trainers.shortcuts.settings import COMMANDS, NormsSettings, Settings, Theorem1Settings, summary
+from trainers.shortcuts.settings import COMMANDS, Settings, Theorem1Settings
 
 if TYPE_CHECKING:
     from trainers.experiments.experiment import Experiment
     from trainers.run.folder import Run
-    from trainers.shortcuts.norms import Runs
     from trainers.shortcuts.training import Problem
 
+SUMMARIES = {command: str(settings.__doc__).rstrip(".") for command, settings in COMMANDS.items()}
 EXAMPLES = f"""
 commands:
-{chr(10).join(f"  {command:12} {summary(command)}" for command in COMMANDS)}
+{chr(10).join(f"  {command:12} {summary}" for command, summary in SUMMARIES.items())}
 
 Each command writes a table (CSV) and a figure to --out, and prints a verdict on the paper's claim with the numbers.
 COMMAND --help lists its options.
@@ -27,39 +26,28 @@ examples:
   python -m trainers.shortcuts conditions --data-dir DATA         MNIST as idx files or from TFDS
   python -m trainers.shortcuts trajectory --dataset digits-like   built-in data
   python -m trainers.shortcuts theorem1 --dataset digits-like --units 4 --shortcut-depth 2 --mid tanh
-  python -m trainers.shortcuts norms --runs runs/cifar-small runs/cifar-deep
 
 {EXIT_CODES}
 """
 
 
-def _load(settings: Settings) -> "Problem | Runs":
-    from idmatters_tf.data import mnist
-    from trainers.shortcuts.norms import Runs
+def _load(settings: Settings) -> "Problem":
+    import_tensorflow()
     from trainers.shortcuts.training import load
 
-    if isinstance(settings, NormsSettings) and settings.norms.runs:
-        return Runs(settings.norms.runs)
     data = settings.data
-    location = mnist.locate(data.data_dir) if data.dataset == "mnist" else None
-    if location is not None and location.kind == "tfds":
-        import_tensorflow()
     print(f"{data.dataset}: loading and whitening ...", file=sys.stderr)
-    problem = load(data.dataset, data.data_dir, data.download)
-    import_tensorflow()
-    return problem
+    return load(data.dataset, data.data_dir, data.download)
 
 
-def _experiments(command: str, settings: Settings) -> "list[Experiment]":
+def _experiments(settings: Settings) -> "list[Experiment]":
     from trainers.shortcuts import conditions, norms, sweep, trajectory
 
-    if isinstance(settings, NormsSettings) and settings.norms.runs:
-        return [norms.RUNS_EXPERIMENT]
     experiments = [module.EXPERIMENT for module in (conditions, trajectory, sweep, norms)]
-    return [experiment for experiment in experiments if experiment.name == command]
+    return [experiment for experiment in experiments if isinstance(settings, COMMANDS[experiment.name])]
 
 
-def _theorem1(problem: Any, settings: Theorem1Settings, run: "Run") -> dict[str, Any]:
+def _theorem1(problem: "Problem", settings: Theorem1Settings, run: "Run") -> dict[str, Any]:
     from trainers.shortcuts.theorem1 import report
 
     lines, numbers = report(problem.first(settings.network.samples), settings.network)
@@ -70,13 +58,13 @@ def _theorem1(problem: Any, settings: Theorem1Settings, run: "Run") -> dict[str,
 PROGRAMS = {
     command: Program(
         f"trainers.shortcuts {command}",
-        summary(command),
+        SUMMARIES[command],
         EXIT_CODES,
         settings,
         _load,
-        functools.partial(_experiments, command),
+        _experiments,
         _theorem1 if command == "theorem1" else None,
-        # Eigenvalues are computed in parallel, each on one core, see `conditions.eigenvalue_pool`.
+        # Eigenvalues are computed in parallel, each on one core, see `conditions.summarize_hessians`.
         blas_threads=1,
     )
     for command, settings in COMMANDS.items()

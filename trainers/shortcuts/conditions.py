@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import joblib
 import numpy as np
@@ -39,47 +39,39 @@ def cases(problem: Problem, settings: ConditionsSettings) -> Cases:
                 yield problem.statistics, kind, depth, settings.networks.starts
 
 
-def summarize_hessian(H: NDArray[np.float64]) -> Summary:
-    """Return the summary of a Hessian's eigenvalues, without a tolerance for zero."""
-    return summarize(np.linalg.eigvalsh(H), tolerance=0.0)
+def summarize_hessians(hessians: Iterable[NDArray[np.float64]]) -> list[Summary]:
+    """Return the summary of each Hessian's eigenvalues, without a tolerance for zero.
 
-
-def eigenvalue_pool() -> concurrent.futures.ThreadPoolExecutor:
-    """Return a pool of threads for eigenvalues, which NumPy computes without Python's global lock.
-
-    One matrix per core is faster than one matrix after another on all cores, in particular on a busy machine. The BLAS
-    must therefore be limited to one thread, see `trainers.shortcuts.__main__`.
+    NumPy computes eigenvalues without Python's global lock. One matrix per core is faster than one matrix after another
+    on all cores, in particular on a busy machine. The BLAS must therefore be limited to one thread, see
+    `trainers.shortcuts.__main__`.
     """
-    return concurrent.futures.ThreadPoolExecutor(joblib.cpu_count())
+    with concurrent.futures.ThreadPoolExecutor(joblib.cpu_count()) as pool:
+        spectra = [pool.submit(np.linalg.eigvalsh, hessian) for hessian in hessians]
+        return [summarize(spectrum.result(), tolerance=0.0) for spectrum in spectra]
 
 
-def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int) -> list[ConditionsRow]:
+def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int) -> Iterator[ConditionsRow]:
     """Compute the Hessian at the start by the closed form.
 
     Condition numbers are limited to 1 / (P eps), where P is the number of weights. For larger ones the 10th percentile
     is a rounding error.
     """
-    network = LINEAR_NETWORKS[kind]
-    weights = network.starts(depth, len(statistics.sxx), starts)
-
-    def summary_at(W: NDArray[np.float64]) -> Summary:
-        return summarize_hessian(linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut))
-
-    with eigenvalue_pool() as pool:
-        found = list(pool.map(summary_at, weights))
+    network, (sxx, syx, _) = LINEAR_NETWORKS[kind], statistics
+    weights = network.starts(depth, len(sxx), starts)
+    summaries = summarize_hessians(linear.shortcut_hessian(W, sxx, syx, network.shortcut) for W in weights)
     limit = 1 / (weights[0].size * np.finfo(np.float64).eps)
-    log10_condition = np.log10([min(summary.condition, limit) for summary in found])
-    row = ConditionsRow(
+    log10_condition = np.log10([min(summary.condition, limit) for summary in summaries])
+    yield ConditionsRow(
         kind=kind,
         depth=depth,
         runs=starts,
         lg_condition=float(log10_condition.mean()),
         deviation=deviation(log10_condition),
         at_limit=int(np.sum(log10_condition >= np.log10(limit))),
-        lg_max_abs=float(np.mean([np.log10(summary.max_abs) for summary in found])),
-        index=float(np.mean([summary.index for summary in found])),
+        lg_max_abs=float(np.mean([np.log10(summary.max_abs) for summary in summaries])),
+        index=float(np.mean([summary.index for summary in summaries])),
     )
-    return [row]
 
 
 def verdict(rows: Sequence[ConditionsRow]) -> Verdict:

@@ -1,28 +1,19 @@
-"""Figures 2 and 3: mean Frobenius norm of the weights against the training loss.
-
-Figure 3 is an experiment with 2-shortcut networks, Figure 2 is drawn from the logs of `trainers.cifar`.
-"""
+"""Figure 3: mean Frobenius norm of the weights of 2-shortcut networks against the training loss."""
 
 import dataclasses
-import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from trainers.cli.arguments import UsageError
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
 from trainers.experiments.panels import add_legend, line, panels
-from trainers.run.folder import Run
 from trainers.shortcuts.settings import NormsSettings
 from trainers.shortcuts.training import Problem, Training, best_rate, trainings
 
-# Number of runs with which the learning rate of each depth is chosen.
-TRIALS = 2
-# Number of epochs between records.
-EVERY = 10
+# Number of runs with which the learning rate of each depth is chosen, and of epochs between records.
+TRIALS, EVERY = 2, 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,109 +73,17 @@ def draw(rows: Sequence[NormsRow]) -> Figure:
     """Draw a panel for each activation, with a color for each depth."""
     activations = by_column(rows, "activation")
     figure, axes = panels(len(activations))
-    for each, (activation, chosen) in zip(axes, activations.items(), strict=True):
+    for panel, (activation, chosen) in zip(axes, activations.items(), strict=True):
         for number, (depth, by_depth) in enumerate(sorted(by_column(chosen, "depth").items())):
             for run, by_run in by_column(by_depth, "run").items():
                 label = None if run else f"depth {depth}"
-                line(each, by_run, "loss", "mean_frobenius", color=f"C{number}", label=label)
-        each.set_xscale("log")
+                line(panel, by_run, "loss", "mean_frobenius", color=f"C{number}", label=label)
+        panel.set(title=f"2-shortcuts, {activation}; Figure 3", ylabel="mean Frobenius norm", xscale="log")
+        panel.set_xlabel("loss - optimum" if activation == "linear" else "loss")
         # Smaller values are rounding errors.
-        each.set_xlim(left=max(each.get_xlim()[0], 1e-9))
-        each.set_xlabel("loss - optimum" if activation == "linear" else "loss")
-        each.set_ylabel("mean Frobenius norm")
-        each.set_title(f"2-shortcuts, {activation}; Figure 3")
+        panel.set_xlim(left=max(panel.get_xlim()[0], 1e-9))
     add_legend(figure)
     return figure
 
 
 EXPERIMENT = Experiment("norms", cases, measure, {"norms": draw}, verdict, verdict_by="activation")
-
-
-@dataclasses.dataclass(frozen=True)
-class Runs:
-    """Folders of runs of `trainers.cifar` or `trainers.imagenet`."""
-
-    folders: Sequence[str]
-
-    @property
-    def origin(self) -> str:
-        """Description of the source."""
-        return f"runs {', '.join(self.folders)}"
-
-    @property
-    def digest(self) -> str:
-        """Checksum of settings and records."""
-        runs = map(Run, self.folders)
-        return hashlib.sha256(repr([(run.config(), run.metrics()) for run in runs]).encode()).hexdigest()
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingNormsRow:
-    """One evaluation of one run."""
-
-    run: str  # folder of the run
-    network: str  # label that distinguishes the run from the others
-    step: int
-    loss: float  # training loss of the previous record
-    mean_frobenius: float  # mean of the Frobenius norms of the blocks' kernels
-
-
-def run_cases(runs: Runs, settings: Any) -> Cases:
-    """Yield (folder, label) for each run."""
-    labels: set[str] = set()
-    for folder in runs.folders:
-        label = _network(Run(folder).config()["settings"])
-        yield folder, f"{label}, {folder}" if label in labels else label
-        labels.add(label)
-
-
-def read_norms(folder: str, label: str) -> list[TrainingNormsRow]:
-    """Read the norms of a run from its log."""
-    loss, rows = None, []
-    for record in Run(folder).metrics():
-        if record["kind"] == "train":
-            loss = record["loss"]
-        elif record.get("norms") and loss is not None:
-            rows.append(TrainingNormsRow(str(folder), label, record["step"], loss, record["norms"]["mean_frobenius"]))
-    if not rows:
-        raise UsageError(
-            f"{folder} has no record of norms yet. Norms are recorded at each evaluation (--evaluate-every) of a "
-            f"network with residual blocks."
-        )
-    return rows
-
-
-def _network(settings: Mapping[str, Any]) -> str:
-    """Return the data and the size of the network of a run."""
-    blocks, data = settings.get("blocks"), settings.get("dataset", "images")
-    if blocks is None:
-        return f"{data}, {settings.get('model', 'unknown network')}"
-    by_stage = blocks if isinstance(blocks, list) else [blocks]
-    by_stage = by_stage * len(settings["widths"]) if len(by_stage) == 1 else by_stage
-    return f"{data}, {2 * sum(by_stage) + 1} convolutions"
-
-
-def describe_run(rows: Sequence[TrainingNormsRow]) -> str:
-    """Return the first and last norm and the final loss of a run."""
-    first, last = rows[0], rows[-1]
-    return (
-        f"{first.network}: mean Frobenius norm {first.mean_frobenius:.3f} to {last.mean_frobenius:.3f}, final "
-        f"training loss {last.loss:.3f}"
-    )
-
-
-def draw_runs(rows: Sequence[TrainingNormsRow]) -> Figure:
-    """Draw a curve for each run, in the order of training."""
-    figure, (axes,) = panels(1)
-    for network, chosen in by_column(rows, "network").items():
-        line(axes, chosen, "loss", "mean_frobenius", marker="o", markersize=3, label=network)
-    axes.set_xlabel("training loss")
-    axes.set_ylabel("mean Frobenius norm of the blocks' kernels")
-    axes.set_title("Li et al., measurement of Figure 2")
-    axes.legend()
-    return figure
-
-
-RUNS_EXPERIMENT = Experiment(
-    "training-norms", run_cases, read_norms, {"training-norms": draw_runs}, describe_run, verdict_by="network"
-)

@@ -36,6 +36,12 @@ class TrajectoryNetworkSettings:
 
     depth: int = setting(16, help="number of layers, an even number", at_least=2, at_most=200)
     starts: int = setting(10, help="number of runs of each kind of network", at_least=1, at_most=1000)
+    records: int = setting(
+        12,
+        help="number of spectra of each run, evenly distributed over the logarithm of the loss; three times as many "
+        "for the first run",
+        at_least=2,
+    )
 
     def __post_init__(self) -> None:
         if self.depth % 2:
@@ -56,49 +62,15 @@ class DescentSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class SpectraSettings:
-    """Intervals of the spectra of the Hessian."""
-
-    records: int = setting(
-        12,
-        help="number of spectra of each run, evenly distributed over the logarithm of the loss; three times as many "
-        "for the first run",
-        at_least=2,
-    )
-    every: int | None = setting(
-        None, help="number of epochs between spectra, instead of --records; 1 is every epoch (slow)", at_least=1
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class SourceSettings:
-    """Source of norms and losses."""
-
-    runs: tuple[str, ...] | None = setting(
-        None, help="draw Figure 2 from these runs of trainers.cifar instead", metavar="RUN"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class UnitSettings:
     """Network of shortcut units at its zero point."""
 
     units: int = setting(4, help="number of shortcut units R", at_least=1, at_most=10_000)
     shortcut_depth: int = setting(2, help="number of layers in each unit", at_least=1, at_most=12)
-    mid: Literal["linear", "tanh", "silu", "gelu", "relu"] = setting(
-        "linear", help="activation between the layers of a unit"
-    )
-    relu_slope: float | None = setting(
-        None,
-        help="value for the undefined derivative of ReLU at zero: 0.5 for a smooth approximation",
-        at_least=0,
-        at_most=1,
-    )
+    mid: Literal["linear", "tanh", "silu", "gelu"] = setting("linear", help="activation between the layers of a unit")
     samples: int = setting(2000, help="number of examples", at_least=10)
 
     def __post_init__(self) -> None:
-        if self.relu_slope is not None and self.mid != "relu":
-            raise UsageError("--relu-slope requires --mid relu.")
         if self.shortcut_depth == 1 and self.mid != "linear":
             raise UsageError("--mid requires a --shortcut-depth of at least 2, because it acts between layers.")
 
@@ -119,7 +91,6 @@ class TrajectorySettings:
     data: DataSettings = group(DataSettings, "data")
     networks: TrajectoryNetworkSettings = group(TrajectoryNetworkSettings, "networks")
     descent: DescentSettings = group(DescentSettings, "gradient descent", samples=200)
-    spectra: SpectraSettings = group(SpectraSettings, "spectra")
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-trajectory")
 
 
@@ -135,12 +106,11 @@ class SweepSettings:
 
 @dataclasses.dataclass(frozen=True)
 class NormsSettings:
-    """Figure 3: mean Frobenius norm against training loss; Figure 2 with --runs of trainers.cifar."""
+    """Figure 3: mean Frobenius norm against training loss."""
 
     data: DataSettings = group(DataSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
     descent: DescentSettings = group(DescentSettings, "gradient descent")
-    norms: SourceSettings = group(SourceSettings, "norms")
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-norms")
 
 
@@ -162,8 +132,3 @@ COMMANDS: dict[str, type[Settings]] = {
     "norms": NormsSettings,
     "theorem1": Theorem1Settings,
 }
-
-
-def summary(command: str) -> str:
-    """Return the description of a command in one line."""
-    return (COMMANDS[command].__doc__ or "").strip().rstrip(".")

@@ -59,20 +59,19 @@ def measure(training: Training, depth: int) -> Iterator[SweepRow]:
 
 def verdict(rows: Sequence[SweepRow]) -> Verdict:
     """Check that 2-shortcuts end lower than the others at the largest depth, in the rows of one activation."""
-    best = {(row.kind, row.depth): row for row in rows if row.best and row.loss is not None}
-    losses = {place: row.loss for place, row in best.items() if row.loss is not None}
-    deepest = max((depth for kind, depth in best if kind == "2-shortcut"), default=None)
+    best = {(row.kind, row.depth): (row.loss, row.rate) for row in rows if row.best and row.loss is not None}
+    kept = {depth: loss for (kind, depth), (loss, _) in best.items() if kind == "2-shortcut"}
+    deepest = max(kept, default=None)
     others = [kind for kind in ("xavier", "orthogonal") if (kind, deepest) in best]
     if deepest is None or not others:
         return Verdict(None, "a depth shared by 2-shortcuts and other kinds is required")
-    ours = best["2-shortcut", deepest]
-    kept = [loss for (kind, _), loss in losses.items() if kind == "2-shortcut"]
-    seen = all(losses["2-shortcut", deepest] < losses[kind, deepest] for kind in others)
-    numbers = ", ".join(f"{kind} {losses[kind, deepest]:.3g} (rate {best[kind, deepest].rate:.2g})" for kind in others)
+    numbers = {kind: "{:.3g} (rate {:.2g})".format(*best[kind, deepest]) for kind in ("2-shortcut", *others)}
+    ours = numbers.pop("2-shortcut")
+    theirs = ", ".join(f"{kind} {text}" for kind, text in numbers.items())
     return Verdict(
-        seen,
-        f"{ours.activation}, depth {deepest}, lowest mean final loss: 2-shortcut {ours.loss:.3g} (rate "
-        f"{ours.rate:.2g}) against {numbers}; 2-shortcuts of all depths {min(kept):.3g} to {max(kept):.3g}",
+        all(kept[deepest] < best[kind, deepest][0] for kind in others),
+        f"{rows[0].activation}, depth {deepest}, lowest mean final loss: 2-shortcut {ours} against {theirs}; "
+        f"2-shortcuts of all depths {min(kept.values()):.3g} to {max(kept.values()):.3g}",
     )
 
 
@@ -84,14 +83,13 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
         losses, rates = axes[2 * place : 2 * place + 2]
         for kind, by_kind in by_column(chosen, "kind").items():
             best = [row for row in by_kind if row.best and row.loss is not None]
-            for each, column in ((losses, "loss"), (rates, "rate")):
-                line(each, best, "depth", column, color=COLORS[kind], marker="o", markersize=4, label=kind)
+            for panel, column in ((losses, "loss"), (rates, "rate")):
+                line(panel, best, "depth", column, color=COLORS[kind], marker="o", markersize=4, label=kind)
         losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")
         rates.set_ylabel("best learning rate")
-        for each in (losses, rates):
-            mark_sizes(each, chosen, "depth")
-            each.set_yscale("log")
-            each.set_title(f"{activation}; Figure {9 if activation == 'linear' else 10}")
+        for panel in (losses, rates):
+            mark_sizes(panel, chosen, "depth")
+            panel.set(title=f"{activation}; Figure {9 if activation == 'linear' else 10}", yscale="log")
     add_legend(figure)
     return figure
 

@@ -14,30 +14,29 @@ from trainers.shortcuts.training import Problem
 if TYPE_CHECKING:
     import keras
 
-# Derivatives at zero; that of ReLU is undefined.
+# Derivatives at zero.
 SLOPES = {"linear": 1.0, "tanh": 1.0, "silu": 0.5, "gelu": 0.5}
 # Largest number of parameters for which automatic differentiation computes the dense Hessian.
 MOST_PARAMETERS = 5000
 
 
 def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
-    """Return the eigenvalues at zero in ascending order. An activation ReLU requires a `relu_slope`."""
-    slope = SLOPES[network.mid] if network.relu_slope is None else network.relu_slope
+    """Return the eigenvalues at zero in ascending order."""
     sxx, syx, _ = problem.statistics
-    return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, slope)
+    return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, SLOPES[network.mid])
 
 
 def by_differentiation(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
     """Return the eigenvalues of the Keras model's Hessian at zero, ascending, (units * shortcut_depth * d^2,)."""
     from idmatters_tf.curvature import dense_hessian
 
-    model = zero_network(len(problem.X), network)
+    model = zero_network(len(problem.X), network.units, network.shortcut_depth, network.mid)
     hessian = dense_hessian(model, half_squares, (problem.X.T, problem.Y.T), batch_size=1000)
     return np.asarray(np.linalg.eigvalsh(hessian), np.float64)
 
 
-def zero_network(dim: int, network: UnitSettings, shortcut: bool = True) -> "keras.Model":
-    """Return the Keras model in float64 with all weights zero; `shortcut` is True if each unit adds its input."""
+def zero_network(dim: int, units: int, shortcut_depth: int, mid: str, shortcut: bool = True) -> "keras.Model":
+    """Return `models.linear.shortcut_network` in float64 with all weights zero."""
     import keras
 
     from idmatters_tf.models.linear import shortcut_network
@@ -45,14 +44,7 @@ def zero_network(dim: int, network: UnitSettings, shortcut: bool = True) -> "ker
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float64")
     try:
-        return shortcut_network(
-            dim,
-            network.units,
-            network.shortcut_depth,
-            mid=network.mid,
-            shortcut=shortcut,
-            kernel_initializer="zeros",
-        )
+        return shortcut_network(dim, units, shortcut_depth, mid=mid, shortcut=shortcut, kernel_initializer="zeros")
     finally:
         keras.config.set_dtype_policy(previous)
 
@@ -78,7 +70,7 @@ def stationary_order(problem: Problem, network: UnitSettings) -> tuple[int, list
 
     from idmatters_tf.models.linear import assign_weights, get_weights
 
-    model = zero_network(len(problem.X), network)
+    model = zero_network(len(problem.X), network.units, network.shortcut_depth, network.mid)
     shape = get_weights(model).shape
     rng = np.random.default_rng(0)
     step = 10 ** (-5 / network.shortcut_depth)
@@ -104,7 +96,7 @@ def report(problem: Problem, network: UnitSettings) -> tuple[list[str], dict[str
         f"{network.units} units of {shortcut_depth} layers of {dim} x {dim}, {parameters:,} weights, all zero",
         f"activation: {network.mid}; {problem.X.shape[1]:,} examples, {problem.origin}",
     ]
-    # Theorem 1 assumes activations that vanish at zero, as all of `SLOPES` and ReLU do.
+    # Theorem 1 assumes activations that vanish at zero, as all of `SLOPES` do.
     expected = shortcut_depth - 1
     sxx, syx, _ = problem.statistics
     if network.mid == "linear":
@@ -112,17 +104,9 @@ def report(problem: Problem, network: UnitSettings) -> tuple[list[str], dict[str
     growth = f"the loss grows like t^{np.median(exponents):.3f}"
     lines.append(f"order of stationarity, measured: {order} ({growth}); by Theorem 1: {expected}")
     numbers = {"order": order, "expected_order": expected, "exponents": exponents, "parameters": parameters}
-    if network.mid == "relu" and network.relu_slope is None:
-        lines.append(
-            "the Hessian at zero is undefined: ReLU has no derivative at its inputs, which are 0. The paper's 'local "
-            "polynomial approximation' is the choice of a slope, such as --relu-slope 0.5."
-        )
-        return lines, numbers
     spectrum = closed_form(problem, network)
     lines.append(f"closed form: {_in_words(spectrum)}")
-    if network.mid == "relu":
-        lines.append("by tape: skipped, because automatic differentiation uses the slope 0 for ReLU at zero")
-    elif parameters > MOST_PARAMETERS:
+    if parameters > MOST_PARAMETERS:
         lines.append(f"by tape: skipped for more than {MOST_PARAMETERS:,} weights")
     else:
         differentiated = by_differentiation(problem, network)
@@ -133,14 +117,12 @@ def report(problem: Problem, network: UnitSettings) -> tuple[list[str], dict[str
     tolerance = 1e-10 * max(np.abs(sxx).max(), 1.0)
     summary = summarize(spectrum, tolerance)
     numbers |= dataclasses.asdict(summary) | {"smallest_abs": float(np.abs(spectrum).min())}
-    return lines + _verdict(shortcut_depth, order, summary, numbers["smallest_abs"], tolerance), numbers
+    return lines + _verdict(order, summary, numbers["smallest_abs"], tolerance), numbers
 
 
-def _verdict(shortcut_depth: int, order: int, summary: Summary, smallest: float, tolerance: float) -> list[str]:
+def _verdict(order: int, summary: Summary, smallest: float, tolerance: float) -> list[str]:
     if summary.max_abs <= tolerance:
-        if shortcut_depth > 2:
-            return [f"the Hessian is zero: a flat point of order {order}, not a strict saddle"]
-        return ["the Hessian is zero: the degenerate case of Theorem 1"]
+        return [f"the Hessian is zero: a flat point of order {order}, not a strict saddle"]
     if smallest > tolerance:
         condition = f"condition number: {summary.max_abs / smallest:.4g}"
     else:

@@ -19,8 +19,6 @@ Floats = NDArray[np.floating]
 
 # Four per decade. All networks of the default depths diverge at the largest rate, so that the best rates are inside.
 RATES = np.logspace(-3, 1, 17)
-
-
 CLASSES = 10
 
 
@@ -110,7 +108,6 @@ RELU_NETWORKS = {
     "2-shortcut": ShortcutNetwork("small", 2, True),
 }
 
-
 COLORS = {
     "xavier": "tab:green",
     "orthogonal": "tab:orange",
@@ -130,14 +127,7 @@ class Epoch(NamedTuple):
 
 
 def relu_descent(
-    W: Floats,
-    X: Floats,
-    Y: Floats,
-    rates: ArrayLike,
-    epochs: int,
-    shortcut: bool,
-    every: int,
-    dtype: str = "float64",
+    W: Floats, problem: Problem, rates: ArrayLike, epochs: int, shortcut: bool, every: int, dtype: str = "float64"
 ) -> Iterator[Epoch]:
     """Run full-batch gradient descent of networks with ReLUs between the layers of each unit.
 
@@ -145,8 +135,7 @@ def relu_descent(
 
     Args:
         W: (networks, units, shortcut_depth, d, d).
-        X: (d, m).
-        Y: (d, m).
+        problem: the data.
         rates: (networks,).
         epochs: number of updates.
         shortcut: True if the units have skip connections.
@@ -155,23 +144,21 @@ def relu_descent(
     """
     import tensorflow as tf
 
-    inputs, outputs = tf.constant(X, dtype), tf.constant(Y, dtype)
+    inputs, outputs = tf.constant(problem.X, dtype), tf.constant(problem.Y, dtype)
     steps = tf.constant(np.reshape(rates, (-1, 1, 1)), dtype)
-
-    def forward(layers):
-        hidden = inputs
-        for unit in layers:
-            branch = hidden
-            for number, layer in enumerate(unit):
-                branch = tf.matmul(layer, tf.nn.relu(branch) if number else branch)
-            hidden = hidden + branch if shortcut else branch
-        return tf.reduce_sum((outputs - hidden) ** 2, [-2, -1]) / (2 * X.shape[1])
+    units, layers_in_unit = W.shape[1:3]
 
     def loss_and_gradient(weights: list[Any]) -> tuple[Any, Any]:
         # One tensor per layer: the gradient of slices of a stacked tensor would copy them together again.
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            loss = forward(tf.nest.pack_sequence_as(structure, weights))
+            hidden = inputs
+            for first in range(0, len(weights), layers_in_unit):
+                branch = hidden
+                for number, layer in enumerate(weights[first : first + layers_in_unit]):
+                    branch = tf.matmul(layer, tf.nn.relu(branch) if number else branch)
+                hidden = hidden + branch if shortcut else branch
+            loss = tf.reduce_sum((outputs - hidden) ** 2, [-2, -1]) / (2 * problem.X.shape[1])
         return loss, tape.gradient(loss, weights)
 
     def measured(weights):
@@ -185,8 +172,6 @@ def relu_descent(
             weights = [layer - steps * part for layer, part in zip(weights, gradient, strict=True)]
         return weights
 
-    units, layers_in_unit = W.shape[1:3]
-    structure = [[0] * layers_in_unit for _ in range(units)]
     weights = [tf.constant(W[:, unit, layer], dtype) for unit in range(units) for layer in range(layers_in_unit)]
     # Trace explicitly: TensorFlow counts the traces of `tf.function` calls by position in the source, and warns. Call
     # the functions with a list, as they were traced: with separate tensors, TensorFlow formats an error message first,
@@ -201,23 +186,18 @@ def relu_descent(
 
 
 def linear_descent(
-    W: NDArray[np.float64],
-    statistics: linear.Statistics,
-    rates: ArrayLike,
-    epochs: int,
-    shortcut: bool,
-    every: int,
+    W: NDArray[np.float64], problem: Problem, rates: ArrayLike, epochs: int, shortcut: bool, every: int
 ) -> Iterator[Epoch]:
     """Run full-batch gradient descent of linear networks on second moments until a network diverges.
 
     Arguments and results are those of `relu_descent`.
     """
+    sxx, syx, _ = problem.statistics
     for epoch in [*range(0, epochs, every), epochs]:
         count = min(every, epochs - epoch)
-        moments = statistics.sxx, statistics.syx
-        found = linear.gradient_descent(W, *moments, rates, count, shortcut, record_every=max(count, 1))
-        yield Epoch(epoch, found.excess_risk[:, 0], found.gradient_norm[:, 0], W)
-        W = found.weights
+        path = linear.gradient_descent(W, sxx, syx, rates, count, shortcut, record_every=max(count, 1))
+        yield Epoch(epoch, path.excess_risk[:, 0], path.gradient_norm[:, 0], W)
+        W = path.weights
         if not np.isfinite(W).all():
             return
 
@@ -248,36 +228,30 @@ class Training:
         """Kinds of network to compare, by name."""
         return LINEAR_NETWORKS if self.activation == "linear" else RELU_NETWORKS
 
-    def initial_weights(self, kind: str, depth: int) -> NDArray[np.float64]:
-        """Return the starts of networks with `depth` layers, (starts, units, shortcut_depth, d, d)."""
-        return self.networks[kind].starts(depth, len(self.problem.X), self.starts)
-
     def final_losses(self, kinds: Iterable[str], depth: int) -> dict[str, NDArray[np.float64]]:
         """Return the losses at the end of training, minus the optimum for linear networks.
 
         They are arrays (starts, rates) of float64 by kind, not finite for diverged runs.
         """
-        problem, count = self.problem, len(self.rates)
+        networks, dim, epochs, count = self.networks, len(self.problem.X), self.epochs, len(self.rates)
+        weights = {kind: (networks[kind].starts(depth, dim, self.starts), networks[kind].shortcut) for kind in kinds}
         if self.activation == "linear":
-            named = {kind: (self.initial_weights(kind, depth), self.networks[kind].shortcut) for kind in kinds}
-            sxx, syx, _ = problem.statistics
-            found = linear.sweep(named, sxx, syx, self.rates, self.epochs, record_every=self.epochs)
-            return {kind: trajectories.excess_risk[..., -1] for kind, trajectories in found.items()}
+            sxx, syx, _ = self.problem.statistics
+            paths = linear.sweep(weights, sxx, syx, self.rates, epochs, record_every=epochs)
+            return {kind: path.excess_risk[..., -1] for kind, path in paths.items()}
         losses = {}
-        for kind in kinds:
-            W, rates = np.repeat(self.initial_weights(kind, depth), count, axis=0), np.tile(self.rates, self.starts)
-            shortcut, epochs = self.networks[kind].shortcut, self.epochs
-            *_, last = relu_descent(W, problem.X, problem.Y, rates, epochs, shortcut, epochs, "float32")
+        for kind, (W, shortcut) in weights.items():
+            starts, rates = np.repeat(W, count, axis=0), np.tile(self.rates, self.starts)
+            *_, last = relu_descent(starts, self.problem, rates, epochs, shortcut, epochs, "float32")
             losses[kind] = last.loss.reshape(self.starts, count).astype(np.float64)
         return losses
 
     def descend(self, kind: str, depth: int, rate: float, every: int) -> Iterator[Epoch]:
         """Train all runs of one kind with one learning rate; see `relu_descent` for the records."""
-        W, rates, shortcut = self.initial_weights(kind, depth), np.full(self.starts, rate), self.networks[kind].shortcut
-        problem = self.problem
-        if self.activation == "linear":
-            return linear_descent(W, problem.statistics, rates, self.epochs, shortcut, every)
-        return relu_descent(W, problem.X, problem.Y, rates, self.epochs, shortcut, every)
+        descent = linear_descent if self.activation == "linear" else relu_descent
+        network, rates = self.networks[kind], np.full(self.starts, rate)
+        W = network.starts(depth, len(self.problem.X), self.starts)
+        return descent(W, self.problem, rates, self.epochs, network.shortcut, every)
 
 
 def trainings(problem: Problem, settings: SweepSettings | NormsSettings | TrajectorySettings) -> Iterator[Training]:

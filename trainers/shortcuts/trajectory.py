@@ -9,15 +9,12 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, make_legend_entry, panels
-from trainers.shortcuts.conditions import eigenvalue_pool, summarize_hessian
-from trainers.shortcuts.settings import TrajectorySettings, UnitSettings
+from trainers.experiments.panels import add_legend, line, make_legend_entry, panels
+from trainers.shortcuts.conditions import summarize_hessians
+from trainers.shortcuts.settings import TrajectorySettings
 from trainers.shortcuts.training import COLORS, Problem, Training, best_rate, trainings
 
 KINDS = ("xavier", "orthogonal", "2-shortcut")
-
-# Function from weights (units, shortcut_depth, d, d) to the dense Hessian.
-HessianFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +38,14 @@ def cases(problem: Problem, settings: TrajectorySettings) -> Cases:
     """Yield the arguments of `measure` for each activation and kind of network."""
     for training in trainings(problem, settings):
         for kind in KINDS:
-            yield training, kind, settings.networks.depth, settings.spectra.records, settings.spectra.every
+            yield training, kind, settings.networks.depth, settings.networks.records
 
 
-def measure(training: Training, kind: str, depth: int, records: int, every: int | None) -> Iterator[TrajectoryRow]:
+def measure(training: Training, kind: str, depth: int, records: int) -> Iterator[TrajectoryRow]:
     """Compute the spectrum along training with the rate whose mean final loss is lowest.
 
     `records` spectra of each run, three times as many for the first one, are evenly distributed over the logarithm of
-    the loss. `every` is the number of epochs between spectra, instead.
+    the loss.
     """
     rate = best_rate(training.final_losses([kind], depth)[kind], training.rates)
     # Keep every epoch, because the selection depends on all losses.
@@ -56,14 +53,12 @@ def measure(training: Training, kind: str, depth: int, records: int, every: int 
     hessian = _hessian_function(training, kind, depth)
     for run in range(training.starts):
         loss = np.array([record.loss[run] for record in history])
-        count = records * (3 if run == 0 else 1)
-        chosen = _spread_over_loss(loss, count) if every is None else range(0, training.epochs + 1, every)
+        chosen = _spread_over_loss(loss, records * (3 if run == 0 else 1))
         # The rate was chosen with different rounding, so that a run may still diverge and end early.
         finite = np.isfinite(np.array([np.sum(record.weights[run]) for record in history])) & np.isfinite(loss)
         chosen = [epoch for epoch in chosen if finite[: epoch + 1].all()]
-        with eigenvalue_pool() as pool:
-            spectra = [pool.submit(summarize_hessian, hessian(history[epoch].weights[run])) for epoch in chosen]
-        for epoch, spectrum in zip(chosen, (future.result() for future in spectra), strict=True):
+        spectra = summarize_hessians(hessian(history[epoch].weights[run]) for epoch in chosen)
+        for epoch, spectrum in zip(chosen, spectra, strict=True):
             yield TrajectoryRow(
                 activation=training.activation,
                 kind=kind,
@@ -79,7 +74,9 @@ def measure(training: Training, kind: str, depth: int, records: int, every: int 
             )
 
 
-def _hessian_function(training: Training, kind: str, depth: int) -> HessianFunction:
+def _hessian_function(
+    training: Training, kind: str, depth: int
+) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return the dense Hessian as a function of the weights, with ReLUs by automatic differentiation."""
     problem, network = training.problem, training.networks[kind]
     if training.activation == "linear":
@@ -90,8 +87,8 @@ def _hessian_function(training: Training, kind: str, depth: int) -> HessianFunct
     from idmatters_tf.models.linear import assign_weights
     from trainers.shortcuts.theorem1 import half_squares, zero_network
 
-    units = UnitSettings(depth // network.shortcut_depth, network.shortcut_depth, mid="relu")
-    model = zero_network(len(problem.X), units, network.shortcut)
+    units = depth // network.shortcut_depth
+    model = zero_network(len(problem.X), units, network.shortcut_depth, "relu", network.shortcut)
     data = (problem.X.T, problem.Y.T)
     # This chunk is faster for these small networks than the operator's default, 0.5 s against 0.8 s.
     operator = HessianOperator(  # pyright: ignore[reportCallIssue] - SciPy's stubs of LinearOperator.__new__
@@ -113,29 +110,38 @@ def _spread_over_loss(loss: NDArray[np.float64], count: int) -> list[int]:
     return sorted({int(np.argmax(log10_loss <= level)) for level in levels} | {len(loss) - 1})
 
 
-def _curves(rows: Sequence[TrajectoryRow], column: str) -> list[NDArray[np.float64]]:
-    """Return log10 of the losses and the values of a column, (2, records), ordered by the loss, for each run."""
+# Quantities of a row that are compared at equal losses.
+QUANTITIES: dict[str, Callable[[TrajectoryRow], float]] = {
+    "index": lambda row: row.index,
+    "log10_max_abs": lambda row: float(np.log10(max(row.max_abs, 1e-300))),
+    "log10_p10_abs": lambda row: float(np.log10(max(row.p10_abs, 1e-300))),
+    "log10_condition": lambda row: float(np.log10(row.max_abs) - np.log10(max(row.p10_abs, row.max_abs * 1e-16))),
+}
+
+
+def _curves(rows: Sequence[TrajectoryRow], quantity: str) -> list[NDArray[np.float64]]:
+    """Return log10 of the losses and the values of a quantity, (2, records), ordered by the loss, for each run."""
+    value = QUANTITIES[quantity]
     runs = by_column([row for row in rows if row.loss > 0], "run").values()
-    return [np.array(sorted((np.log10(row.loss), _value(row, column)) for row in run)).T for run in runs]
+    return [np.array(sorted((np.log10(row.loss), value(row)) for row in run)).T for run in runs]
 
 
-def interpolate(rows: Sequence[TrajectoryRow], column: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Interpolate a column of each run linearly in log10 of the loss, with NaN outside its range of losses.
+def interpolate(rows: Sequence[TrajectoryRow], quantity: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Interpolate one of `QUANTITIES` linearly in log10 of the loss, with NaN outside of a run's range of losses.
 
-    The column is "index", "log10_max_abs", "log10_p10_abs", or "log10_condition", their difference. The result has
-    shape (runs, grid).
+    The result has shape (runs, grid).
     """
-    return np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in _curves(rows, column)])
+    return np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in _curves(rows, quantity)])
 
 
 def at_common_losses(
-    kinds: Sequence[Sequence[TrajectoryRow]], column: str, points: int = 40
+    kinds: Sequence[Sequence[TrajectoryRow]], quantity: str, points: int = 40
 ) -> list[NDArray[np.float64]] | None:
-    """Return the means of a column over runs at losses common to all kinds of network, or None without such losses.
+    """Return the means of a quantity over runs at losses common to all kinds of network, or None without such losses.
 
     There is an array (points,) for each kind. The losses are logarithmically spaced, in ascending order.
     """
-    curves = [_curves(rows, column) for rows in kinds]
+    curves = [_curves(rows, quantity) for rows in kinds]
     if not all(curves):
         return None
     losses = [x for kind in curves for x, _ in kind]
@@ -143,17 +149,7 @@ def at_common_losses(
     if low >= high:
         return None
     grid = np.linspace(low, high, points)
-    return [np.nanmean(interpolate(rows, column, grid), axis=0) for rows in kinds]
-
-
-def _value(row: TrajectoryRow, column: str) -> float:
-    if column == "index":
-        return row.index
-    if column == "log10_max_abs":
-        return float(np.log10(max(row.max_abs, 1e-300)))
-    if column == "log10_p10_abs":
-        return float(np.log10(max(row.p10_abs, 1e-300)))
-    return float(np.log10(row.max_abs) - np.log10(max(row.p10_abs, row.max_abs * 1e-16)))
+    return [np.nanmean(interpolate(rows, quantity, grid), axis=0) for rows in kinds]
 
 
 def verdict(rows: Sequence[TrajectoryRow]) -> Verdict:
@@ -189,17 +185,17 @@ def draw(rows: Sequence[TrajectoryRow]) -> Figure:
         log10_losses = [np.log10(row.loss) for row in chosen if row.loss > 0]
         grid = np.linspace(min(log10_losses), max(log10_losses), 200)
         for kind, by_kind in by_column(chosen, "kind").items():
-            for each, column, style in (
+            for panel, quantity, style in (
                 (eigenvalues, "log10_max_abs", "-"),
                 (eigenvalues, "log10_p10_abs", "--"),
                 (index, "index", "-"),
             ):
-                curves = interpolate(by_kind, column, grid)
+                curves = interpolate(by_kind, quantity, grid)
                 there = np.isfinite(curves).any(axis=0)
-                each.plot(grid[there], np.nanmean(curves[:, there], axis=0), style, color=COLORS[kind])
+                panel.plot(grid[there], np.nanmean(curves[:, there], axis=0), style, color=COLORS[kind])
         loss = "log10(loss - optimum)" if activation == "linear" else "log10 loss"
-        for each, label in ((eigenvalues, "log10 |eigenvalue|"), (index, "index")):
-            each.set(title=f"{activation}, depth {chosen[0].depth}; Figures 6 to 8", xlabel=loss, ylabel=label)
+        for panel, label in ((eigenvalues, "log10 |eigenvalue|"), (index, "index")):
+            panel.set(title=f"{activation}, depth {chosen[0].depth}; Figures 6 to 8", xlabel=loss, ylabel=label)
     handles = [make_legend_entry(kind, color=COLORS[kind]) for kind in KINDS]
     handles += [make_legend_entry("largest |eigenvalue|, index"), make_legend_entry("10th percentile", linestyle="--")]
     add_legend(figure, handles)
@@ -210,16 +206,14 @@ def draw_single(rows: Sequence[TrajectoryRow]) -> Figure:
     """Draw gradient norm and index of one run of a 2-shortcut network against epochs (Figure 8, right)."""
     activations = by_column([row for row in rows if row.kind == "2-shortcut" and row.run == 0], "activation")
     figure, axes = panels(len(activations))
-    for each, (activation, chosen) in zip(axes, activations.items(), strict=True):
-        epochs = [row.epoch for row in chosen]
-        each.plot(epochs, [row.gradient_norm for row in chosen], color="tab:blue", label="gradient norm")
-        each.set_xscale("symlog", linthresh=10)
-        each.set_xlabel("epoch")
-        each.set_ylabel("gradient norm", color="tab:blue")
-        other = each.twinx()
-        other.plot(epochs, [row.index for row in chosen], color="tab:red", label="index")
-        other.set_ylabel("index", color="tab:red")
-        each.set_title(f"2-shortcut, {activation}, one run; Figure 8 right")
+    for panel, (activation, chosen) in zip(axes, activations.items(), strict=True):
+        line(panel, chosen, "epoch", "gradient_norm", color="tab:blue")
+        panel.set(title=f"2-shortcut, {activation}, one run; Figure 8 right", xlabel="epoch")
+        panel.set_xscale("symlog", linthresh=10)
+        panel.set_ylabel("gradient norm", color="tab:blue")
+        right = panel.twinx()
+        line(right, chosen, "epoch", "index", color="tab:red")
+        right.set_ylabel("index", color="tab:red")
     return figure
 
 

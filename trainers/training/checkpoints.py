@@ -15,8 +15,8 @@ import tensorflow as tf
 from idmatters_tf.checkpointing import (
     check_held,
     checkpoint_path,
+    describe_differences,
     describe_newest,
-    describe_other_run,
     find_newest_intact,
     list_steps,
     remove_steps,
@@ -171,9 +171,12 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
         saved = dict(json.loads((path / IDENTITY).read_bytes()))
     except (OSError, TypeError, ValueError):
         saved = {IDENTITY: "unreadable"}
-    error = describe_other_run(path, saved, identity)
-    if error is not None:
-        raise UsageError(f"{error} Move it back to the run from which it was copied, or remove it.")
+    differences = describe_differences(saved, identity)
+    if differences:
+        raise UsageError(
+            f"{path} is a checkpoint of another run: {'; '.join(differences)}. Move it back to the run from which it "
+            f"was copied, or remove it."
+        )
 
 
 def _read(checkpoint, path):

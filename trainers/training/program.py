@@ -184,7 +184,7 @@ class Task:
     settings: Settings
 
     @functools.cached_property
-    def source(self) -> Source[Any]:
+    def source(self) -> Source:
         """Loaded data as batches. Raises DataError or UsageError if there are none."""
         recipe = self.settings.recipe
         return self.settings.data.source(recipe.batch_size, recipe.seed)

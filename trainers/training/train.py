@@ -149,7 +149,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
                         f"split differently. The test error is then too low."
                     )
             events.settings(as_dict(settings))
-            events.images(train_batches.batch(0, stop=min(IMAGES, settings.recipe.batch_size))[0])
+            events.images(train_batches.batch(0)[0][:IMAGES])
         callbacks = _callbacks(task, learner, run)
         say_once("compiling the training step ...")
         signal = trainer.fit(session, train_batches, callbacks)

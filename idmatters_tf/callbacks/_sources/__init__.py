@@ -1,32 +1,74 @@
-"""Training data that `ExactResume` can resume, one class for each kind.
+"""Training data that `ExactResume` can resume: common interface and choice of the class.
 
-base           interface of all kinds
 random_access  batches that are a function of the step: arrays, PyDataset, Grain's MapDataset, `Batches`
 iterators      data with a serializable iterator: Grain's IterDataset and DataLoader
 tf_data        tf.data.Dataset
 """
 
+from typing import Any
+
 from idmatters_tf._keras_internals import RunningFit
-from idmatters_tf.callbacks._sources import random_access
-from idmatters_tf.callbacks._sources.base import Source
-from idmatters_tf.callbacks._sources.iterators import GrainIterator
-from idmatters_tf.callbacks._sources.random_access import has_hooks as has_hooks
-from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
 from idmatters_tf.callbacks.batches import Batches
 
-_FUNCTION = "Use `FunctionBatches(step_to_batch, steps_per_epoch=...)`"
+
+class Source:
+    """Training data of a running `fit`, with a position that can be saved and restored.
+
+    `ExactResume` calls, in this order: `attach`; `restore` if there is a checkpoint; `seek` before each epoch; `state`
+    for each checkpoint; `close`. Constructors raise ValueError for data that are not deterministic.
+
+    Attributes:
+        steps_per_epoch: number of batches in an epoch.
+        first_batch: first batch of the data as NumPy arrays: (x,), (x, y) or (x, y, sample_weight).
+        digest: checksum of the first batch.
+    """
+
+    steps_per_epoch: int
+    first_batch: Any
+    digest: str
+
+    def attach(self, fit: RunningFit) -> None:
+        """Make the running `fit` take its batches from this source."""
+        raise NotImplementedError
+
+    def seek(self, epoch: int, offset: int = 0) -> None:
+        """Begin the next pass of `fit` at a batch of an epoch. After `restore`, it is the batch that was restored."""
+        raise NotImplementedError
+
+    def state(self, offset: int) -> Any:
+        """Return the state for a checkpoint as plain data and arrays, or None if the position is sufficient.
+
+        Args:
+            offset: index of the next training batch in its epoch. The data may be loaded further ahead.
+        """
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Restore the result of `state`. Raise ValueError if the data differ from those of the checkpoint."""
+
+    def close(self) -> None:
+        """Release the data after the last epoch."""
+
+
+def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
+    """Return the number of batches in an epoch of `fit`, by default that of the data, None if infinite or unknown."""
+    steps = fit.steps_per_epoch or length
+    if steps is None:
+        raise ValueError(
+            f"The length of the training data, {fit.kind}, is infinite or unknown. Pass `steps_per_epoch` to `fit`."
+        )
+    return steps
 
 
 def make_source(fit: RunningFit, seed: int) -> Source:
-    """Return the source of the training data of a running `fit`.
+    """Return the source of the training data of a running `fit`, and the seed of the order if `fit` shuffles.
 
-    Args:
-        fit: the running `fit`.
-        seed: seed of the order if `fit` shuffles.
-
-    Raises:
-        ValueError: the data cannot be resumed exactly.
+    Raises ValueError if the data cannot be resumed exactly.
     """
+    from idmatters_tf.callbacks._sources import random_access
+    from idmatters_tf.callbacks._sources.iterators import GrainIterator
+    from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
+
     if isinstance(fit.data, Batches):
         return random_access.RandomAccess(fit.data, fit.steps_per_epoch)
     if fit.kind == "arrays":
@@ -39,4 +81,7 @@ def make_source(fit: RunningFit, seed: int) -> Source:
         return GrainIterator(fit)
     if fit.kind == "a tf.data.Dataset":
         return TensorFlowDataset(fit)
-    raise ValueError(f"ExactResume cannot restore the position of {fit.kind}. {_FUNCTION} instead.")
+    raise ValueError(
+        f"ExactResume cannot restore the position of {fit.kind}. Use `FunctionBatches(step_to_batch, "
+        f"steps_per_epoch=...)` instead."
+    )

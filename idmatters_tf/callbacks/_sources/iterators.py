@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals import RunningFit
-from idmatters_tf.callbacks._sources.base import Source, choose_steps_per_epoch
+from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks.batches import as_arrays, checksum
 
 
@@ -37,26 +37,19 @@ class SavedIterator(Source):
         self._restored: Any = None
         self._is_fresh = True
         self._iterator: Any = self._begin()
-        start = self._save()
-        found = []
+        start, digests = self._save(), []
         for _ in range(2):
             batch = next(self._batches(), None)
             if batch is None:
                 raise ValueError("The training data are empty. Pass at least one batch to `fit`.")
-            found.append(self._describe(batch))
+            self.first_batch, self.digest = self._describe(batch)
+            digests.append(self.digest)
             self._load(start)
-        (self._first, self._digest), (_, again) = found
-        if again != self._digest:
+        if digests[0] != digests[1]:
             raise ValueError(
                 "The training data are not deterministic: the first batch differs after the state of the iterator was "
                 "restored. Draw random numbers from seeds that are part of the data, as Grain's `random_map` does."
             )
-
-    def first_batch(self) -> Any:
-        return self._first
-
-    def digest(self) -> str:
-        return self._digest
 
     def attach(self, fit: RunningFit) -> None:
         fit.take_iterators(self._batches, self.steps_per_epoch)
@@ -69,18 +62,13 @@ class SavedIterator(Source):
             self._iterator = self._begin()
         self._is_fresh = False
 
-    def state(self, epoch: int, offset: int) -> Any:
+    def state(self, offset: int) -> Any:
         if not offset and not self._is_fresh and not self._endless:
             self._iterator = self._begin()
             self._is_fresh = True
         return self._save()
 
-    def restore(self, state: Any, epoch: int, offset: int) -> None:
-        if state is None:
-            raise ValueError(
-                "The checkpoint is that of training data without an iterator. Start the same script as before, or pass "
-                "another folder to ExactResume."
-            )
+    def restore(self, state: Any) -> None:
         self._restored = state
 
     def close(self) -> None:
@@ -109,14 +97,7 @@ class SavedIterator(Source):
 
 
 class GrainIterator(SavedIterator):
-    """Batches of a Grain `IterDataset` or `DataLoader`, which restarts at its end.
-
-    Args:
-        fit: the running `fit`.
-
-    Raises:
-        ValueError: `steps_per_epoch` is missing, or the data are not deterministic.
-    """
+    """Batches of a Grain `IterDataset` or `DataLoader`, which restarts at its end."""
 
     def __init__(self, fit: RunningFit):
         # Keras appends the conversion of batches as an operation to the dataset or loader.
@@ -140,11 +121,11 @@ class GrainIterator(SavedIterator):
 
     def _batches(self) -> Iterator[Any]:
         for passes in itertools.count():
-            found = False
+            is_empty = True
             for batch in self._iterator:
-                found = True
+                is_empty = False
                 yield batch
-            if not found and passes:
+            if is_empty and passes:
                 return
             self._iterator = self._begin()
 

@@ -1,17 +1,15 @@
 """Training data with random access: each batch is a function of its step."""
 
-import contextlib
 import copy
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit, has_global_seed
-from idmatters_tf.callbacks._sources.base import Source, choose_steps_per_epoch
-from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches
+from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
+from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches, checksum
 
 # Grain's infinite datasets have about 2^63 batches, divided by the batch size.
 _ENDLESS = 2**40
@@ -31,19 +29,14 @@ class RandomAccess(Source):
         # A copy, since callbacks may use the object of the user, which has a position of its own.
         self._batches = copy.copy(batches)
         self.steps_per_epoch = batches.steps_per_epoch
-
-    def first_batch(self) -> Any:
-        return self._batches.arrays(0)
-
-    def digest(self) -> str:
-        digest = self._batches.digest(0)
-        if self._batches.digest(0) != digest:
+        self.first_batch = self._batches.arrays(0)
+        self.digest = checksum(self.first_batch)
+        if checksum(self._batches.arrays(0)) != self.digest:
             raise ValueError(
                 "The batches must be a function of the step, but batch 0 differs between two calls. Draw random "
                 "numbers from the step, as in `numpy.random.default_rng((seed, step))`, or in a PyDataset from the "
                 "index and an epoch that `on_epoch_end` counts."
             )
-        return digest
 
     def attach(self, fit: RunningFit) -> None:
         self.seek(0)
@@ -62,17 +55,11 @@ class HookedPyDataset(RandomAccess):
     A resumed run repeats the calls of the hooks. In each call the state of the global generators of Python and NumPy is
     a function of (seed, epoch). The resume is exact if the hooks depend only on these generators and on attributes of
     the dataset. A checksum of the first batch of the epoch detects other hooks on resume.
-
-    Args:
-        data: the dataset.
-        batches: its batches by step.
-        seed: seed of the global generators.
     """
 
     def __init__(self, data: keras.utils.PyDataset, batches: Batches, seed: int):
         super().__init__(batches)
         self._data, self._seed = data, seed
-        self._length = data.num_batches
         # Number of epochs that have begun, and checksum of the first batch of the last one.
         self._begun, self._checksum = 0, ""
 
@@ -81,26 +68,25 @@ class HookedPyDataset(RandomAccess):
             if self._begun:
                 self._call("end", self._begun - 1)
             self._call("begin", self._begun)
-            if self._data.num_batches != self._length:
-                raise ValueError(
-                    f"A PyDataset must have the same number of batches in each epoch. Received: "
-                    f"{type(self._data).__name__} with num_batches={self._length} in epoch 0 and "
-                    f"{self._data.num_batches} in epoch {self._begun}"
-                )
-            self._checksum = self._batches.digest(self._begun * self.steps_per_epoch)
+            self._checksum = checksum(self._batches.arrays(self._begun * self.steps_per_epoch))
             self._begun += 1
         super().seek(epoch, offset)
 
     def _call(self, event, epoch):
-        with _seed_global_generators(self._seed, epoch, event == "end"):
+        states = random.getstate(), np.random.get_state()  # noqa: NPY002
+        number = int(np.random.SeedSequence((self._seed, epoch, event == "end")).generate_state(1)[0])
+        random.seed(number)
+        np.random.seed(number)  # noqa: NPY002
+        try:
             getattr(self._data, f"on_epoch_{event}")()
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
 
-    def state(self, epoch: int, offset: int) -> Any:
+    def state(self, offset: int) -> Any:
         return {"epoch": self._begun - 1, "checksum": self._checksum}
 
-    def restore(self, state: Any, epoch: int, offset: int) -> None:
-        if state is None:
-            return
+    def restore(self, state: Any) -> None:
         self.seek(state["epoch"])
         if self._checksum != state["checksum"]:
             raise ValueError(
@@ -138,11 +124,7 @@ class PyDatasetBatches(Batches):
 
 
 def make_source_from_arrays(fit: RunningFit, seed: int) -> Source:
-    """Return the source of arrays, in an order that is a function of (seed, epoch) if `fit` shuffles.
-
-    Raises:
-        ValueError: sparse or ragged arrays, or shuffle="batch".
-    """
+    """Return the source of arrays, in an order that is a function of (seed, epoch) if `fit` shuffles."""
     if not isinstance(fit.shuffle, bool):
         raise ValueError(f"ExactResume requires a boolean `shuffle` in `fit`. Received: shuffle={fit.shuffle!r}")
     arrays, batch_size = fit.arrays()
@@ -151,12 +133,7 @@ def make_source_from_arrays(fit: RunningFit, seed: int) -> Source:
 
 
 def make_source_from_py_dataset(fit: RunningFit, seed: int) -> Source:
-    """Return the source of a `keras.utils.PyDataset`. If `fit` shuffles, the order is a function of (seed, epoch).
-
-    Raises:
-        ValueError: the dataset is infinite and `fit` has no `steps_per_epoch`; the dataset has hooks, and
-            `steps_per_epoch` differs from its length or the global generators have no seed.
-    """
+    """Return the source of a `keras.utils.PyDataset`. If `fit` shuffles, the order is a function of (seed, epoch)."""
     data: keras.utils.PyDataset = fit.data
     length, hooked = data.num_batches, has_hooks(data)
     if hooked and not has_global_seed():
@@ -175,11 +152,7 @@ def make_source_from_py_dataset(fit: RunningFit, seed: int) -> Source:
 
 
 def make_source_from_map_dataset(fit: RunningFit) -> Source:
-    """Return the source of a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step.
-
-    Raises:
-        ValueError: the dataset is infinite and `fit` has no `steps_per_epoch`.
-    """
+    """Return the source of a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step."""
     import grain
 
     length = len(fit.data) if len(fit.data) < _ENDLESS else None
@@ -202,17 +175,3 @@ def has_hooks(data: Any) -> bool:
     return isinstance(data, base) and (
         kind.on_epoch_begin is not base.on_epoch_begin or kind.on_epoch_end is not base.on_epoch_end
     )
-
-
-@contextlib.contextmanager
-def _seed_global_generators(*seed: int) -> Iterator[None]:
-    """Seed the global generators of Python and NumPy, and restore their states at the end of the block."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    number = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    random.seed(number)
-    np.random.seed(number)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002

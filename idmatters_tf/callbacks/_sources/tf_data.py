@@ -12,6 +12,7 @@ iterator over each such operation, which is never advanced, is saved and restore
 position of the shared generator.
 """
 
+import contextlib
 import hashlib
 import re
 import uuid
@@ -24,24 +25,11 @@ import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf._tensorflow_internals import pipelines
-from idmatters_tf.callbacks._sources.base import choose_steps_per_epoch
+from idmatters_tf.callbacks._sources import choose_steps_per_epoch
 from idmatters_tf.callbacks._sources.iterators import SavedIterator
 
 # Positions of the generators of a dataset before its first `fit` in this process.
 _beginnings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
-# Remedies by the name of an operation that TensorFlow cannot save.
-_REMEDIES = {
-    "PyFunc": "Write the function of `tf.numpy_function` or `from_generator` with TensorFlow operations, or pass a "
-    "`keras.utils.PyDataset` to `fit`.",
-    "EagerPyFunc": "Write the function of `tf.py_function` with TensorFlow operations, or pass a "
-    "`keras.utils.PyDataset` to `fit`.",
-    "DummySeedGenerator": "Remove `shuffle` from functions of `interleave` and `flat_map`, and shuffle their result.",
-}
-_RANDOM = (
-    "Use `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, rerandomize_each_iteration=True)`, or a "
-    "preprocessing layer in the model."
-)
 
 
 class TensorFlowDataset(SavedIterator):
@@ -49,9 +37,6 @@ class TensorFlowDataset(SavedIterator):
 
     Each epoch is one iteration over the dataset, as in `fit`. If `steps_per_epoch` differs from the number of batches,
     or if this number is unknown or infinite, the epochs are parts of one iteration over the repeated dataset.
-
-    Args:
-        fit: the running `fit`.
 
     Raises:
         ValueError: the number of batches is unknown, or an operation of the dataset cannot be saved.
@@ -73,7 +58,7 @@ class TensorFlowDataset(SavedIterator):
         endless = steps != batches
         self._fit = fit
         self._dataset = dataset.repeat() if endless and batches != tf.data.INFINITE_CARDINALITY else dataset
-        self._counters = [iter(each) for each in pipelines.operations(dataset) if pipelines.draws_seeds(each)]
+        self._counters = [iter(part) for part in pipelines.operations(dataset) if pipelines.draws_seeds(part)]
         if fit.data in _beginnings:
             _restore_from_memory(_beginnings[fit.data], counters=self._counters)
         elif self._counters:
@@ -81,7 +66,11 @@ class TensorFlowDataset(SavedIterator):
         try:
             super().__init__(steps, endless)
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
-            raise ValueError(_explain(error.message)) from error
+            raise ValueError(
+                f"TensorFlow cannot save the position in the tf.data.Dataset: {error.message}. Use operations without "
+                f"internal state, such as `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, "
+                f"rerandomize_each_iteration=True)`, or pass a `keras.utils.PyDataset` to `fit`."
+            ) from error
 
     def _begin(self) -> Any:
         return iter(self._dataset)
@@ -110,10 +99,10 @@ class TensorFlowDataset(SavedIterator):
     def _describe(self, batch: Any) -> tuple[Any, str]:
         import tensorflow as tf
 
-        found = hashlib.sha256()
-        for each in tf.nest.flatten(batch, expand_composites=True):
-            found.update(tf.io.serialize_tensor(each).numpy())
-        return batch, found.hexdigest()
+        digest = hashlib.sha256()
+        for part in tf.nest.flatten(batch, expand_composites=True):
+            digest.update(tf.io.serialize_tensor(part).numpy())
+        return batch, digest.hexdigest()
 
     def close(self) -> None:
         super().close()
@@ -146,45 +135,36 @@ def _check(dataset):
             )
 
 
-def _explain(message):
-    found = re.search(r"(\w+) is stateful", message)
-    if not found:
-        return f"TensorFlow cannot save the position in the tf.data.Dataset: {message}. Pass a PyDataset to `fit`."
-    operation = found[1]
-    random = _RANDOM if re.search("Random|Rng|Multinomial|TruncatedNormal", operation) else None
-    remedy = _REMEDIES.get(operation, random) or "Compute this in the model instead."
-    return f"TensorFlow cannot save the position in the tf.data.Dataset: {operation} has internal state. {remedy}"
+@contextlib.contextmanager
+def _folder_in_memory() -> Iterator[str]:
+    import tensorflow as tf
+
+    folder = f"ram://{uuid.uuid4().hex}"
+    tf.io.gfile.makedirs(folder)
+    try:
+        yield folder
+    finally:
+        tf.io.gfile.rmtree(folder)
 
 
 def _save_to_memory(**iterators):
     """Write a `tf.train.Checkpoint` to memory and return its files as arrays of bytes by name."""
     import tensorflow as tf
 
-    folder = f"ram://{uuid.uuid4().hex}"
-    try:
+    with _folder_in_memory() as folder:
         tf.train.Checkpoint(**iterators).write(f"{folder}/state")
-        found = {}
-        for name in sorted(tf.io.gfile.listdir(folder)):
-            with tf.io.gfile.GFile(f"{folder}/{name}", "rb") as file:
-                found[name] = np.frombuffer(file.read(), np.uint8)
-        return found
-    finally:
-        tf.io.gfile.rmtree(folder)
+        contents = {name: tf.io.read_file(f"{folder}/{name}") for name in sorted(tf.io.gfile.listdir(folder))}
+        return {name: np.frombuffer(content.numpy(), np.uint8) for name, content in contents.items()}
 
 
 def _restore_from_memory(files, **iterators):
     """Restore iterators from the files that `_save_to_memory` returned."""
     import tensorflow as tf
 
-    folder = f"ram://{uuid.uuid4().hex}"
-    try:
-        tf.io.gfile.makedirs(folder)
+    with _folder_in_memory() as folder:
         for name, content in files.items():
-            with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
-                file.write(content.tobytes())
+            tf.io.write_file(f"{folder}/{name}", content.tobytes())
         tf.train.Checkpoint(**iterators).read(f"{folder}/state").assert_consumed()
-    finally:
-        tf.io.gfile.rmtree(folder)
 
 
 def _are_equal(one, other):

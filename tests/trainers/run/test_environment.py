@@ -3,10 +3,7 @@
 import importlib.metadata
 import json
 
-import pytest
-
 from idmatters_tf import _environment
-from idmatters_tf.callbacks._configuration import warn_of_environment
 from trainers.run.folder import Run
 
 DATA = {"digest": "1", "origin": "made up"}
@@ -58,12 +55,6 @@ def test_a_pre_release_of_keras_is_recorded_and_compared(monkeypatch):
     warning = _environment.describe_environment_change({"versions": found}, changed)
     assert warning is not None
     assert warning.startswith("keras-nightly was '3.16.0.dev1', now '3.16.0.dev2': results will differ by rounding")
-
-
-def test_a_checkpoint_of_a_fit_is_told_apart_in_the_same_words():
-    saved = {"versions": {"keras": "1.0"}, "numerics": {}}
-    with pytest.warns(UserWarning, match="keras was '1.0', now .*: results will differ by rounding"):
-        warn_of_environment(saved)
 
 
 def test_threads_are_those_that_were_asked_for_or_those_of_the_processor(monkeypatch):

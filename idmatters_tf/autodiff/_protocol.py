@@ -1,7 +1,6 @@
-"""Choice of the backend, and the common interface of `_tensorflow` and `_jax`."""
+"""Common interface of the backends `_tensorflow` and `_jax`: derivatives of functions of lists of tensors."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
@@ -10,10 +9,6 @@ from idmatters_tf._keras_types import Tensor
 
 Tensors = list[Tensor]
 LinearMap = Callable[[Tensors], Tensors]
-
-
-class CannotVectorize(Exception):
-    """Raised if several products cannot be computed at once."""
 
 
 class Compiler(Protocol):
@@ -27,8 +22,6 @@ class Compiler(Protocol):
 
     replicas: int
 
-    def __init__(self, variables: Sequence[keras.Variable]): ...
-
     def __call__(self, method: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *arguments: Tensor) -> Any:
         """Return `method(values, *part, *arguments)`, summed over the replicas.
 
@@ -40,9 +33,6 @@ class Compiler(Protocol):
         ...
 
 
-MakeCompiler = Callable[[Sequence[keras.Variable]], Compiler]
-
-
 class Backend(Protocol):
     """Derivatives of functions of lists of tensors."""
 
@@ -52,7 +42,12 @@ class Backend(Protocol):
         ...
 
     @property
-    def Compiler(self) -> MakeCompiler:
+    def VECTORIZATION_ERRORS(self) -> tuple[type[Exception], ...]:
+        """Errors of `batched` after which single products may work."""
+        ...
+
+    @property
+    def Compiler(self) -> Callable[[Sequence[keras.Variable]], Compiler]:
         """Class that compiles the methods of an object."""
         ...
 
@@ -80,25 +75,3 @@ class Backend(Protocol):
     def batched(self, linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return the linear map of k vectors at once, with k as the first axis of all tensors."""
         ...
-
-    def vectorizing(self) -> AbstractContextManager[None]:
-        """Return a context that raises `CannotVectorize` if `batched` fails and single products may work."""
-        ...
-
-
-def current_backend() -> Backend:
-    """Return the implementation of derivatives for Keras' current backend.
-
-    Raises:
-        ValueError: if the backend is neither TensorFlow nor JAX.
-    """
-    name = keras.backend.backend()
-    if name == "tensorflow":
-        from idmatters_tf.autodiff import _tensorflow
-
-        return _tensorflow
-    if name == "jax":
-        from idmatters_tf.autodiff import _jax
-
-        return _jax
-    raise ValueError(f"Derivatives require Keras' TensorFlow or JAX backend. Received: {name!r}. Set KERAS_BACKEND.")

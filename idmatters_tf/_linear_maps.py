@@ -1,0 +1,82 @@
+"""SciPy operators: their base class, conversion of matrices to operators, and columns by products with unit vectors."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+from numpy.typing import NDArray
+
+from idmatters_tf._progress import Progress
+
+
+class Operator(scipy.sparse.linalg.LinearOperator):
+    """SciPy operator of a subclass that implements `_matvec` and its variants.
+
+    Args:
+        dtype: dtype of the products.
+        shape: (rows, columns).
+    """
+
+    if TYPE_CHECKING:
+        # SciPy annotates its own with the arguments of operators made from functions.
+        def __new__(cls, *args: Any, **options: Any) -> Self: ...
+
+    def __init__(self, dtype: Any, shape: tuple[int, int]):
+        super().__init__(np.dtype(dtype), shape)  # pyright: ignore[reportCallIssue]
+
+
+def as_operator(operator: Any) -> scipy.sparse.linalg.LinearOperator:
+    """Return a matrix or SciPy operator as an operator in float32 or float64.
+
+    Raises:
+        ValueError: for complex matrices, and for operators of other dtypes.
+    """
+    converted: Any = operator
+    is_matrix = isinstance(operator, np.ndarray) or scipy.sparse.issparse(operator)
+    if is_matrix and converted.dtype.kind in "biuf":
+        converted = converted.astype(np.result_type(converted.dtype, np.float32))
+    operator = scipy.sparse.linalg.aslinearoperator(converted)
+    if operator.dtype not in (np.float32, np.float64):
+        raise ValueError(
+            f"Argument `operator` must be a real matrix, or an operator of dtype float32 or float64. Received: dtype "
+            f"{operator.dtype}"
+        )
+    return operator
+
+
+def unit_vectors(size: int, chunk: int, wanted: slice, dtype: Any = float) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Yield unit vectors in chunks of equal size, (places, (k, size)).
+
+    The places are those of the last vectors of the chunk. The last chunk starts with vectors of the previous one, so
+    that all chunks have the same shape and a compiled product is traced once. An empty range gives one empty vector,
+    from which the shapes of the products are known.
+
+    Args:
+        size: number of entries of a vector.
+        chunk: largest number of vectors in a chunk.
+        wanted: range of the places.
+        dtype: dtype of the vectors.
+    """
+    chunk = max(min(chunk, wanted.stop - wanted.start), 1)
+    for start in range(wanted.start, max(wanted.stop, wanted.start + 1), chunk):
+        stop = min(start + chunk, wanted.stop)
+        yield slice(start, stop), np.eye(chunk, size, stop - chunk, dtype)
+
+
+def columns(operator: Any, wanted: slice, title: str, progress: bool) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Yield columns of an operator in chunks, (slice, (P, up to chunk)).
+
+    Args:
+        operator: SciPy operator, with an attribute `chunk` for chunks of other sizes than 64.
+        wanted: range of the columns.
+        title: title of the progress bar.
+        progress: True shows a progress bar on standard error.
+    """
+    chunk = getattr(operator, "chunk", 64)
+    with Progress(wanted.stop - wanted.start, title, progress, unit="columns") as bar:
+        for places, vectors in unit_vectors(operator.shape[1], chunk, wanted, operator.dtype):
+            products = np.asarray(operator @ vectors.T)[:, places.start - places.stop :]
+            bar.advance(places.stop - places.start)
+            yield places, products
