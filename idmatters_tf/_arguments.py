@@ -30,7 +30,12 @@ def seed_number(value: Any, owner: object | None = None) -> int:
     Raises:
         ValueError: the value is not a non-negative integer.
     """
-    return _integer("seed", value, 0, "a non-negative integer", owner)
+    return non_negative_integer("seed", value, owner)
+
+
+def non_negative_integer(argument: str, value: Any, owner: object | None = None) -> int:
+    """Return the value of an argument as an `int`. Arguments and errors: as `positive_integer`, with 0 allowed."""
+    return _integer(argument, value, 0, "a non-negative integer", owner)
 
 
 def check_choice(argument: str, value: T, allowed: Sequence[T], owner: object | None = None) -> T:

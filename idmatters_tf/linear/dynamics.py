@@ -15,8 +15,8 @@ import joblib  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf._arguments import positive_integer
-from idmatters_tf.linear._arguments import Booleans, Floats, Integers, non_negative, real_array
+from idmatters_tf._arguments import non_negative_integer, positive_integer
+from idmatters_tf.linear._arguments import Booleans, Floats, Integers, real_array
 from idmatters_tf.linear.network import layer_norms
 from idmatters_tf.linear.statistics import regression
 
@@ -88,7 +88,7 @@ def gradient_descent(
     W = real_array("W", W, ("networks", "units", "n", "d", "d"))
     networks, d = len(W), W.shape[-1]
     rates = np.broadcast_to(real_array("learning_rates", learning_rates, None), (networks,))
-    steps = int(non_negative("steps", steps))
+    steps = non_negative_integer("steps", steps)
     # All larger numbers are equivalent.
     record_every = min(positive_integer("record_every", record_every), steps + 1)
     root, targets = regression(real_array("sxx", sxx, (d, d)), real_array("syx", syx, (d, d)))
@@ -163,7 +163,7 @@ def sweep(
         Dict of `Trajectories` by name, with leading axes (seeds, rates).
     """
     rates = real_array("learning_rates", learning_rates, ("rates",))
-    steps = int(non_negative("steps", steps))
+    steps = non_negative_integer("steps", steps)
     shape = ("seeds", "units", "n", "d", "d")
     checked = {name: (real_array(f"starts[{name!r}]", W, shape), shortcut) for name, (W, shortcut) in starts.items()}
     if workers is None:

@@ -28,6 +28,7 @@ ERRORS = [
     (lambda: linear.least_squares_optimum(X, Y[:, :4]), r"shapes \(2, 5\) and \(2, 4\)"),
     (lambda: linear.whiten(np.outer([1.0, 2.0], np.arange(5.0)), 2), "at most the rank .*, 1. Received: components=2"),
     (lambda: linear.excess_risk(LAYERS, np.diag([1.0, 0.0]), UNIT), "`syx` must have rows in the range of `sxx`"),
+    (lambda: linear.gradient_descent(LAYERS[None], UNIT, UNIT, 0.1, 2.5), "`steps` must be a non-negative integer"),
     (lambda: linear.shortcut_risk(LAYERS, UNIT, UNIT, "1"), "`syy_trace` must be a finite number of 0 or more"),
 ]
 
