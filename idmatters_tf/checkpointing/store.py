@@ -117,7 +117,7 @@ def _find_damage(path, required):
         manifest = read_manifest(path)
         if path != checkpoint_path(path.parent, manifest["step"]):
             return f"it belongs to step {manifest['step']}"
-        for name in (required, *manifest["files"]):
+        for name in dict.fromkeys([required, *manifest["files"]]):
             if fingerprint(path / name) != manifest["files"][name]:
                 return f"{name} has another checksum"
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -5,15 +5,14 @@ variables, each flattened by rows.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._linear_maps import columns
+from idmatters_tf._linear_maps import Operator, columns
 from idmatters_tf.curvature._checks import (
     DifferenceCheck,
     check_finite,
@@ -26,17 +25,13 @@ from idmatters_tf.curvature._objective import Objective
 from idmatters_tf.curvature._products import Array, Kind, Products
 
 
-class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
+class CurvatureOperator(Operator):
     """Base class of the three operators. `HessianOperator` describes the arguments."""
 
     # Product of `Products` that the operator computes.
     kind: ClassVar[Kind]
     # Name of the matrix in error messages, if it requires derivatives of the outputs.
     needs_outputs: ClassVar[str | None] = None
-
-    if TYPE_CHECKING:
-        # SciPy annotates its own with the arguments of operators made from functions.
-        def __new__(cls, *args: Any, **options: Any) -> Self: ...
 
     def __init__(
         self,
@@ -57,7 +52,7 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         objective = Objective(model, loss, data, variables, regularization, training, batch_size, class_weight)
         self._objective, self._products = objective, Products(objective)
         _check_kind_of_loss(objective, self.needs_outputs)
-        super().__init__(np.dtype(objective.dtype), (objective.size,) * 2)  # pyright: ignore[reportCallIssue]
+        super().__init__(objective.dtype, (objective.size, objective.size))
         self.difference: DifferenceCheck | None = None
         batch = next(iter(objective.batches), None)
         if batch is None:

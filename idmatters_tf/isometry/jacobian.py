@@ -1,7 +1,7 @@
 """Jacobians of blocks and models at given inputs, as SciPy operators."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -118,7 +118,9 @@ def jacobian(
     if block is None:
         (operator,) = model_jacobians(model, inputs, training, together=True, chunk=chunk)
     else:
-        ((_, (operator,)),) = block_jacobians(model, inputs, [block], training, together=True, chunk=chunk)
+        _check_model(model)
+        chosen = find_blocks(model, [block])
+        ((_, (operator,)),) = block_jacobians(model, inputs, chosen, training, together=True, chunk=chunk)
     return operator
 
 
@@ -150,23 +152,26 @@ def model_jacobians(
 
 
 def block_jacobians(
-    model: keras.Model, inputs: Any, blocks: Any, training: bool, together: bool = False, chunk: int = DEFAULT_CHUNK
+    model: keras.Model,
+    inputs: Any,
+    blocks: Sequence[Block],
+    training: bool,
+    together: bool = False,
+    chunk: int = DEFAULT_CHUNK,
 ) -> Iterator[tuple[Block, Iterator[JacobianOperator]]]:
-    """Yield the blocks of a model, see `find_blocks`, each with its Jacobian at each example.
+    """Yield blocks of a model, which `find_blocks` has returned, each with its Jacobian at each example.
 
     The state of the model does not change, neither moving averages nor random seeds. The masks in the block have their
     values at the example. The other arguments are those of `jacobian`. With `together` or `training` the batch is one
     point.
     """
-    _check_model(model)
-    chosen = find_blocks(model, blocks)
     calls, runs = graph_calls(model) or [], []
     for part in _points(inputs, training or together):
         values = graph_inputs(model, part)
         with substitute_values():
             attached = run_calls(calls, values, training)
         runs.append((values, attached))
-    for block in chosen:
+    for block in blocks:
         yield block, (_block_jacobian(block, values, attached, training, chunk) for values, attached in runs)
 
 

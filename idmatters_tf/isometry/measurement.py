@@ -126,9 +126,9 @@ def block_distances(
     Raises:
         ValueError: in the cases of `find_blocks`, and if a block has inputs of an integer dtype.
     """
-    distances = {}
-    with Progress(len(find_blocks(model, blocks)), "distances", progress, unit="blocks") as bar:
-        for block, jacobians in block_jacobians(model, inputs, blocks, training):
+    distances, chosen = {}, find_blocks(model, blocks)
+    with Progress(len(chosen), "distances", progress, unit="blocks") as bar:
+        for block, jacobians in block_jacobians(model, inputs, chosen, training):
             distances[block.name] = np.array([_distance(block, jacobian, tolerance, seed) for jacobian in jacobians])
             bar.advance()
     return distances
@@ -165,9 +165,9 @@ def measure(
         progress: True to show a progress bar on standard error.
     """
     measured: dict[str, BlockIsometry] = {}
-    count = len(find_blocks(model, blocks))
-    with Progress(count + bool(end_to_end), "isometry", progress, unit="blocks") as bar:
-        for block, jacobians in block_jacobians(model, inputs, blocks, training):
+    chosen = find_blocks(model, blocks)
+    with Progress(len(chosen) + bool(end_to_end), "isometry", progress, unit="blocks") as bar:
+        for block, jacobians in block_jacobians(model, inputs, chosen, training):
             rows = [_measure(block, jacobian, tolerance, products, seed) for jacobian in jacobians]
             distance, relative, largest, smallest, exact = (np.array(column) for column in zip(*rows, strict=True))
             measured[block.name] = BlockIsometry(distance, relative, largest, smallest, bool(exact.all()))
