@@ -23,8 +23,8 @@ _INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512
 
 def collect_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of Python and of the installed packages, and the machine type."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    return found | {package: version for package in packages if (version := _installed(package)) is not None}
+    versions = {"python": platform.python_version(), "machine": platform.machine()}
+    return versions | {package: version for package in packages if (version := _installed(package)) is not None}
 
 
 def get_version(package: str) -> str | None:
@@ -90,10 +90,10 @@ def describe_environment_change(saved: Mapping[str, Any], now: Mapping[str, Any]
 
     Parts that were not saved are not compared.
     """
-    found = []
+    differences = []
     for part, names in (("versions", COMPUTING), ("numerics", now.get("numerics", ()))):
         if isinstance(saved.get(part), dict):
-            found += describe_differences(saved[part], now.get(part, {}), names)
-    if not found:
+            differences += describe_differences(saved[part], now.get(part, {}), names)
+    if not differences:
         return None
-    return f"{'; '.join(found)}: results will differ by rounding from those of an uninterrupted run."
+    return f"{'; '.join(differences)}: results will differ by rounding from those of an uninterrupted run."

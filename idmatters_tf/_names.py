@@ -1,12 +1,12 @@
-"""Unique names for the entries of results by layer."""
+"""Unique names for the entries of dicts by layer or callback."""
 
 from collections.abc import Container
 
 
-def make_unique_name(name: str, names: Container[str]) -> str:
+def make_unique_name(name: str, names: Container[str], separator: str = ":") -> str:
     """Return the name, or "name:2", "name:3" and so on if the names contain it."""
     unique, number = name, 1
     while unique in names:
         number += 1
-        unique = f"{name}:{number}"
+        unique = f"{name}{separator}{number}"
     return unique

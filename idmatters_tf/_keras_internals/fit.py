@@ -178,22 +178,22 @@ def running_fit(model: keras.Model) -> RunningFit | None:
     """
     frame = sys._getframe(1)
     while frame is not None:
-        found = frame.f_locals
-        if found.get("self") is model and frame.f_code.co_name == "fit" and "epoch_iterator" in found:
-            iterator = found["epoch_iterator"]
+        values = frame.f_locals
+        if values.get("self") is model and frame.f_code.co_name == "fit" and "epoch_iterator" in values:
+            iterator = values["epoch_iterator"]
             adapter = type(iterator.data_adapter)
             return RunningFit(
-                callbacks=found["callbacks"].callbacks,
+                callbacks=values["callbacks"].callbacks,
                 kind=_KINDS.get(adapter, adapter.__name__),
                 adapter=iterator.data_adapter,
-                data=found["x"],
-                shuffle=found["shuffle"],
-                class_weight=found["class_weight"],
-                initial_epoch=found["initial_epoch"],
-                epochs=found["epochs"],
+                data=values["x"],
+                shuffle=values["shuffle"],
+                class_weight=values["class_weight"],
+                initial_epoch=values["initial_epoch"],
+                epochs=values["epochs"],
                 steps_per_epoch=iterator.steps_per_epoch,
                 steps_per_execution=iterator.steps_per_execution,
-                validation_data=found["validation_data"],
+                validation_data=values["validation_data"],
                 _iterator=iterator,
             )
         frame = frame.f_back
@@ -234,7 +234,7 @@ def build_for_training(model: keras.Model, batch: Any) -> None:
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
         # A model with its own training step may have no `call`; it trains its layers.
         parts = [layer for layer in layers_within(model) if layer is not model]
-        if type(model).train_step is keras.Model.train_step or not parts or not all(each.built for each in parts):
+        if type(model).train_step is keras.Model.train_step or not parts or not all(part.built for part in parts):
             raise
 
 
@@ -294,6 +294,6 @@ def _split_among_replicas(batches, strategy):
 
         def part(context, batch=batch, bounds=bounds):
             first, last = bounds[context.replica_id_in_sync_group :][:2]
-            return keras.tree.map_structure(lambda each: each[first:last], batch)
+            return keras.tree.map_structure(lambda tensor: tensor[first:last], batch)
 
         yield strategy.experimental_distribute_values_from_function(part)

@@ -16,8 +16,8 @@ def traced_training_steps(model: keras.Model) -> list[Any]:
     parts = list(inspect.getclosurevars(train_function).nonlocals.values())
     # Keras wraps the step for Python iterators.
     parts += [part.__wrapped__ for part in parts if hasattr(part, "__wrapped__")]
-    found = [part._list_all_concrete_functions() for part in parts if hasattr(part, "_list_all_concrete_functions")]
-    return [concrete for several in found for concrete in several]
+    graphs = [part._list_all_concrete_functions() for part in parts if hasattr(part, "_list_all_concrete_functions")]
+    return [concrete for several in graphs for concrete in several]
 
 
 def is_random_generator(kind: type) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events, layers_within
+from idmatters_tf._names import make_unique_name
 from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, is_variable
 from idmatters_tf.callbacks._model_parts import find_optimizers
@@ -139,9 +140,7 @@ def name_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, k
     """Return callbacks by name: the class, with a number from the second instance on."""
     named: dict[str, keras.callbacks.Callback] = {}
     for callback in callbacks:
-        name = type(callback).__qualname__
-        same = sum(type(other).__qualname__ == name for other in named.values())
-        named[f"{name} {same + 1}" if same else name] = callback
+        named[make_unique_name(type(callback).__qualname__, named, " ")] = callback
     return named
 
 

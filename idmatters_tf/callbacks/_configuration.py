@@ -11,6 +11,7 @@ import numpy as np
 
 from idmatters_tf._arguments import abbreviate
 from idmatters_tf._keras_internals import compile_arguments, get_graph, layers_within, loss_arguments
+from idmatters_tf._names import make_unique_name
 from idmatters_tf.callbacks._model_parts import find_optimizers
 
 # Locations of classes, and seeds, since the states of their generators are restored.
@@ -31,7 +32,7 @@ def describe_configuration(model: keras.Model) -> dict[str, Any]:
     compiled = compile_arguments(model) or {}
     parts = {
         "the model": _describe_layers(model),
-        **{label_optimizer(path): _to_plain_data(each) for path, each in find_optimizers(model).items()},
+        **{label_optimizer(path): _to_plain_data(own) for path, own in find_optimizers(model).items()},
         "the loss": {name: _to_plain_data(compiled.get(name)) for name in ("loss", "loss_weights")},
     }
     leaves = keras.tree.flatten_with_path(parts)
@@ -64,10 +65,8 @@ def _describe_layers(model: keras.Model) -> dict[str, Any]:
     """Return the configurations of layers by class and number. Graphs come last, so that layers are reported first."""
     described: dict[str, Any] = {}
     for layer in sorted(layers_within(model), key=lambda layer: isinstance(layer, keras.Model)):
-        kind = type(layer).__name__
-        number = sum(name.rpartition(" ")[0] == kind or name == kind for name in described) + 1
-        config = _to_plain_data(_describe_model(layer) if isinstance(layer, keras.Model) else layer)
-        described[f"{kind} {number}" if number > 1 else kind] = config
+        config = _describe_model(layer) if isinstance(layer, keras.Model) else layer
+        described[make_unique_name(type(layer).__name__, described, " ")] = _to_plain_data(config)
     return described
 
 
@@ -126,7 +125,7 @@ def _simplify(value: dict[str, Any]) -> Any:
         return "<lambda>"
     # The only item of the configuration of a policy is its name.
     dropped = _DROPPED if len(value) == 1 else _DROPPED | {"name"}
-    value = {name: _abbreviate_array(each) for name, each in value.items() if name not in dropped}
+    value = {name: _abbreviate_array(entry) for name, entry in value.items() if name not in dropped}
     if isinstance(value.get("config"), dict):
         value |= value.pop("config")
     return value

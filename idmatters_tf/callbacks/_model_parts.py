@@ -32,8 +32,8 @@ def find_generators(model: keras.Model) -> dict[str, Any]:
 def _find(model: keras.Model) -> dict[str, Any]:
     """Return the layers, optimizers, generators, containers and objects found on a model, by attribute path."""
     compiled: Any = getattr(model, "optimizer", None)
-    found: dict[str, Any] = {} if compiled is None else {"optimizer": compiled}
-    seen, queue = {id(model), id(compiled)}, [("", model), *found.items()]
+    parts: dict[str, Any] = {} if compiled is None else {"optimizer": compiled}
+    seen, queue = {id(model), id(compiled)}, [("", model), *parts.items()]
     # Breadth first, so that the shortest path is the name.
     for path, owner in queue:
         for name, value in _parts(owner):
@@ -42,8 +42,8 @@ def _find(model: keras.Model) -> dict[str, Any]:
             seen.add(id(value))
             inner = f"{path}{name}".lstrip(".")
             queue.append((inner, value))
-            found[inner] = value
-    return found
+            parts[inner] = value
+    return parts
 
 
 def _parts(owner: Any) -> list[tuple[str, Any]]:

@@ -68,7 +68,10 @@ def find_unbuilt_optimizers(model: keras.Model) -> dict[str, Any]:
 def describe_variables(model: keras.Model) -> dict[str, list[list[str]]]:
     """Return [path, shape, dtype] of each variable, by owner."""
     return {
-        owner: [[getattr(each, "path", "state"), str(tuple(each.shape)), str(each.dtype)] for each in several]
+        owner: [
+            [getattr(variable, "path", "state"), str(tuple(variable.shape)), str(variable.dtype)]
+            for variable in several
+        ]
         for owner, several in variables(model).items()
     }
 

@@ -62,14 +62,14 @@ def measure(
     start = SMALL_START * linear.initial_weights("xavier", depth, 1, d)
     if network == "residual from zero":
         start = np.zeros_like(start)
-    found = linear.gradient_descent(
+    history = linear.gradient_descent(
         start[None], np.eye(d), R, learning_rate(R, depth), steps, shortcut, record_every=record_every
     )
-    for k, step in enumerate(found.steps):
-        risk, inside = 2 * found.excess_risk[0, k], bool(found.inside[0, k])
+    for k, step in enumerate(history.steps):
+        risk, inside = 2 * history.excess_risk[0, k], bool(history.inside[0, k])
         bound = per_layer_bound = None
         if inside and shortcut:
-            factors = linear.dominance_factors(found.layer_norms[0, k].ravel())
+            factors = linear.dominance_factors(history.layer_norms[0, k].ravel())
             bound, per_layer_bound = (float(factor) * risk for factor in factors)
         yield DescentRow(
             target=name,
@@ -78,10 +78,10 @@ def measure(
             step=int(step),
             risk=risk,
             # Descent minimizes L = f / 2.
-            gradient=4 * found.gradient_norm[0, k] ** 2,
+            gradient=4 * history.gradient_norm[0, k] ** 2,
             bound=bound,
             per_layer_bound=per_layer_bound,
-            tau=found.tau[0, k],
+            tau=history.tau[0, k],
             inside=inside,
         )
 
@@ -174,18 +174,18 @@ def measure_augmentation(
     target = linear.augment(R) if problem == "augmented" else R
     d, rate = len(target), learning_rate(R, depth) / 2
     start = ROUGH_START * linear.initial_weights("xavier", depth, 1, d, seed=1, networks=starts)
-    found = linear.gradient_descent(start, np.eye(d), target, rate, steps, record_every=record_every)
+    history = linear.gradient_descent(start, np.eye(d), target, rate, steps, record_every=record_every)
     for number in range(starts):
-        for k, step in enumerate(found.steps):
+        for k, step in enumerate(history.steps):
             yield AugmentationRow(
                 target=name,
                 problem=problem,
                 start=number,
                 depth=depth,
                 step=int(step),
-                risk=2 * found.excess_risk[number, k],
-                tau=found.tau[number, k],
-                inside=bool(found.inside[number, k]),
+                risk=2 * history.excess_risk[number, k],
+                tau=history.tau[number, k],
+                inside=bool(history.inside[number, k]),
                 barrier=barrier,
             )
 
