@@ -39,6 +39,7 @@ from idmatters_tf._keras_internals.graphs import (
     run_calls,
     run_graph,
     set_mask,
+    skip_positions,
     standardized_inputs,
 )
 from idmatters_tf._keras_internals.losses import (
@@ -56,10 +57,12 @@ from idmatters_tf._keras_internals.variables import (
     global_seed_state,
     has_global_seed,
     learning_rate_schedule,
+    live_owners,
     make_global_seed_state,
     optimized_variables,
     optimizer_attributes,
     outside_graphs,
+    own_trainable_variables,
     random_layers,
     replicas,
     seed_states,

@@ -83,6 +83,40 @@ def is_addition(operation: Any) -> bool:
     return isinstance(operation, (keras.layers.Add, numpy_operations.Add))
 
 
+def skip_positions(graph: Any) -> dict[int, int]:
+    """Return, by `id` of each sum x + f(x) of a graph and of nested ones, the position of x among its arguments.
+
+    Sums whose calls have different structures are left out.
+    """
+    places: dict[int, int | None] = {}
+    for node in nodes(graph):
+        nested = get_graph(node.operation)
+        if nested is not None:
+            places |= skip_positions(nested)
+        if not is_addition(node.operation) or len(node.input_tensors) != 2:
+            continue
+        first, second = node.input_tensors
+        place = 0 if _depends(second, first) else 1 if _depends(first, second) else None
+        if first is second or tuple(first.shape) != tuple(second.shape):
+            place = None
+        same = places.setdefault(id(node.operation), place) == place
+        places[id(node.operation)] = place if same else None
+    return {key: place for key, place in places.items() if place is not None}
+
+
+def _depends(tensor: Any, on: Any) -> bool:
+    """Return True if a symbolic tensor is computed from another one."""
+    waiting, seen = [tensor], set()
+    while waiting:
+        current = waiting.pop()
+        if current is on:
+            return True
+        if id(current) not in seen:
+            seen.add(id(current))
+            waiting += producer(current).input_tensors
+    return False
+
+
 def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return the layer and all layers inside of it, outer ones first."""
     layers: Any = layer._flatten_layers()

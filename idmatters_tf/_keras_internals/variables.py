@@ -1,6 +1,8 @@
 """Internals of Keras 3.15: variables of random generators and optimizers, and values while TensorFlow traces."""
 
 import contextlib
+import gc
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -39,6 +41,38 @@ def variable_owners(model: keras.Model) -> dict[int, keras.layers.Layer]:
         for variable in [*own._trainable_variables, *own._non_trainable_variables]:
             owners.setdefault(id(variable), layer)
     return owners
+
+
+def own_trainable_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the trainable variables that are attributes of a layer, without those of layers inside of it."""
+    variables: Any = getattr(layer, "_trainable_variables", [])
+    return [variable for variable in variables if variable.trainable]
+
+
+def live_owners(
+    variables: Sequence[keras.Variable], optimizer: keras.optimizers.Optimizer
+) -> tuple[list[keras.layers.Layer], keras.Model | None]:
+    """Return the layers that own given variables, and the model that is compiled with the optimizer.
+
+    Without `compile`, the model is the largest one with all of the layers; None without a model. Keras passes variables
+    to optimizers without their layers or model, so that all objects of the process are searched.
+    """
+    wanted = {id(variable) for variable in variables}
+    layers: Any = [thing for thing in gc.get_objects() if issubclass(type(thing), keras.layers.Layer)]
+    owners = [layer for layer in layers if any(id(v) in wanted for v in own_trainable_variables(layer))]
+    ids = {id(layer) for layer in owners}
+    if gc.get_freeze_count() and not wanted <= {id(v) for layer in owners for v in own_trainable_variables(layer)}:
+        raise ValueError(
+            "The layers of the variables cannot be found because `gc.freeze()` hides them. Call `gc.unfreeze()` first."
+        )
+
+    def rank(model: Any) -> tuple[bool, int]:
+        compiled = getattr(model, "optimizer", None)
+        is_compiled = optimizer in (compiled, getattr(compiled, "inner_optimizer", None))
+        return is_compiled, len(layers_within(model))
+
+    models = [layer for layer in layers if isinstance(layer, keras.Model) and ids <= set(map(id, layers_within(layer)))]
+    return owners, max(models, key=rank, default=None) if ids else None
 
 
 def global_seed_state() -> keras.Variable | None:

@@ -5,10 +5,12 @@ References:
     - Jordan, the airbench94_muon recipe (2024): kernels of constant norm.
     - Bernstein, *Deriving Muon* (2025), after Bernstein & Newhouse, *Old optimizer, new norm* (arXiv 2409.20325): the
       scale of free steps.
+    - Liu et al., *Muon is scalable for LLM training* (arXiv 2502.16982): the scale "rms", weight decay, AdamW for the
+      other variables.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import keras
@@ -16,8 +18,9 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf._arguments import check_choice
-from idmatters_tf._keras_internals import replicas, value_outside_functions
+from idmatters_tf._keras_internals import layers_within, live_owners, replicas, value_outside_functions
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf.optimizers.kernels import KernelMatrices, last_layers, layer_kernels
 from idmatters_tf.optimizers.momentum import Momentum
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -26,8 +29,8 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """
 
 Norm = Literal["keep", "free"]
-
-_KERNEL_NAMES = ("kernel", "pointwise_kernel", "recurrent_kernel")
+Scale = Literal["spectral", "rms"]
+Other = Literal["momentum", "adamw"]
 
 
 def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None) -> Tensor:
@@ -74,9 +77,9 @@ def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None)
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class Muon(Momentum):
-    """Orthogonalized momentum on kernels, plain momentum on all other variables.
+    """Orthogonalized momentum on kernels, momentum or AdamW on all other variables.
 
-    A kernel W is used as a matrix of `fan_in` rows and one column for each output channel:
+    A kernel W is used as a matrix of one row for each input and one column for each output:
 
         v = m v + g
         D = orthogonalize(g + m v)                             (v in place of g + m v without `nesterov`)
@@ -92,20 +95,23 @@ class Muon(Momentum):
 
     With `norm="free"` the norm changes with the steps:
 
-        W = W - lr sqrt(columns / rows) D
+        W = W - lr sqrt(columns / rows) D                      (scale="spectral")
+        W = W - lr 0.2 sqrt(max(rows, columns)) D              (scale="rms")
 
-    The largest singular value of D is about 1. So a step changes the root mean square of a kernel's outputs by at most
-    about lr times that of the patches that it is applied to, for kernels of any shape. Networks that start near the
-    identity, as the paper's, need this mode. Weight decay is decoupled: `weight_decay=` subtracts `lr * weight_decay *
-    W` first, as in all Keras optimizers.
+    The largest singular value of D is about 1. With "spectral", a step changes the root mean square of a kernel's
+    outputs by at most about lr times that of the patches that it is applied to, for kernels of any shape. Networks that
+    start near the identity, as the paper's, need this mode. With "rms", the entries of a step have a root mean square
+    of about 0.2 lr, as those of AdamW, so that AdamW's learning rates and weight decay can be kept for transformers.
+    Weight decay is decoupled: `weight_decay=` subtracts `lr * weight_decay * W` first, as in all Keras optimizers.
 
-    Only kernels whose last axis is known to be that of the outputs are orthogonalized: those of dense layers (with
-    `least_rank=2`), of ordinary convolutions and of the 1x1 convolutions of separable ones, see `select_kernels`. All
-    other variables are updated as by `Momentum`, with the learning rate multiplied by `other_rate`: biases, gains,
-    embeddings, the query, key and value kernels of attention, and depthwise and transposed convolutions.
+    The rows and columns of a kernel follow from its layer: dense layers, `EinsumDense`, so also the projections of
+    attention in Keras and KerasHub, ordinary, transposed and separable convolutions, and recurrent layers. `describe`
+    lists them. All other variables are updated by momentum or AdamW, with the learning rate multiplied by
+    `other_rate`: biases, gains, embeddings, normalization, depthwise convolutions, LoRA's matrices, kernels that a
+    custom layer adds itself, and the last layer.
 
-    Kernels of equal shape are orthogonalized in one batched product, except in `model.fit` under a `tf.distribute`
-    strategy of several replicas.
+    Kernels whose matrices have equal shapes are orthogonalized in one batched product, except in `model.fit` under a
+    `tf.distribute` strategy of several replicas.
 
     References: see the module.
 
@@ -115,16 +121,23 @@ class Muon(Momentum):
         momentum: The factor m, in [0, 1).
         nesterov: If True, the step is Nesterov's.
         norm: `"keep"` or `"free"`.
+        scale: `"spectral"` or, with `norm="free"`, `"rms"`.
         iterations: Number of Newton-Schulz iterations in `orthogonalize`.
-        other_rate: Factor on the learning rate of all other variables.
-        least_rank: Number of axes from which on a variable may count as a kernel. With 2, the kernels of dense layers
-            count as well, the last layer's included.
+        other: Update of the other variables, `"momentum"` or `"adamw"`.
+        other_rate: Factor on the learning rate of the other variables.
+        other_weight_decay: Decoupled weight decay of the other variables with `other="adamw"`, times their learning
+            rate. With momentum, `weight_decay` applies to all variables.
+        betas: Decay rates of AdamW's two moments.
+        exclude: Layers, or names of layers, whose kernels count as other variables. A name may be a part of the path
+            of the variables, such as "decoder/attention".
+        per_head: If True, each head of an attention projection is orthogonalized by itself.
         orthogonalize_dtype: Type of the orthogonalization, such as `"bfloat16"`.
         kwargs: See `keras.optimizers.SGD`.
 
     Raises:
-        ValueError: For another `norm`, for `weight_decay` with `norm="keep"`, and in `build` and `model.fit` for a
-            kernel of zeros with `norm="keep"`.
+        ValueError: For another `norm`, `scale` or `other`, for `weight_decay` or `scale="rms"` with `norm="keep"`, for
+            `other_weight_decay` with momentum; and in `build` and `model.fit` for a name in `exclude` that is in no
+            path, and for a kernel of zeros with `norm="keep"`.
     """
 
     def __init__(
@@ -133,93 +146,152 @@ class Muon(Momentum):
         momentum: float = 0.9,
         nesterov: bool = True,
         norm: Norm = "keep",
+        scale: Scale = "spectral",
         iterations: int = 3,
+        other: Other = "momentum",
         other_rate: float = 0.5,
-        least_rank: int = 3,
+        other_weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.95),
+        exclude: Iterable[str | keras.layers.Layer] = (),
+        per_head: bool = False,
         orthogonalize_dtype: str = "float32",
         name: str = "muon",
         **kwargs: Any,
     ):
         super().__init__(learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
         check_choice("norm", norm, get_args(Norm))
-        if norm == "keep" and self.weight_decay is not None:
+        check_choice("scale", scale, get_args(Scale))
+        check_choice("other", other, get_args(Other))
+        for argument, value in (("weight_decay", self.weight_decay), ("scale", None if scale == "spectral" else scale)):
+            if norm == "keep" and value is not None:
+                raise ValueError(
+                    f"Argument `{argument}` must be left out with norm='keep', which would undo it. Received: "
+                    f"{argument}={value!r}. Use norm='free'."
+                )
+        if other == "adamw" and not momentum:
+            raise ValueError("Argument `momentum` must be positive with other='adamw'. Received: momentum=0.")
+        if other_weight_decay and other == "momentum":
             raise ValueError(
-                f"Argument `weight_decay` must be None with norm='keep', which it would undo. Received: "
-                f"weight_decay={self.weight_decay}. Use norm='free'."
+                f"Argument `other_weight_decay` requires other='adamw'. Received: other_weight_decay="
+                f"{other_weight_decay}. Use `weight_decay`, which applies to all variables."
             )
         self.norm: Norm = norm
+        self.scale: Scale = scale
         self.iterations_of_orthogonalization = int(iterations)
-        self.other_rate = float(other_rate)
-        self.least_rank = int(least_rank)
+        self.other: Other = other
+        self.other_rate, self.other_weight_decay = float(other_rate), float(other_weight_decay)
+        self.betas = (float(betas[0]), float(betas[1]))
+        self.exclude = tuple(entry if isinstance(entry, str) else entry.path for entry in exclude)
+        self.per_head = bool(per_head)
         self.orthogonalize_dtype = orthogonalize_dtype
-        self._kernel_indices: frozenset[int] = frozenset()
+        self._kernels: dict[int, KernelMatrices] = {}
+        self._second_moments: list[keras.Variable | None] = []
 
     def build(self, variables: Any) -> None:
-        for variable in self.kernels_of_zeros(variables):
-            raise ValueError(
-                f"Muon with norm='keep' keeps the norm of every kernel. {variable.path!r} is zero and would never "
-                f"learn. Initialize it otherwise, such as with HeNormal, or use ScaledResidualConv2D(branch_gain=0) or "
-                f"norm='free'."
-            )
+        kernels = self._find_kernels(variables)
+        for variable, _ in kernels:
+            if self._stays_zero(variable):
+                raise ValueError(
+                    f"Muon with norm='keep' keeps the norm of every kernel. {variable.path!r} is zero and would never "
+                    f"learn. Initialize it otherwise, such as with HeNormal, or use ScaledResidualConv2D(branch_gain=0)"
+                    f" or norm='free'."
+                )
         super().build(variables)
-        self._kernel_indices = frozenset(self._get_variable_index(kernel) for kernel in self.select_kernels(variables))
+        self._kernels = {self._get_variable_index(variable): matrices for variable, matrices in kernels}
+        if self.other == "adamw":
+            self._second_moments = [
+                None if place in self._kernels else self.add_variable_from_reference(variable, "second_moment")
+                for place, variable in enumerate(variables)
+            ]
+
+    def describe(self, model: keras.Model) -> str:
+        """Return a table of a model's trainable variables and the matrices as which Muon uses them.
+
+        Args:
+            model: A built model.
+        """
+        matrices = {id(variable): view.size for variable, view in self._find_kernels(model.trainable_variables, model)}
+        lines = []
+        for variable in model.trainable_variables:
+            count, rows, columns = matrices.get(id(variable), (0, 0, 0))
+            use = f"{rows} x {columns}" if count == 1 else f"{count} of {rows} x {columns}" if count else self.other
+            lines.append((variable.path, " x ".join(map(str, variable.shape)) or "scalar", use))
+        widths = [max(len(line[column]) for line in [*lines, ("", "", "")]) for column in range(2)]
+        return "\n".join(f"{path:<{widths[0]}}  {shape:<{widths[1]}}  {use}" for path, shape, use in lines)
 
     def select_kernels(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
         """Return the variables that are orthogonalized.
 
-        They have at least `least_rank` axes, more than one output, and the name that Keras gives to kernels. Their
-        layer's name contains neither "depthwise" nor "transpose", as the default names of layers with other axes do.
-        A bias of the layer must have the size of the last axis. Without a bias, kernels of three axes are not selected,
-        since they may be those of attention.
-
         Args:
             variables: The trainable variables of a model, or of a part of it.
         """
-        layers = [variable.path.rpartition("/")[0] for variable in variables]
-        biases = {(layer, *v.shape) for layer, v in zip(layers, variables, strict=True) if v.name == "bias"}
-        with_bias = {layer for layer, *_ in biases}
-
-        def is_kernel(layer: str, variable: keras.Variable) -> bool:
-            *_, outputs = shape = tuple(variable.shape) or (1,)
-            if len(shape) < self.least_rank or outputs == 1 or variable.name not in _KERNEL_NAMES:
-                return False
-            layer_name = layer.rpartition("/")[2]
-            if "depthwise" in layer_name or "transpose" in layer_name:
-                return False
-            return (layer, outputs) in biases if layer in with_bias else len(shape) != 3
-
-        return [variable for layer, variable in zip(layers, variables, strict=True) if is_kernel(layer, variable)]
+        return [variable for variable, _ in self._find_kernels(variables)]
 
     def kernels_of_zeros(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
         """Return the kernels that would stay zero: those whose values are all zero, with `norm="keep"`."""
-        if self.norm == "free":
-            return []
-        return [kernel for kernel in self.select_kernels(variables) if not np.any(value_outside_functions(kernel))]
+        return [variable for variable in self.select_kernels(variables) if self._stays_zero(variable)]
+
+    def _stays_zero(self, kernel: keras.Variable) -> bool:
+        return self.norm == "keep" and not np.any(value_outside_functions(kernel))
+
+    def _find_kernels(
+        self, variables: Sequence[keras.Variable], model: keras.Model | None = None
+    ) -> list[tuple[keras.Variable, KernelMatrices]]:
+        """Return the variables that are orthogonalized and their matrices."""
+        if model is None:
+            layers, model = live_owners(variables, self)
+        else:
+            layers = layers_within(model)
+        for name in self.exclude:
+            if not any(_is_in_path(name, variable) for variable in variables):
+                raise ValueError(
+                    f"Argument `exclude` must name layers with trainable variables. Received: {name!r}, which is in "
+                    f"none of the paths, such as {variables[0].path!r}."
+                )
+        last = {id(layer) for layer in last_layers(model)} if model is not None else set()
+        found = {
+            id(variable): matrices
+            for layer in layers
+            if id(layer) not in last
+            for variable, matrices in layer_kernels(layer, self.per_head)
+        }
+        return [
+            (variable, found[id(variable)])
+            for variable in variables
+            if id(variable) in found and not any(_is_in_path(name, variable) for name in self.exclude)
+        ]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         self.update_steps([gradient], [variable], learning_rate)
 
     def update_steps(self, gradients: Sequence[Any], variables: Sequence[Any], learning_rate: Any) -> None:
-        """Update all variables. Kernels of equal shape are orthogonalized in one batched product.
+        """Update all variables. Kernels with matrices of equal shape are orthogonalized in one batched product.
 
         Args:
             gradients: One tensor for each variable.
             variables: Variables that the optimizer was built for.
             learning_rate: A scalar.
         """
-        groups: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[Any, Any, KernelMatrices]]] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
-            if self._get_variable_index(variable) in self._kernel_indices:
-                key = (math.prod(variable.shape[:-1]), variable.shape[-1], variable.dtype)
-                groups.setdefault(key, []).append((self.advance_velocity(gradient, variable), variable))
+            matrices = self._kernels.get(self._get_variable_index(variable))
+            if matrices is not None:
+                step = matrices.split(self.advance_velocity(gradient, variable))
+                groups.setdefault((*matrices.size[1:], variable.dtype), []).append((step, variable, matrices))
+                continue
+            rate: Any = self.other_rate * ops.cast(learning_rate, variable.dtype)
+            if self.other == "adamw":
+                self._update_adamw(gradient, variable, rate)
             else:
-                rate: Any = ops.cast(learning_rate, variable.dtype)
-                super().update_step(gradient, variable, self.other_rate * rate)
-        for (rows, columns, _), members in groups.items():
-            matrices = ops.stack([ops.reshape(step, (rows, columns)) for step, _ in members])
-            directions = orthogonalize(matrices, self.iterations_of_orthogonalization, self.orthogonalize_dtype)
-            for place, (_, variable) in enumerate(members):
-                self._move(variable, directions[place], learning_rate)
+                super().update_step(gradient, variable, rate)
+        for members in groups.values():
+            steps = ops.concatenate([step for step, _, _ in members])
+            directions = orthogonalize(steps, self.iterations_of_orthogonalization, self.orthogonalize_dtype)
+            start = 0
+            for _, variable, matrices in members:
+                stop = start + matrices.size[0]
+                self._move(variable, directions[start:stop], matrices, learning_rate)
+                start = stop
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         # With several replicas Keras reduces the gradients and updates one variable at a time, each in its own context.
@@ -228,29 +300,63 @@ class Muon(Momentum):
         else:
             self.update_steps(grads, trainable_variables, learning_rate)
 
-    def _move(self, variable: Any, direction: Any, learning_rate: Any) -> None:
-        rows, columns = math.prod(variable.shape[:-1]), variable.shape[-1]
-        step: Any = ops.reshape(ops.cast(direction, variable.dtype), variable.shape)
-        step = step * ops.cast(learning_rate, variable.dtype)
+    def _use_weight_decay(self, variable: Any) -> bool:
+        # AdamW applies a weight decay of its own.
+        is_decayed = self.other == "momentum" or self._get_variable_index(variable) in self._kernels
+        return is_decayed and super()._use_weight_decay(variable)
+
+    def _update_adamw(self, gradient: Any, variable: Any, rate: Any) -> None:
+        place = self._get_variable_index(variable)
+        moments: tuple[Any, Any] = self.momentums[place], self._second_moments[place]
+        gradient = ops.cast(gradient, variable.dtype)
+        step: Any = ops.cast(self.iterations, variable.dtype)
+        estimates: list[Any] = []
+        for moment, beta, value in zip(moments, self.betas, (gradient, ops.square(gradient)), strict=True):
+            new: Any = beta * moment + (1 - beta) * value
+            self.assign(moment, new)
+            estimates.append(new / (1 - beta ** (step + 1)))
+        mean, square = estimates
+        if self.other_weight_decay and super()._use_weight_decay(variable):
+            self.assign_sub(variable, rate * self.other_weight_decay * variable)
+        self.assign_sub(variable, rate * mean / (ops.sqrt(square) + 1e-8))
+
+    def _move(self, variable: Any, direction: Any, matrices: KernelMatrices, learning_rate: Any) -> None:
+        _, rows, columns = matrices.size
+        rate: Any = ops.cast(learning_rate, variable.dtype)
+        step: Any = ops.cast(direction, variable.dtype) * rate
         if self.norm == "free":
-            self.assign_sub(variable, math.sqrt(columns / rows) * step)
+            scale = 0.2 * math.sqrt(max(rows, columns)) if self.scale == "rms" else math.sqrt(columns / rows)
+            self.assign_sub(variable, matrices.join(scale * step, variable.shape))
             return
         # The value, also where Keras passes the variable itself.
-        kernel: Any = ops.convert_to_tensor(variable)
+        kernel: Any = matrices.split(ops.convert_to_tensor(variable))
         norm = _norm(kernel)
         moved = kernel - (norm / math.sqrt(min(rows, columns))) * step
-        self.assign(variable, moved * (norm / ops.maximum(_norm(moved), 1e-30)))
+        moved = moved * (norm / ops.maximum(_norm(moved), 1e-30))
+        self.assign(variable, matrices.join(moved, variable.shape))
 
     def get_config(self) -> dict[str, Any]:
         config = {
             "norm": self.norm,
+            "scale": self.scale,
             "iterations": self.iterations_of_orthogonalization,
+            "other": self.other,
             "other_rate": self.other_rate,
-            "least_rank": self.least_rank,
+            "other_weight_decay": self.other_weight_decay,
+            "betas": self.betas,
+            "exclude": self.exclude,
+            "per_head": self.per_head,
             "orthogonalize_dtype": self.orthogonalize_dtype,
         }
         return {**super().get_config(), **config}
 
 
-def _norm(tensor: Any) -> Any:
-    return ops.sqrt(ops.sum(ops.square(tensor)))
+def _is_in_path(name: str, variable: keras.Variable) -> bool:
+    return f"/{name}/" in f"/{variable.path}/"
+
+
+def _norm(matrices: Any) -> Any:
+    """Return the Frobenius norms of a batch of matrices, (n, rows, columns) -> (n, 1, 1)."""
+    # A single matrix is summed as a whole, which gives the same bits as the norm of the kernel.
+    axes = None if matrices.shape[0] == 1 else (-2, -1)
+    return ops.reshape(ops.sqrt(ops.sum(ops.square(matrices), axis=axes)), (-1, 1, 1))

@@ -53,7 +53,10 @@ def expected(norm, decay=0.0, average=0.0):
 
 
 def fitted(optimizer, **options):
-    model = keras.Sequential([keras.Input((2, 2, 3)), keras.layers.Conv2D(4, 2, name="conv"), keras.layers.Flatten()])
+    # The last layer would count among the other variables.
+    last = keras.layers.Dense(4, use_bias=False, kernel_initializer="identity", trainable=False)
+    convolution = keras.layers.Conv2D(4, 2, name="conv")
+    model = keras.Sequential([keras.Input((2, 2, 3)), convolution, keras.layers.Flatten(), last])
     model.get_layer("conv").set_weights([KERNEL, BIAS])
     model.compile(optimizer, "mse", **options)
     model.fit(IMAGES, TARGETS, batch_size=6, epochs=STEPS, verbose=0)
@@ -61,10 +64,11 @@ def fitted(optimizer, **options):
 
 
 def are_zeros_refused(**options):
-    model = keras.Sequential([keras.Input((2, 2, 3)), keras.layers.Conv2D(4, 2, kernel_initializer="zeros")])
+    convolution = keras.layers.Conv2D(4, 2, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input((2, 2, 3)), convolution, keras.layers.Flatten(), keras.layers.Dense(4)])
     model.compile(Muon(), "mse", **options)
     try:
-        model.fit(IMAGES, TARGETS[:, None, None], verbose=0)
+        model.fit(IMAGES, TARGETS, verbose=0)
     except ValueError as error:
         return "never learn" in str(error)
     return False
