@@ -9,6 +9,7 @@ docs/explanation/isometry.md for definitions and accuracy, and docs/howto/block_
 # Blocks and whole models.
 from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, block_distances, draw_distances, measure
 from idmatters_tf.isometry.blocks import Block, find_blocks
+from idmatters_tf.isometry.influence import BlockInfluence, LayerInfluence, layer_influence
 
 # Matrix-free linear maps.
 from idmatters_tf.isometry.jacobian import JacobianOperator, jacobian
@@ -31,6 +32,7 @@ from idmatters_tf.isometry.callbacks import IsometryMonitor
 
 __all__ = [
     "Block",
+    "BlockInfluence",
     "BlockIsometry",
     "ConvolutionOperator",
     "ExtremeSingularValues",
@@ -38,6 +40,7 @@ __all__ = [
     "IsometryMonitor",
     "JacobianOperator",
     "KernelNorms",
+    "LayerInfluence",
     "block_distances",
     "block_norms",
     "branch_bounds",
@@ -46,6 +49,7 @@ __all__ = [
     "find_blocks",
     "jacobian",
     "kernel_norms",
+    "layer_influence",
     "measure",
     "singular_value_density",
     "singular_values",

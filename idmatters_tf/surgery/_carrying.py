@@ -49,18 +49,17 @@ def compile_like(
         model.compile(**arguments | copied | options)
 
 
-def check_norms_can_grow(optimizer: Any, blocks: Sequence[keras.layers.Layer]) -> None:
+def check_norms_can_grow(optimizer: Any, name: str, variables: Sequence[keras.Variable]) -> None:
     """Raise a ValueError if Muon, which preserves kernel norms, would keep a block at the identity."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(optimizer, Muon):
         return
-    for block in blocks:
-        for variable in optimizer.kernels_of_zeros(block.trainable_variables):
-            raise ValueError(
-                f"Muon preserves the norm of each kernel: {variable.path} of the block {block.name!r} would stay "
-                f"zero. Pass a block with a trained factor on its branch, such as "
-                f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
-            )
+    for variable in optimizer.kernels_of_zeros([variable for variable in variables if variable.trainable]):
+        raise ValueError(
+            f"Muon preserves the norm of each kernel: {variable.path} of the block {name!r} would stay zero. Use "
+            f"Muon(norm='free'), or pass a block with a trained factor on its branch, such as "
+            f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
+        )
 
 
 def _carry_optimizer(

@@ -17,7 +17,7 @@ UNKNOWN_SIZE = 32
 ROUNDING = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
-def example_inputs(model: keras.Model, data: Any = None) -> Any:
+def example_inputs(model: keras.Model, data: Any = None, unknown: int = UNKNOWN_SIZE) -> Any:
     """Return the given batch of inputs, or a random one.
 
     Random floating-point inputs are standard normal. Random integers are in the range of the model's smallest
@@ -26,6 +26,7 @@ def example_inputs(model: keras.Model, data: Any = None) -> Any:
     Args:
         model: functional or Sequential model.
         data: batch in the structure of the model's inputs, or None.
+        unknown: replacement for input sizes that are unknown when a model is built.
 
     Raises:
         ValueError: if the inputs, such as strings, cannot be drawn at random.
@@ -35,11 +36,11 @@ def example_inputs(model: keras.Model, data: Any = None) -> Any:
         return data
     rng = np.random.default_rng(0)
     embeddings = [layer for layer in _keras_internals.layers_within(model) if isinstance(layer, keras.layers.Embedding)]
-    examples = min(concrete_shape(tensor, UNKNOWN_SIZE)[0] for tensor in graph.inputs)
+    examples = min(concrete_shape(tensor, unknown)[0] for tensor in graph.inputs)
     numbers = min((int(layer.input_dim) for layer in embeddings), default=0)
 
     def draw(tensor: Any) -> Tensor:
-        shape = [examples, *concrete_shape(tensor, UNKNOWN_SIZE)[1:]]
+        shape = [examples, *concrete_shape(tensor, unknown)[1:]]
         dtype = keras.backend.standardize_dtype(tensor.dtype)
         if keras.backend.is_float_dtype(dtype):
             values = rng.normal(size=shape)
@@ -89,15 +90,21 @@ def check_outputs(before: list[Tensor], after: list[Tensor], tolerance: float) -
             )
 
 
-def check_gradients(model: keras.Model, inputs: Any, blocks: Sequence[keras.layers.Layer]) -> None:
-    """Raise a ValueError if all gradients of a block of the model are zero, or one is not finite."""
-    values = iter(gradients(model, inputs, [variable for block in blocks for variable in block.trainable_variables]))
-    for block in blocks:
-        largest = [np.abs(next(values).astype(np.float32)).max(initial=0.0) for _ in block.trainable_variables]
-        finite = np.isfinite(largest).all()
+def check_gradients(model: keras.Model, inputs: Any, name: str, variables: Sequence[keras.Variable]) -> None:
+    """Raise a ValueError if all gradients of an inserted block are zero, or one is not finite.
+
+    Args:
+        model: model with the block.
+        inputs: batch of inputs.
+        name: name of the block.
+        variables: variables of the block. Those that are not trainable are left out.
+    """
+    slopes = gradients(model, inputs, [variable for variable in variables if variable.trainable])
+    largest = [np.abs(slope.astype(np.float32)).max(initial=0.0) for slope in slopes]
+    finite = np.isfinite(largest).all()
+    if not any(largest) or not finite:
         kind = "no gradient" if finite else "a gradient that is not finite"
-        if not any(largest) or not finite:
-            raise ValueError(
-                f"The block {block.name!r} has {kind} from the model's outputs: there is no differentiable path, or "
-                f"the inputs saturate an activation. In the second case pass a batch of your own as `data`."
-            )
+        raise ValueError(
+            f"The block {name!r} has {kind} from the model's outputs: there is no differentiable path, or the inputs "
+            f"saturate an activation. In the second case pass a batch of your own as `data`."
+        )

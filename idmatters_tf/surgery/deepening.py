@@ -3,27 +3,30 @@
 import difflib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import keras
 
-from idmatters_tf._arguments import positive_integer
+from idmatters_tf._arguments import check_choice, positive_integer
+from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import check_gradients, check_outputs, compute_outputs, example_inputs
 from idmatters_tf.surgery._copying import ModelCopy, operations, single_tensor
+from idmatters_tf.surgery.insertion import Init, insert_layers
 
 
 def deepen(
     model: keras.Model,
-    after: str | Sequence[str],
+    after: str | int | Sequence[str | int],
     block: keras.layers.Layer | Callable[..., keras.layers.Layer] | None = None,
     count: int = 1,
     optimizer: keras.optimizers.Optimizer | None = None,
     *,
+    init: Init = "zero",
     tolerance: float = 0.0,
     data: Any = None,
-) -> keras.Model:
+) -> Any:
     """Return a copy of a model with residual blocks inserted that start as the identity.
 
     A block x + f(x) whose branch f ends in a kernel of zeros is the identity. Gradient descent moves this kernel from
@@ -39,14 +42,19 @@ def deepen(
     "conv_deeper2", ... Outputs keep their names for the losses and metrics of `compile`. A model loaded from a file
     names its outputs after their last layers.
 
+    A KerasHub backbone or task is built again from its configuration with more layers, as a model of the same class:
+    `generate`, caches, presets, preprocessor, LoRA and the weights of all old layers are kept. Each new layer is a copy
+    of the layer before it, with zeros in the output projections of attention and feed-forward.
+
     Source: Chen et al., *Net2Net* (2016, arXiv:1511.05641), whose Net2DeeperNet inserts identity layers; Hardt & Ma,
     *Identity Matters in Deep Learning*, for residual blocks near the identity; Wu et al., *LLaMA Pro* (2024,
     arXiv:2401.02415), for zeroing the last kernel of each branch, and for the finding that a block with a
     normalization gain of zero has no gradient.
 
     Args:
-        model: built functional or Sequential model, possibly with nested models.
-        after: name of a layer, or several. "nested/layer" for a layer of a nested model if its name is not unique.
+        model: built functional or Sequential model, possibly with nested models, or a KerasHub backbone or task.
+        after: name of a layer, or several. "nested/layer" for a layer of a nested model if its name is not unique. For
+            KerasHub's models, numbers of layers, "every 2nd" (or another number), or "interleaved": after each layer.
         block: None for `ResidualConv2D` after images (rank 4) and `ResidualDense` after vectors (rank 2, or 3 along the
             last axis), as wide as the input, with He's normal distribution for the first kernel and zeros for the last.
             The axis of the channels is given by the layer's `data_format`, or by Keras' setting for layers without it.
@@ -60,6 +68,9 @@ def deepen(
             requires a block such as `ResidualConv2D(filters, branch_scale=0.0, kernel_initializer="he_normal")`.
             `MultiOptimizer` is not supported. If None, a compiled model is compiled with a new optimizer of the same
             settings.
+        init: for KerasHub's models, "zero" or "copy": layers that are not the identity but copies with all weights, as
+            in depth up-scaling (Kim et al., *SOLAR 10.7B*, 2023). Layers with a normalization after the sum, as BERT's,
+            require "copy".
         tolerance: if positive, the blocks keep their own initial weights (kernels of size 1/(k^2 c) for the default
             block), and the outputs on `data` may differ by this fraction of the largest one.
         data: batch of inputs for the checks of outputs and gradients. Random inputs if None.
@@ -81,6 +92,19 @@ def deepen(
     ['hidden', 'hidden_deeper1', 'hidden_deeper2']
     """
     count = positive_integer("count", count)
+    check_choice("init", init, get_args(Init))
+    configured = ConfiguredModel.of(model)
+    if configured is not None:
+        if block is not None or tolerance:
+            raise ValueError(
+                f"Arguments `block` and `tolerance` must be left out for a {type(model).__name__}, whose new layers "
+                f"are of its own kind. Pass init='zero' or init='copy'."
+            )
+        return insert_layers(configured, after, count, init, optimizer, data)
+    if init != "zero":
+        raise ValueError(
+            "Argument `init` must be 'zero' for a model without a number of layers in its configuration. Pass `block`."
+        )
     if not tolerance >= 0:
         raise ValueError(f"Argument `tolerance` must be 0 or more. Received: tolerance={tolerance!r}")
     targets = _targets(model, after)
@@ -111,8 +135,11 @@ def deepen(
     inputs = example_inputs(model, data)
     before = compute_outputs(model, inputs, given=data is not None)
     check_outputs(before, compute_outputs(copy.model, inputs, given=True), tolerance)
-    check_gradients(copy.model, inputs, every_block)
-    check_norms_can_grow(optimizer or getattr(model, "optimizer", None), every_block)
+    for inserted in every_block:
+        check_gradients(copy.model, inputs, inserted.name, inserted.trainable_variables)
+        check_norms_can_grow(
+            optimizer or getattr(model, "optimizer", None), inserted.name, inserted.trainable_variables
+        )
     compile_like(copy.model, model, copy.variables, optimizer)
     return copy.model
 

@@ -13,7 +13,7 @@ OPTIMIZERS = {
     "accumulated": lambda: keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2),
     "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5),
     "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=4),
-    "muon": lambda: Muon(0.1, least_rank=3),
+    "muon": lambda: Muon(0.1, norm="free"),
     "schedule": lambda: keras.optimizers.SGD(
         keras.optimizers.schedules.PiecewiseConstantDecay([1, 4], [0.1, 0.01, 0.001]), momentum=0.9, nesterov=True
     ),

@@ -1,0 +1,190 @@
+"""Models whose configuration contains their number of layers, such as KerasHub's, with more or fewer layers."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import keras
+from keras import ops
+
+from idmatters_tf import _keras_internals
+
+# Entries of a configuration with numbers of layers: one number, or one for each stage of a network for images.
+_COUNTS = ("num_layers", "stackwise_num_blocks")
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Place of one repeated layer, or of one block of a stage.
+
+    Attributes:
+        stage: number of the stage; None for a model with a single number of layers.
+        index: position in the stage.
+        prefixes: beginnings of the paths of the variables, such as ("transformer_layer_3",). Two for models with an
+            encoder and a decoder of equal depth.
+    """
+
+    stage: int | None
+    index: int
+    prefixes: tuple[str, ...]
+
+    def owns(self, path: str) -> bool:
+        """Return True if a variable or layer belongs to the slot, by its path."""
+        return any(re.match(rf"{re.escape(prefix)}(?!\d)", path) for prefix in self.prefixes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rebuilt:
+    """Result of `ConfiguredModel.rebuild`.
+
+    Attributes:
+        model: the new model. It is not compiled like the old one.
+        variables: dict from `id` of the old model's variables to the variables of the new model.
+        inserted: variables of each layer that is a further copy of a layer.
+    """
+
+    model: Any
+    variables: Mapping[int, keras.Variable]
+    inserted: list[list[keras.Variable]]
+
+
+class ConfiguredModel:
+    """A model that can be built again with another number of layers.
+
+    Args:
+        model: a KerasHub backbone, or a KerasHub task with a backbone.
+
+    Attributes:
+        model: the argument.
+        backbone: the backbone of a task, otherwise the model.
+        slots: places of the repeated layers, in order.
+    """
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.backbone: Any = getattr(model, "backbone", None) or model
+        config = self.backbone.get_config()
+        self._key = next(key for key in _COUNTS if key in config)
+        self._is_staged = not isinstance(config[self._key], int)
+        counts = list(enumerate(config[self._key])) if self._is_staged else [(None, config[self._key])]
+        paths = [weight.path for weight in self.backbone.weights]
+        self.slots: list[Slot] = []
+        for stage, count in counts:
+            rows = list(_numbered_prefixes(paths, count, stage))
+            if not rows:
+                raise ValueError(
+                    f"The {count} layers of {type(self.backbone).__name__} have no numbers in the paths of their "
+                    f"variables. Layers that share their weights cannot be inserted or removed."
+                )
+            self.slots += [Slot(stage, index, names) for index, names in enumerate(zip(*rows, strict=True))]
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        """Return the model as a `ConfiguredModel`, or None if its configuration has no number of layers."""
+        backbone = getattr(model, "backbone", None) or model
+        is_graph = isinstance(backbone, keras.Model) and _keras_internals.get_graph(backbone) is not None
+        if not is_graph or isinstance(model, keras.Sequential) or _keras_internals.has_functional_constructor(model):
+            return None
+        return cls(model) if any(key in backbone.get_config() for key in _COUNTS) else None
+
+    def rebuild(self, sources: Sequence[Slot]) -> "Rebuilt":
+        """Build the model again with the layers of given slots, with their weights, in this order.
+
+        Args:
+            sources: slot of each layer of the new model. A slot may occur several times, or not at all.
+        """
+        if {slot.stage for slot in sources} != {slot.stage for slot in self.slots}:
+            raise ValueError(f"At least one layer of {self.model.name!r} must remain, and one in each of its stages.")
+        config = self.backbone.get_config()
+        stages = [slot.stage for slot in sources]
+        config[self._key] = [stages.count(stage) for stage in sorted(set(stages))] if self._is_staged else len(sources)
+        backbone = type(self.backbone).from_config(config)
+        rebuilt = backbone
+        if self.backbone is not self.model:
+            parts = {"backbone": backbone, "preprocessor": self.model.preprocessor}
+            rebuilt = type(self.model).from_config(self.model.get_config() | parts)
+        new = type(self)(rebuilt)
+        pairs: list[tuple[Slot | None, Slot | None]] = [(None, None), *zip(sources, new.slots, strict=True)]
+        variables: dict[int, keras.Variable] = {}
+        inserted: list[list[keras.Variable]] = []
+        for source, target in pairs:
+            olds = self.variables(source)
+            is_inserted = source is not None and id(olds[0]) in variables
+            layers = list(zip(self.layers(source), new.layers(target), strict=False))
+            for old, fresh in layers:
+                if getattr(old, "lora_enabled", False):
+                    fresh.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
+            for old, fresh in layers:
+                # New layers are trained, also those in a frozen model.
+                contains_new = source is None and len(_keras_internals.layers_within(old)) > 1
+                fresh.trainable = old.trainable or is_inserted or contains_new
+            news = new.variables(target)
+            if is_inserted:
+                inserted.append(news)
+            if [tuple(old.shape) for old in olds] != [tuple(fresh.shape) for fresh in news]:
+                if is_inserted:
+                    # After the first block of a stage, which changes the shape, another kind of block follows.
+                    continue
+                name = self.model.name if source is None else source.prefixes[0]
+                raise ValueError(
+                    f"A {type(self.backbone).__name__} with {self._key}={config[self._key]} has other weights than "
+                    f"{name!r} in its place. Insert or remove layers elsewhere."
+                )
+            for old, fresh in zip(olds, news, strict=True):
+                fresh.assign(ops.convert_to_numpy(old))
+                if not is_inserted:
+                    fresh.trainable = old.trainable
+                    variables[id(old)] = fresh
+        return Rebuilt(rebuilt, variables, inserted)
+
+    def operations(self, slot: Slot) -> dict[str, tuple[Any, int]]:
+        """Return the residual operations of a slot by name, as (layer or sum, position of x among its arguments)."""
+        found: dict[str, tuple[Any, int]] = {}
+        skips: Any = _keras_internals.skip_positions(_keras_internals.get_graph(self.backbone))
+        for layer in _keras_internals.layers_within(self.backbone):
+            if layer.path in slot.prefixes:
+                found[layer.path] = layer, 0
+            elif id(layer) in skips and slot.owns(layer.name):
+                found[next(prefix for prefix in slot.prefixes if layer.name.startswith(prefix))] = (
+                    layer,
+                    skips[id(layer)],
+                )
+        return found
+
+    def variables(self, slot: Slot | None) -> list[keras.Variable]:
+        """Return the weights of a slot, or of none for None, in the order of the model."""
+        return [weight for weight in self.model.weights if self._belongs(weight.path, slot)]
+
+    def layers(self, slot: Slot | None) -> list[keras.layers.Layer]:
+        """Return the built layers of a slot, or of none for None, at any depth."""
+        layers = _keras_internals.layers_within(self.model)
+        return [layer for layer in layers if layer.path is not None and self._belongs(layer.path, slot)]
+
+    def _belongs(self, path: str, slot: Slot | None) -> bool:
+        return not any(other.owns(path) for other in self.slots) if slot is None else slot.owns(path)
+
+
+def _numbered_prefixes(paths: Sequence[str], count: int, stage: int | None) -> Iterator[list[str]]:
+    """Yield lists of `count` prefixes of paths that differ in one number, such as "transformer_layer_0", ...
+
+    With a stage, the first number of the prefixes is that of the stage.
+    """
+    numbers: dict[str, set[int]] = {}
+    for path in paths:
+        for match in re.finditer(r"\d+", path):
+            numbers.setdefault(path[: match.start()], set()).add(int(match[0]))
+    rows: list[list[int]] = []
+    starts: list[str] = []
+    for start, values in sorted(numbers.items(), key=lambda item: len(item[0])):
+        first = re.search(r"\d+", start)
+        is_stage = stage is None or (first is not None and int(first[0]) == stage)
+        is_range = len(values) == count == max(values) - min(values) + 1
+        if is_stage and is_range and not start.startswith(tuple(starts)):
+            starts.append(start)
+            rows.append(sorted(values))
+    # The layers of encoders and decoders are counted from the same number, unlike other layers of equal number.
+    sizes = [sum(path.startswith(start) for path in paths) for start in starts]
+    for start, row in zip(starts, rows, strict=True):
+        if row[0] == rows[sizes.index(max(sizes))][0]:
+            yield [f"{start}{number}" for number in row]

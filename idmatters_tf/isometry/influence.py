@@ -1,0 +1,241 @@
+"""Influence of each block of a model: size and direction of its branch, and the loss without the block."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+from numpy.typing import NDArray
+
+from idmatters_tf import _keras_internals
+from idmatters_tf._configured_models import ConfiguredModel
+from idmatters_tf._progress import Progress
+from idmatters_tf.curvature._batches import Batches
+from idmatters_tf.isometry.blocks import residual_blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockInfluence:
+    """Influence of a block x -> y = x + f(x) on given data.
+
+    Attributes:
+        relative: ||f(x)|| / ||x||, Frobenius norms over all vectors.
+        angle: mean angle between x and y in degrees.
+        loss: loss of the model without the block, where x takes the place of y.
+        loss_change: `loss` minus the loss of the whole model.
+    """
+
+    relative: float
+    angle: float
+    loss: float
+    loss_change: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerInfluence:
+    """Result of `layer_influence`.
+
+    Attributes:
+        loss: loss of the whole model.
+        blocks: dict from names of blocks to `BlockInfluence`, in the order of execution.
+    """
+
+    loss: float
+    blocks: Mapping[str, BlockInfluence]
+
+    def least(self, count: int) -> list[str]:
+        """Return the names of the blocks whose removal increases the loss least, the least one first."""
+        return sorted(self.blocks, key=lambda name: self.blocks[name].loss_change)[:count]
+
+    def table(self) -> str:
+        """Return a table with a row for each block."""
+        width = max(len("block"), *map(len, self.blocks))
+        rows = [f"{'block':<{width}}  |f(x)|/|x|   angle   loss without   change"]
+        for name, block in self.blocks.items():
+            numbers = f"{block.relative:10.4f}  {block.angle:5.1f}°  {block.loss:13.4f}  {block.loss_change:+7.4f}"
+            rows.append(f"{name:<{width}}  {numbers}")
+        return "\n".join(rows)
+
+
+def layer_influence(
+    model: keras.Model, data: Any, loss: Any = None, *, batch_size: int = 32, progress: bool = False
+) -> LayerInfluence:
+    """Measure how much each residual block of a model changes its input, and the loss of the model without the block.
+
+    Blocks are the repeated layers of KerasHub's backbones and tasks; in other functional models, sums x + f(x),
+    residual layers of this package, and layers of layers that map a tensor to one of the same shape, such as
+    `keras_hub.layers.TransformerEncoder`. Sizes and angles take one pass through the data, and each block one more for
+    the loss. Positions that a mask or a padding mask excludes do not count.
+
+    Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016), for the loss
+    without single blocks; Men et al., *ShortGPT* (2024, arXiv:2403.03853), and Gromov et al., *The Unreasonable
+    Ineffectiveness of the Deeper Layers* (2024, arXiv:2403.17887), for angles.
+
+    Args:
+        model: built functional or Sequential model, or a KerasHub model. It does not change.
+        data: batches as in `HessianOperator`: arrays (x, y) or (x, y, sample weights), or a `tf.data.Dataset` of
+            batches. Inputs of KerasHub's tasks must be preprocessed, as by `task.preprocessor(texts)`.
+        loss: a Keras loss or its name; None for the compiled loss of the model.
+        batch_size: batch size for arrays.
+        progress: True to show a progress bar on standard error.
+
+    Returns:
+        `LayerInfluence`. For images and vectors an angle is that between whole examples, for sequences (rank 3) that
+        between the vectors of each position.
+
+    Raises:
+        ValueError: if the model has no blocks, or neither a compiled nor a given loss.
+    """
+    blocks = find_operations(model)
+    if loss is None and not _keras_internals.has_compiled_loss(model):
+        raise ValueError("Argument `loss` is required for a model that is not compiled with a loss. Received: None")
+    batches = Batches(data, batch_size)
+    with Progress(1 + len(blocks), "influence", progress, unit="passes") as bar:
+        with record_branches(blocks) as sizes:
+            whole = _mean_loss(model, batches, loss)
+        if not sizes:
+            raise ValueError(f"Every block of {model.name!r} changes the shape of its input. Received: {list(blocks)}")
+        bar.advance(1)
+        results: dict[str, BlockInfluence] = {}
+        for name, size in sizes.items():
+            operation, place = blocks[name]
+
+            def skip(call: Callable[..., Any], *args: Any, place: int = place, **kwargs: Any) -> Any:
+                return keras.tree.flatten(args)[place]
+
+            with _intercepted([(operation, skip)]):
+                without = _mean_loss(model, batches, loss)
+            results[name] = BlockInfluence(size.relative, size.angle, without, without - whole)
+            bar.advance(1)
+    return LayerInfluence(whole, results)
+
+
+def find_operations(model: Any) -> dict[str, tuple[Any, int]]:
+    """Return the residual blocks of a model by name, as (layer or sum, position of x among its arguments)."""
+    configured = ConfiguredModel.of(model)
+    found: dict[str, tuple[Any, int]] = {}
+    for slot in configured.slots if configured is not None else []:
+        found |= configured.operations(slot)
+    for block in residual_blocks(model) if configured is None else []:
+        # The sum of x + f(x), or a layer.
+        last = block.calls[-1]
+        found[block.name] = last.operation, [id(tensor) for tensor in last.inputs].index(id(block.start))
+    if not found:
+        raise ValueError(
+            f"The model {model.name!r} has no residual blocks: no repeated layers, sums x + f(x), or layers of layers "
+            f"that map a tensor to one of the same shape."
+        )
+    return found
+
+
+@dataclasses.dataclass
+class BranchSize:
+    """Sums over the inputs x and outputs y of a block: of ||y - x||^2, ||x||^2, angles and vectors."""
+
+    changed: float = 0.0
+    total: float = 0.0
+    angles: float = 0.0
+    count: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """||y - x|| / ||x||."""
+        return float(np.sqrt(self.changed / self.total)) if self.total else float(np.sqrt(self.changed))
+
+    @property
+    def angle(self) -> float:
+        """Mean angle between x and y in degrees."""
+        return float(np.degrees(self.angles / self.count)) if self.count else 0.0
+
+    def add(self, x: NDArray[np.float64], y: NDArray[np.float64], mask: NDArray[np.bool_] | None) -> None:
+        """Add the inputs and outputs of a batch."""
+        vectors = [part if part.ndim == 3 else part.reshape(len(part), -1) for part in (x, y)]
+        chosen = np.ones(vectors[0].shape[:-1], bool) if mask is None or vectors[0].ndim != 3 else mask
+        x, y = (part[chosen] for part in vectors)
+        norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
+        cosines = np.sum(x * y, axis=-1) / np.where(norms == 0, 1, norms)
+        self.changed += float(np.sum((y - x) ** 2))
+        self.total += float(np.sum(x**2))
+        # Equal vectors have the angle 0, also where rounding gives a cosine below 1, and zeros have none.
+        self.angles += float(np.sum(np.where((x == y).all(axis=-1), 0, np.arccos(np.clip(cosines, -1, 1)))))
+        self.count += float(np.sum(chosen))
+
+
+@contextlib.contextmanager
+def record_branches(blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str, BranchSize]]:
+    """Record the sizes of the branches of blocks while a model is called eagerly inside the context.
+
+    Args:
+        blocks: dict from names to (layer or sum, position of x among its arguments).
+
+    Yields:
+        Dict from names to `BranchSize`. Blocks that have changed the shape are left out when the context ends.
+    """
+    sizes = {name: BranchSize() for name in blocks}
+    unfit: set[str] = set()
+
+    def recorder(name: str, place: int) -> Callable[..., Any]:
+        def record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            outputs = call(*args, **kwargs)
+            x = dict(enumerate(keras.tree.flatten(args))).get(place)
+            y, *more = keras.tree.flatten(outputs)
+            if x is None or more or tuple(x.shape) != tuple(y.shape):
+                unfit.add(name)
+            else:
+                values = [np.asarray(ops.convert_to_numpy(part)).astype(np.float64) for part in (x, y)]
+                sizes[name].add(values[0], values[1], _mask(x, kwargs))
+            return outputs
+
+        return record
+
+    with _intercepted([(operation, recorder(name, place)) for name, (operation, place) in blocks.items()]):
+        yield sizes
+    for name in unfit:
+        del sizes[name]
+
+
+def _mask(tensor: Any, options: Mapping[str, Any]) -> NDArray[np.bool_] | None:
+    """Return the mask of the positions of a sequence: a padding mask, or the one that Keras has attached."""
+    given = [value for name, value in options.items() if name.endswith("padding_mask") and value is not None]
+    mask = given[0] if given else _keras_internals.get_mask(tensor)
+    if mask is None or tuple(mask.shape) != tuple(tensor.shape[:2]):
+        return None
+    return np.asarray(ops.convert_to_numpy(mask)).astype(bool)
+
+
+def _mean_loss(model: Any, batches: Batches, loss: Any) -> float:
+    """Return the mean loss over the examples, computed eagerly; NaN without a loss or targets."""
+    function = None if loss is None else keras.losses.get(loss)
+    total, count = 0.0, 0
+    for batch in batches:
+        inputs, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        x = keras.tree.map_structure(ops.convert_to_tensor, inputs)
+        with _keras_internals.substitute_values():
+            outputs = model(x, training=False)
+            if y is None or (function is None and not _keras_internals.has_compiled_loss(model)):
+                value: Any = float("nan")
+            elif function is None:
+                value = _keras_internals.compute_loss(model, x, y, outputs, weights, training=False)
+            elif isinstance(function, keras.losses.Loss):
+                value = function(y, outputs, sample_weight=weights)
+            else:
+                value = ops.mean(function(y, outputs))
+        size = len(keras.tree.flatten(inputs)[0])
+        total, count = total + size * float(ops.convert_to_numpy(value)), count + size
+    return total / count
+
+
+@contextlib.contextmanager
+def _intercepted(handlers: Sequence[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
+    """Replace the calls of operations by `handler(call, *args, **kwargs)` inside the context."""
+    try:
+        for operation, handler in handlers:
+            call = operation.call
+            operation.call = lambda *args, call=call, handler=handler, **kwargs: handler(call, *args, **kwargs)
+        yield
+    finally:
+        for operation, _ in handlers:
+            vars(operation).pop("call", None)
