@@ -58,7 +58,7 @@ class KernelMatrices:
 
 
 def layer_kernels(layer: keras.layers.Layer, per_head: bool = False) -> list[tuple[keras.Variable, KernelMatrices]]:
-    """Return the trainable kernels of a layer, without those of layers inside of it, and their matrices.
+    """Return the kernels of a layer, without those of layers inside of it, and their matrices.
 
     | layer | rows | columns | several matrices |
     |---|---|---|---|
@@ -129,14 +129,11 @@ def last_layers(model: Any) -> list[keras.layers.Layer]:
     """
     graph = get_graph(model)
     if graph is None:
-        candidates = [layer for layer in layers_within(model) if layer is not model and layer_kernels(layer)]
-        return candidates[-1:]
+        ends: list[Any] = [layer for layer in model.layers if any(map(layer_kernels, layers_within(layer)))][-1:]
+    else:
+        ends = [_last_operation(output) for output in graph.outputs]
     found: list[keras.layers.Layer] = []
-    for output in graph.outputs:
-        node = producer(output)
-        while not node.is_input and not getattr(node.operation, "weights", []) and len(node.input_tensors) == 1:
-            node = producer(node.input_tensors[0])
-        operation = node.operation
+    for operation in ends:
         while isinstance(operation, keras.layers.Wrapper):
             operation = operation.layer
         if isinstance(operation, keras.Model):
@@ -144,3 +141,11 @@ def last_layers(model: Any) -> list[keras.layers.Layer]:
         elif isinstance(operation, keras.layers.Layer) and len(layers_within(operation)) == 1:
             found.append(operation)
     return found
+
+
+def _last_operation(output: Any) -> Any:
+    """Return the last operation before a symbolic tensor that has weights or several inputs."""
+    node = producer(output)
+    while not node.is_input and not getattr(node.operation, "weights", []) and len(node.input_tensors) == 1:
+        node = producer(node.input_tensors[0])
+    return node.operation

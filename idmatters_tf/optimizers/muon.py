@@ -180,14 +180,17 @@ class Muon(Momentum):
         self.iterations_of_orthogonalization = int(iterations)
         self.other: Other = other
         self.other_rate, self.other_weight_decay = float(other_rate), float(other_weight_decay)
-        self.betas = (float(betas[0]), float(betas[1]))
+        # Attributes that `keras.optimizers.Adam.update_step` reads, with `_momentums` and `_velocities`.
+        self.beta_1, self.beta_2 = map(float, betas)
+        self.epsilon, self.amsgrad = 1e-7, False
         self.exclude = tuple(entry if isinstance(entry, str) else entry.path for entry in exclude)
         self.per_head = bool(per_head)
         self.orthogonalize_dtype = orthogonalize_dtype
         self._kernels: dict[int, KernelMatrices] = {}
-        self._second_moments: list[keras.Variable | None] = []
 
     def build(self, variables: Any) -> None:
+        if self.built:
+            return
         kernels = self._find_kernels(variables)
         for variable, _ in kernels:
             if self._stays_zero(variable):
@@ -199,8 +202,9 @@ class Muon(Momentum):
         super().build(variables)
         self._kernels = {self._get_variable_index(variable): matrices for variable, matrices in kernels}
         if self.other == "adamw":
-            self._second_moments = [
-                None if place in self._kernels else self.add_variable_from_reference(variable, "second_moment")
+            self._momentums = self.momentums
+            self._velocities = [
+                None if place in self._kernels else self.add_variable_from_reference(variable, "velocity")
                 for place, variable in enumerate(variables)
             ]
 
@@ -280,10 +284,13 @@ class Muon(Momentum):
                 groups.setdefault((*matrices.size[1:], variable.dtype), []).append((step, variable, matrices))
                 continue
             rate: Any = self.other_rate * ops.cast(learning_rate, variable.dtype)
-            if self.other == "adamw":
-                self._update_adamw(gradient, variable, rate)
-            else:
+            if self.other == "momentum":
                 super().update_step(gradient, variable, rate)
+                continue
+            if self.other_weight_decay and super()._use_weight_decay(variable):
+                self.assign_sub(variable, variable * self.other_weight_decay * rate)
+            adam: Any = keras.optimizers.Adam
+            adam.update_step(self, gradient, variable, rate)
         for members in groups.values():
             steps = ops.concatenate([step for step, _, _ in members])
             directions = orthogonalize(steps, self.iterations_of_orthogonalization, self.orthogonalize_dtype)
@@ -301,24 +308,9 @@ class Muon(Momentum):
             self.update_steps(grads, trainable_variables, learning_rate)
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # AdamW applies a weight decay of its own.
+        # With AdamW, other variables have a weight decay of their own, which `update_steps` applies.
         is_decayed = self.other == "momentum" or self._get_variable_index(variable) in self._kernels
         return is_decayed and super()._use_weight_decay(variable)
-
-    def _update_adamw(self, gradient: Any, variable: Any, rate: Any) -> None:
-        place = self._get_variable_index(variable)
-        moments: tuple[Any, Any] = self.momentums[place], self._second_moments[place]
-        gradient = ops.cast(gradient, variable.dtype)
-        step: Any = ops.cast(self.iterations, variable.dtype)
-        estimates: list[Any] = []
-        for moment, beta, value in zip(moments, self.betas, (gradient, ops.square(gradient)), strict=True):
-            new: Any = beta * moment + (1 - beta) * value
-            self.assign(moment, new)
-            estimates.append(new / (1 - beta ** (step + 1)))
-        mean, square = estimates
-        if self.other_weight_decay and super()._use_weight_decay(variable):
-            self.assign_sub(variable, rate * self.other_weight_decay * variable)
-        self.assign_sub(variable, rate * mean / (ops.sqrt(square) + 1e-8))
 
     def _move(self, variable: Any, direction: Any, matrices: KernelMatrices, learning_rate: Any) -> None:
         _, rows, columns = matrices.size
@@ -343,7 +335,7 @@ class Muon(Momentum):
             "other": self.other,
             "other_rate": self.other_rate,
             "other_weight_decay": self.other_weight_decay,
-            "betas": self.betas,
+            "betas": (self.beta_1, self.beta_2),
             "exclude": self.exclude,
             "per_head": self.per_head,
             "orthogonalize_dtype": self.orthogonalize_dtype,
