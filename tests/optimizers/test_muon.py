@@ -84,16 +84,22 @@ def test_kernels_follow_the_formula_also_if_some_have_equal_shapes(norm, nestero
         np.testing.assert_allclose(variable.numpy(), expected, atol=2e-5)
 
 
-def test_save_and_load(tmp_path):
+def test_save_load_and_continue(tmp_path):
     model = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(8, 3), layers.Flatten(), layers.Dense(2)])
-    model.compile(Muon(0.05, iterations=5, other_rate=0.3, norm="free", weight_decay=0.1), "mse")
+    decays = {"weight_decay": 0.1, "other_weight_decay": 0.2}
+    muon = Muon(0.05, iterations=5, other="adamw", other_rate=0.3, betas=(0.8, 0.9), norm="free", **decays)
+    model.compile(muon, "mse", jit_compile=False)
     rng = np.random.default_rng(3)
-    model.fit(rng.normal(size=(4, 8, 8, 3)), rng.normal(size=(4, 2)), verbose=0)
+    data = rng.normal(size=(4, 8, 8, 3)), rng.normal(size=(4, 2))
+    model.fit(*data, verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.optimizer.get_config() == model.optimizer.get_config()
-    for ours, theirs in zip(again.optimizer.variables, model.optimizer.variables, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for each in (model, again):
+        each.fit(*data, shuffle=False, verbose=0)
+    ours, theirs = (each.variables + each.optimizer.variables for each in (again, model))
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_kernels_of_zeros_are_refused():
