@@ -60,17 +60,7 @@ class KernelMatrices:
 def layer_kernels(layer: keras.layers.Layer, per_head: bool = False) -> list[tuple[keras.Variable, KernelMatrices]]:
     """Return the kernels of a layer, without those of layers inside of it, and their matrices.
 
-    | layer | rows | columns | several matrices |
-    |---|---|---|---|
-    | `Dense` | features | units | |
-    | `EinsumDense`, so also the projections of attention | contracted axes | new axes | axes in all three terms |
-    | `Conv1D`, `Conv2D`, `Conv3D` | pixels of a patch x channels | filters | groups |
-    | `Conv1DTranspose`, `Conv2DTranspose`, `Conv3DTranspose` | channels | pixels of a patch x filters | |
-    | `SeparableConv1D`, `SeparableConv2D`: the 1x1 convolution | channels | filters | |
-    | `LSTM`, `GRU`, `SimpleRNN` | features or units | units | gates |
-    | `LinearResidual`, `ResidualDense`, `ShortcutUnit`, `ResidualDenseStack` | features or units | the same | blocks |
-
-    Kernels with a single output are left out.
+    The rules are listed in `docs/reference/api/layers.md`. Kernels with a single output are left out.
 
     Args:
         layer: a built layer.
