@@ -295,7 +295,7 @@ class Muon(Momentum):
                 step = matrices.split(self.advance_velocity(gradient, variable))
                 groups.setdefault((*matrices.size[1:], variable.dtype), []).append((step, variable, matrices))
                 continue
-            rate: Any = self.other_rate * ops.cast(learning_rate, variable.dtype)
+            rate: Any = ops.multiply(ops.cast(learning_rate, variable.dtype), self.other_rate)
             if self.other == "momentum":
                 super().update_step(gradient, variable, rate)
                 continue
