@@ -299,8 +299,8 @@ def test_last_layer_and_excluded_layers_count_as_other_variables():
     assert names(Muon()) == ["first/kernel"]
     assert names(Muon(exclude=["first"])) == []
     assert Muon.from_config(Muon(exclude=[model.get_layer("first")]).get_config()).exclude == ("first",)
-    with pytest.raises(ValueError, match="`exclude` must name layers with trainable variables. Received: 'frist'"):
-        Muon(exclude=["frist"]).build(model.trainable_variables)
+    with pytest.raises(ValueError, match="`exclude` must name layers with trainable variables. Received: 'absent'"):
+        Muon(exclude=["absent"]).build(model.trainable_variables)
     table = Muon(other="adamw").describe(model).splitlines()
     assert table[0].split("  ")[0] == "first/kernel"
     assert [line.split("  ")[-1].strip() for line in table[:3]] == ["27 x 6", "adamw", "adamw"]
