@@ -44,9 +44,8 @@ def variable_owners(model: keras.Model) -> dict[int, keras.layers.Layer]:
 
 
 def own_trainable_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the trainable variables that are attributes of a layer, without those of layers inside of it."""
-    variables: Any = getattr(layer, "_trainable_variables", [])
-    return [variable for variable in variables if variable.trainable]
+    """Return the attributes of a layer that were made as trainable variables, also if they have been frozen since."""
+    return getattr(layer, "_trainable_variables", [])
 
 
 def live_owners(
@@ -54,8 +53,9 @@ def live_owners(
 ) -> tuple[list[keras.layers.Layer], keras.Model | None]:
     """Return the layers that own given variables, and the model that is compiled with the optimizer.
 
-    Without `compile`, the model is the largest one with all of the layers; None without a model. Keras passes variables
-    to optimizers without their layers or model, so that all objects of the process are searched.
+    Without `compile`, the model is the one with the same trainable variables, or else the largest one with all of the
+    layers, among equal ones that with the fewest outputs. None without a model. Keras passes variables to optimizers
+    without their layers or model, so that all objects of the process are searched.
     """
     wanted = {id(variable) for variable in variables}
     layers: Any = [thing for thing in gc.get_objects() if issubclass(type(thing), keras.layers.Layer)]
@@ -66,10 +66,12 @@ def live_owners(
             "The layers of the variables cannot be found because `gc.freeze()` hides them. Call `gc.unfreeze()` first."
         )
 
-    def rank(model: Any) -> tuple[bool, int]:
+    def rank(model: Any) -> tuple[bool, bool, int, int]:
         compiled = getattr(model, "optimizer", None)
         is_compiled = optimizer in (compiled, getattr(compiled, "inner_optimizer", None))
-        return is_compiled, len(layers_within(model))
+        has_same_variables = {id(variable) for variable in model.trainable_variables} == wanted
+        outputs = keras.tree.flatten(getattr(model, "outputs", None))
+        return is_compiled, has_same_variables, len(layers_within(model)), -len(outputs)
 
     models = [layer for layer in layers if isinstance(layer, keras.Model) and ids <= set(map(id, layers_within(layer)))]
     return owners, max(models, key=rank, default=None) if ids else None

@@ -1,4 +1,4 @@
-"""Optimizers in pure Keras: momentum as in TensorFlow 1, and Muon for convolution kernels."""
+"""Optimizers in pure Keras: momentum as in TensorFlow 1, and Muon for the kernels of all layers."""
 
 from idmatters_tf.optimizers.momentum import Momentum
 from idmatters_tf.optimizers.muon import Muon

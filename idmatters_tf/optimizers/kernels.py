@@ -58,19 +58,9 @@ class KernelMatrices:
 
 
 def layer_kernels(layer: keras.layers.Layer, per_head: bool = False) -> list[tuple[keras.Variable, KernelMatrices]]:
-    """Return the trainable kernels of a layer, without those of layers inside of it, and their matrices.
+    """Return the kernels of a layer, without those of layers inside of it, and their matrices.
 
-    | layer | rows | columns | several matrices |
-    |---|---|---|---|
-    | `Dense` | features | units | |
-    | `EinsumDense`, so also the projections of attention | contracted axes | new axes | axes in all three terms |
-    | `Conv1D`, `Conv2D`, `Conv3D` | pixels of a patch x channels | filters | groups |
-    | `Conv1DTranspose`, `Conv2DTranspose`, `Conv3DTranspose` | channels | pixels of a patch x filters | |
-    | `SeparableConv1D`, `SeparableConv2D`: the 1x1 convolution | channels | filters | |
-    | `LSTM`, `GRU`, `SimpleRNN` | features or units | units | gates |
-    | `LinearResidual`, `ResidualDense`, `ShortcutUnit`, `ResidualDenseStack` | features or units | the same | blocks |
-
-    Kernels with a single output are left out.
+    The rules are listed in `docs/reference/api/layers.md`. Kernels with a single output are left out.
 
     Args:
         layer: a built layer.
@@ -129,14 +119,11 @@ def last_layers(model: Any) -> list[keras.layers.Layer]:
     """
     graph = get_graph(model)
     if graph is None:
-        candidates = [layer for layer in layers_within(model) if layer is not model and layer_kernels(layer)]
-        return candidates[-1:]
+        ends: list[Any] = [layer for layer in model.layers if any(map(layer_kernels, layers_within(layer)))][-1:]
+    else:
+        ends = [_last_operation(output) for output in graph.outputs]
     found: list[keras.layers.Layer] = []
-    for output in graph.outputs:
-        node = producer(output)
-        while not node.is_input and not getattr(node.operation, "weights", []) and len(node.input_tensors) == 1:
-            node = producer(node.input_tensors[0])
-        operation = node.operation
+    for operation in ends:
         while isinstance(operation, keras.layers.Wrapper):
             operation = operation.layer
         if isinstance(operation, keras.Model):
@@ -144,3 +131,11 @@ def last_layers(model: Any) -> list[keras.layers.Layer]:
         elif isinstance(operation, keras.layers.Layer) and len(layers_within(operation)) == 1:
             found.append(operation)
     return found
+
+
+def _last_operation(output: Any) -> Any:
+    """Return the last operation before a symbolic tensor that has weights or several inputs."""
+    node = producer(output)
+    while not node.is_input and not getattr(node.operation, "weights", []) and len(node.input_tensors) == 1:
+        node = producer(node.input_tensors[0])
+    return node.operation

@@ -100,33 +100,45 @@ class Muon(Momentum):
 
     The largest singular value of D is about 1. With "spectral", a step changes the root mean square of a kernel's
     outputs by at most about lr times that of the patches that it is applied to, for kernels of any shape. Networks that
-    start near the identity, as the paper's, need this mode. With "rms", the entries of a step have a root mean square
-    of about 0.2 lr, as those of AdamW, so that AdamW's learning rates and weight decay can be kept for transformers.
+    start near the identity, as the paper's, need this mode. With "rms" (Liu et al., 2025), the entries of a step have
+    a root mean square of about 0.2 lr, as those of AdamW, so that AdamW's learning rate and weight decay can be kept.
     Weight decay is decoupled: `weight_decay=` subtracts `lr * weight_decay * W` first, as in all Keras optimizers.
 
     The rows and columns of a kernel follow from its layer: dense layers, `EinsumDense`, so also the projections of
     attention in Keras and KerasHub, ordinary, transposed and separable convolutions, and recurrent layers. `describe`
     lists them. All other variables are updated by momentum or AdamW, with the learning rate multiplied by
     `other_rate`: biases, gains, embeddings, normalization, depthwise convolutions, LoRA's matrices, kernels that a
-    custom layer adds itself, and the last layer.
+    custom layer adds itself, and the last layer. The layers and the model of the variables are searched for among the
+    objects of the process when the optimizer is built.
 
     Kernels whose matrices have equal shapes are orthogonalized in one batched product, except in `model.fit` under a
     `tf.distribute` strategy of several replicas.
 
-    References: see the module.
+    Example:
+
+    ```python
+    # For a transformer, in place of keras.optimizers.AdamW(3e-4, weight_decay=0.1).
+    decays = {"weight_decay": 0.1, "other_weight_decay": 0.1}
+    optimizer = Muon(3e-4, 0.95, norm="free", scale="rms", iterations=5, other="adamw", other_rate=1.0, **decays)
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    print(optimizer.describe(model))
+    ```
+
+    References: see the module; Liu et al., *Muon is scalable for LLM training* (arXiv 2502.16982), for transformers.
 
     Args:
         learning_rate: A float or a Keras schedule. Defaults to 0.1. In the paper's network with 9 blocks per stage and
             `norm="free"`, 0.036 is near the highest rate that trains.
-        momentum: The factor m, in [0, 1).
+        momentum: The factor m, in [0, 1). It is positive with `other="adamw"`, where it applies to kernels only.
         nesterov: If True, the step is Nesterov's.
         norm: `"keep"` or `"free"`.
         scale: `"spectral"` or, with `norm="free"`, `"rms"`.
         iterations: Number of Newton-Schulz iterations in `orthogonalize`.
-        other: Update of the other variables, `"momentum"` or `"adamw"`.
-        other_rate: Factor on the learning rate of the other variables.
+        other: Update of the other variables, `"momentum"` or `"adamw"`, the step of `keras.optimizers.AdamW`.
+        other_rate: Factor on the learning rate of the other variables. With `scale="rms"` and `other="adamw"`, 1.0
+            gives all variables AdamW's rate.
         other_weight_decay: Decoupled weight decay of the other variables with `other="adamw"`, times their learning
-            rate. With momentum, `weight_decay` applies to all variables.
+            rate. With momentum, `weight_decay` applies to all variables. Both follow `exclude_from_weight_decay`.
         betas: Decay rates of AdamW's two moments.
         exclude: Layers, or names of layers, whose kernels count as other variables. A name may be a part of the path
             of the variables, such as "decoder/attention".
@@ -136,8 +148,8 @@ class Muon(Momentum):
 
     Raises:
         ValueError: For another `norm`, `scale` or `other`, for `weight_decay` or `scale="rms"` with `norm="keep"`, for
-            `other_weight_decay` with momentum; and in `build` and `model.fit` for a name in `exclude` that is in no
-            path, and for a kernel of zeros with `norm="keep"`.
+            `other_weight_decay` with momentum, and for a momentum of 0 with AdamW; in `build` and `model.fit` for a
+            name in `exclude` that is in no path, and for a kernel of zeros with `norm="keep"`.
     """
 
     def __init__(
@@ -180,14 +192,17 @@ class Muon(Momentum):
         self.iterations_of_orthogonalization = int(iterations)
         self.other: Other = other
         self.other_rate, self.other_weight_decay = float(other_rate), float(other_weight_decay)
-        self.betas = (float(betas[0]), float(betas[1]))
+        # Attributes that `keras.optimizers.Adam.update_step` reads, with `_momentums` and `_velocities`.
+        self.beta_1, self.beta_2 = map(float, betas)
+        self.epsilon, self.amsgrad = 1e-7, False
         self.exclude = tuple(entry if isinstance(entry, str) else entry.path for entry in exclude)
         self.per_head = bool(per_head)
         self.orthogonalize_dtype = orthogonalize_dtype
         self._kernels: dict[int, KernelMatrices] = {}
-        self._second_moments: list[keras.Variable | None] = []
 
     def build(self, variables: Any) -> None:
+        if self.built:
+            return
         kernels = self._find_kernels(variables)
         for variable, _ in kernels:
             if self._stays_zero(variable):
@@ -199,8 +214,9 @@ class Muon(Momentum):
         super().build(variables)
         self._kernels = {self._get_variable_index(variable): matrices for variable, matrices in kernels}
         if self.other == "adamw":
-            self._second_moments = [
-                None if place in self._kernels else self.add_variable_from_reference(variable, "second_moment")
+            self._momentums = self.momentums
+            self._velocities = [
+                None if place in self._kernels else self.add_variable_from_reference(variable, "velocity")
                 for place, variable in enumerate(variables)
             ]
 
@@ -279,11 +295,14 @@ class Muon(Momentum):
                 step = matrices.split(self.advance_velocity(gradient, variable))
                 groups.setdefault((*matrices.size[1:], variable.dtype), []).append((step, variable, matrices))
                 continue
-            rate: Any = self.other_rate * ops.cast(learning_rate, variable.dtype)
-            if self.other == "adamw":
-                self._update_adamw(gradient, variable, rate)
-            else:
+            rate: Any = ops.multiply(ops.cast(learning_rate, variable.dtype), self.other_rate)
+            if self.other == "momentum":
                 super().update_step(gradient, variable, rate)
+                continue
+            if self.other_weight_decay and super()._use_weight_decay(variable):
+                self.assign_sub(variable, variable * self.other_weight_decay * rate)
+            adam: Any = keras.optimizers.Adam
+            adam.update_step(self, gradient, variable, rate)
         for members in groups.values():
             steps = ops.concatenate([step for step, _, _ in members])
             directions = orthogonalize(steps, self.iterations_of_orthogonalization, self.orthogonalize_dtype)
@@ -301,24 +320,9 @@ class Muon(Momentum):
             self.update_steps(grads, trainable_variables, learning_rate)
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # AdamW applies a weight decay of its own.
+        # With AdamW, other variables have a weight decay of their own, which `update_steps` applies.
         is_decayed = self.other == "momentum" or self._get_variable_index(variable) in self._kernels
         return is_decayed and super()._use_weight_decay(variable)
-
-    def _update_adamw(self, gradient: Any, variable: Any, rate: Any) -> None:
-        place = self._get_variable_index(variable)
-        moments: tuple[Any, Any] = self.momentums[place], self._second_moments[place]
-        gradient = ops.cast(gradient, variable.dtype)
-        step: Any = ops.cast(self.iterations, variable.dtype)
-        estimates: list[Any] = []
-        for moment, beta, value in zip(moments, self.betas, (gradient, ops.square(gradient)), strict=True):
-            new: Any = beta * moment + (1 - beta) * value
-            self.assign(moment, new)
-            estimates.append(new / (1 - beta ** (step + 1)))
-        mean, square = estimates
-        if self.other_weight_decay and super()._use_weight_decay(variable):
-            self.assign_sub(variable, rate * self.other_weight_decay * variable)
-        self.assign_sub(variable, rate * mean / (ops.sqrt(square) + 1e-8))
 
     def _move(self, variable: Any, direction: Any, matrices: KernelMatrices, learning_rate: Any) -> None:
         _, rows, columns = matrices.size
@@ -343,7 +347,7 @@ class Muon(Momentum):
             "other": self.other,
             "other_rate": self.other_rate,
             "other_weight_decay": self.other_weight_decay,
-            "betas": self.betas,
+            "betas": (self.beta_1, self.beta_2),
             "exclude": self.exclude,
             "per_head": self.per_head,
             "orthogonalize_dtype": self.orthogonalize_dtype,

@@ -11,6 +11,7 @@ import numpy as np
 
 from idmatters_tf.optimizers import Muon
 from idmatters_tf.optimizers.muon import NEWTON_SCHULZ
+from tests.support import two_devices
 
 RATE, STEPS, DECAY, AVERAGE = 0.1, 3, 0.5, 0.6
 RNG = np.random.default_rng(0)
@@ -52,14 +53,14 @@ def expected(norm, decay=0.0, average=0.0):
     return averages if average else (W, bias)
 
 
-def fitted(optimizer, **options):
+def fitted(optimizer, batch_size=6, **options):
     # The last layer would count among the other variables.
     last = keras.layers.Dense(4, use_bias=False, kernel_initializer="identity", trainable=False)
     convolution = keras.layers.Conv2D(4, 2, name="conv")
     model = keras.Sequential([keras.Input((2, 2, 3)), convolution, keras.layers.Flatten(), last])
     model.get_layer("conv").set_weights([KERNEL, BIAS])
     model.compile(optimizer, "mse", **options)
-    model.fit(IMAGES, TARGETS, batch_size=6, epochs=STEPS, verbose=0)
+    model.fit(IMAGES, TARGETS, batch_size=batch_size, epochs=STEPS, verbose=0)
     return model.get_layer("conv").get_weights()
 
 
@@ -93,18 +94,25 @@ def main():
     compare("decay, eager", decaying, expected("free", decay=DECAY), run_eagerly=True)
     if not are_zeros_refused(**plain):
         raise RuntimeError("Kernels of zeros were accepted.")
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
+    accumulated = Muon(RATE, gradient_accumulation_steps=2)
+    compare("keep, accumulated", accumulated, expected("keep"), batch_size=3, **plain)
+    keras.config.set_dtype_policy("mixed_float16")
+    compare("float16", Muon(RATE, norm="free"), expected("free"), **plain)
+    keras.config.set_dtype_policy("float32")
 
-        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-            compare("keep, two replicas", Muon(RATE), expected("keep"))
+    def compare_adamw(name, batch_size=6, **arguments):
+        adamw = keras.optimizers.AdamW(RATE / 2, DECAY, beta_2=0.95, **arguments)
+        muon = Muon(RATE, other="adamw", other_weight_decay=DECAY, exclude=["conv"], **arguments)
+        compare(f"adamw, {name}", muon, fitted(adamw, batch_size, **plain), batch_size=batch_size, **plain)
+
+    compare_adamw("accumulated, averages", 3, gradient_accumulation_steps=2, use_ema=True)
+    with two_devices.scope():
+        compare("keep, two devices", Muon(RATE), expected("keep"), **plain)
+        decaying = Muon(RATE, norm="free", weight_decay=DECAY)
+        compare("decay, two devices", decaying, expected("free", decay=DECAY), **plain)
+        compare_adamw("two devices")
     print(json.dumps(results))
 
 
 if __name__ == "__main__":
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     main()
