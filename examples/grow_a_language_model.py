@@ -144,9 +144,9 @@ def main():
         "--steps",
         type=int,
         nargs=3,
-        default=[600, 400, 400],
+        default=[500, 400, 250],
         metavar="N",
-        help="training steps with two, four and eight layers (default: 600 400 400)",
+        help="training steps with two, four and eight layers (default: 500 400 250)",
     )
     parser.add_argument("--further", type=int, default=50, help="steps after the removal (default: %(default)s)")
     parser.add_argument(
