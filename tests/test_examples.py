@@ -100,6 +100,61 @@ def test_resume_your_fit(tmp_path):
     assert "began at batch 20; weights, optimizer and history: " in result.stdout
 
 
+TINY_TEXT = "--every 2 --batch-size 2 --sequences 2 --width 8"
+
+
+def test_compare_optimizers_on_text_adds_missing_runs(tmp_path):
+    script = EXAMPLES / "compare_optimizers_on_text.py"
+    options = f"{TINY_TEXT} --steps 4 --layers 1 --seeds 0 --optimizers muon --out {tmp_path} --rates 0.001".split()
+    run_script(script, *options)
+    first = (tmp_path / "runs.csv").read_text()
+    said = run_script(script, *options, "0.002")
+    assert re.findall(r"muon +rate (\S+), seed 0: validation loss 5\.\d+ after 4 steps", said) == ["0.002"]
+    both = (tmp_path / "runs.csv").read_text()
+    assert both.startswith(first)
+    assert len(both.splitlines()) == 1 + 2 * 2
+    assert (tmp_path / "optimizers-on-text.png").exists()
+
+
+def test_compare_optimizers_on_text_table(tmp_path):
+    """Finished runs give the best rate, and the steps and the loss in AdamW's time."""
+    # Optimizer, rate, seed, steps, final seconds and loss. The run of 50 steps has a schedule of its own.
+    runs = [
+        ("adamw", 0.001, 0, 100, 40, 2.25),
+        ("muon", 0.001, 0, 100, 50, 2.0),
+        ("muon", 0.003, 0, 100, 72, 1.5),
+        ("muon", 0.003, 1, 100, 72, 1.75),
+        ("muon", 0.01, 0, 100, 72, "nan"),
+        ("muon", 0.003, 0, 50, 36, 2.5),
+    ]
+    lines = ["header"]
+    for name, rate, seed, steps, seconds, loss in runs:
+        run = f"{name},{rate},{seed},{steps},32"
+        lines += [f"{run},25,10,5,5", f"{run},{steps},{seconds},2,{loss}"]
+    (tmp_path / "runs.csv").write_text("\n".join(lines))
+    said = run_script(EXAMPLES / "compare_optimizers_on_text.py", *f"--plot-only --steps 100 --out {tmp_path}".split())
+    assert "| AdamW | 0.001 | 2.250 (2.250) | 400 | 100 | 2.250 (2.250) |" in said
+    assert "| Muon of this package | 0.003 | 1.625 (1.500, 1.750) | 720 | 50 | 2.500 (2.500) |" in said
+    assert "| Muon of this package | 0.01 | inf (inf) |" in said
+
+
+@pytest.mark.slow
+def test_grow_a_language_model(tmp_path):
+    script = EXAMPLES / "grow_a_language_model.py"
+    options = f"{TINY_TEXT} --steps 2 2 2 --further 2 --out {tmp_path}".split()
+    said = run_script(script, *options)
+    table = np.genfromtxt(tmp_path / "influence.csv", delimiter=",", skip_header=1, usecols=(1, 4, 5), dtype=str)
+    removed = table[:, 2] == "True"
+    assert len(table) == 8
+    assert removed.sum() == 2
+    sizes = table[:, 0].astype(float)
+    assert sizes[removed].max() < sizes[~removed].min()
+    assert re.search(r"\n8 layers +5\.\d+ +5\.\d+\n6 layers +5\.\d+ +5\.\d+\n", said)
+    assert (tmp_path / "grown-gpt.png").exists()
+    # The second call reads all trainings with their durations, and trains no step.
+    assert run_script(script, *options) == said
+
+
 # Run the example on little data, and on JAX without TensorFlow.
 CIFAR_WITH_FIT = """
 import functools, os, runpy, sys
