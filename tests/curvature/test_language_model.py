@@ -19,8 +19,9 @@ models = pytest.importorskip("keras_hub").models
 
 ROWS, TIME, TOKENS, WIDTH = 4, 5, 12, 8
 on_jax = keras.backend.backend() == "jax"
-# On JAX, Keras 3.15 rounds float64 to float32 in the normalization.
-STEP, TOLERANCE = (1e-2, 1e-4) if on_jax else (1e-4, 1e-8)
+# Keras 3.15 keeps the factors of LoRA in float32 and, on JAX, rounds float64 to float32 in the normalization.
+ROUNDED = {"step": 2e-2, "tolerance": 1e-3}
+EXACT = ROUNDED if on_jax else {"step": 1e-4, "tolerance": 1e-8}
 
 
 def language_model(rank=None):
@@ -49,19 +50,19 @@ def examples():
     return {"token_ids": tokens, "padding_mask": real}, rng.integers(0, TOKENS, (ROWS, TIME)), weights
 
 
-def differences(model, function, directions):
+def differences(model, function, directions, step):
     """Return derivatives of a function of the model along the columns of `directions`, as columns."""
     start = [np.array(variable) for variable in model.trainable_variables]
     stops = np.cumsum([value.size for value in start])[:-1]
 
-    def moved(direction, step):
+    def moved(direction, length):
         for variable, value, part in zip(model.trainable_variables, start, np.split(direction, stops), strict=True):
-            variable.assign(value + step * part.reshape(value.shape))
+            variable.assign(value + length * part.reshape(value.shape))
         return function()
 
     columns = []
     for direction in directions.T:
-        wide, narrow = ((moved(direction, step) - moved(direction, -step)) / (2 * step) for step in (STEP, STEP / 2))
+        wide, narrow = ((moved(direction, h) - moved(direction, -h)) / (2 * h) for h in (step, step / 2))
         columns.append((4 * narrow - wide) / 3)
     moved(0 * direction, 0)
     return np.stack(columns, axis=-1)
@@ -78,7 +79,7 @@ def gradient(model):
     return np.concatenate([slope.ravel() for slope in slopes])
 
 
-def assert_close(actual, expected, tolerance=TOLERANCE):
+def assert_close(actual, expected, tolerance):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
@@ -87,9 +88,9 @@ def test_products():
     operator = HessianOperator(model, data=examples(), batch_size=2)
     assert_close(operator.gradient(), gradient(model), 1e-6 if on_jax else 1e-12)
     vectors = np.random.default_rng(2).normal(size=(operator.shape[0], 2))
-    expected = differences(model, lambda: gradient(model), vectors)
-    assert_close(operator @ vectors, expected)
-    assert_close(operator @ vectors[:, 0], expected[:, 0])
+    expected = differences(model, lambda: gradient(model), vectors, EXACT["step"])
+    assert_close(operator @ vectors, expected, EXACT["tolerance"])
+    assert_close(operator @ vectors[:, 0], expected[:, 0], EXACT["tolerance"])
 
 
 def test_only_lora():
@@ -98,10 +99,11 @@ def test_only_lora():
     size = operator.shape[0]
     # In two layers, for queries and values: factors of the kernel for two heads of width 4, and the bias.
     assert size == 2 * 2 * (2 * WIDTH + 4 + WIDTH)
-    dense = differences(model, lambda: gradient(model), np.eye(size))
-    assert_close(trace(operator, size).value, np.trace(dense))
-    found, expected = top_eigenpairs(operator, 2), np.linalg.eigvalsh(dense)
-    assert_close(found.values, expected[[-1, -2]])
+    dense = differences(model, lambda: gradient(model), np.eye(size), ROUNDED["step"])
+    assert_close(operator.to_dense(), dense, ROUNDED["tolerance"])
+    assert abs(trace(operator, size).value - np.trace(dense)) < ROUNDED["tolerance"] * np.abs(np.diag(dense)).sum()
+    expected = np.linalg.eigvalsh((dense + dense.T) / 2)[[-1, -2]]
+    assert_close(top_eigenpairs(operator, 2).values, expected, ROUNDED["tolerance"])
 
 
 def test_gauss_newton():
@@ -112,11 +114,11 @@ def test_gauss_newton():
     def logits():
         return keras.ops.convert_to_numpy(model(x))
 
-    jacobian = differences(model, logits, np.eye(operator.shape[0]))
+    jacobian = differences(model, logits, np.eye(operator.shape[0]), ROUNDED["step"])
     chances = keras.ops.convert_to_numpy(keras.ops.softmax(logits()))
     curved = chances[..., None] * (np.eye(TOKENS) - chances[:, :, None, :]) * (weights / (ROWS * TIME))[..., None, None]
     expected = np.einsum("btip,btij,btjq->pq", jacobian, curved, jacobian)
-    assert_close(operator.to_dense(), expected)
+    assert_close(operator.to_dense(), expected, ROUNDED["tolerance"])
 
 
 @pytest.mark.skipif(on_jax, reason="this is the process on JAX")
