@@ -1,7 +1,11 @@
-"""Internals of `tf.data` in TensorFlow 2.21: operations of a pipeline. TensorFlow is not imported."""
+"""Internals of `tf.data` in TensorFlow 2.21: operations of a pipeline. TensorFlow is imported on use."""
 
 from collections.abc import Iterator
 from typing import Any
+
+_TABLE_OPERATIONS = {"LookupTableFindV2", "LookupTableInsertV2"}
+# Calls of functions, which are searched as well, and checks.
+_STATELESS_OPERATIONS = {"Assert", "Case", "If", "StatefulPartitionedCall", "While"}
 
 
 def operations(dataset: Any) -> Iterator[Any]:
@@ -39,3 +43,18 @@ def is_reshuffled(data: Any) -> bool:
         return False
     shuffles = (operation for operation in operations(data) if "Shuffle" in type(operation).__name__)
     return any(getattr(shuffle, "_reshuffle_each_iteration", True) for shuffle in shuffles)
+
+
+def fills_only_tables(dataset: Any) -> bool:
+    """Return True if functions of a pipeline insert into lookup tables and have no other state."""
+    from tensorflow.python.framework import op_def_registry
+
+    names: set[str] = set()
+    for operation in operations(dataset):
+        for function in operation._functions():
+            graph = function.function.graph.as_graph_def()
+            nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+            names.update(node.op for node in nodes)
+    definitions = {name: op_def_registry.get(name) for name in names}
+    stateful = {name for name, definition in definitions.items() if definition is None or definition.is_stateful}
+    return "LookupTableInsertV2" in stateful and stateful <= _TABLE_OPERATIONS | _STATELESS_OPERATIONS

@@ -12,16 +12,27 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_every_source_of_data_survives(backend, tmp_path, slow):
+def check_survival(backend, folder, kills, *arguments):
+    """Check that each case survives a number of kills. Return the number of cases."""
     pytest.importorskip(backend)
-    kills, devices = (2, ["1", "2"]) if slow else (1, ["1"])
-    command = [sys.executable, "-m", "tests.support.killed_fit", str(tmp_path), str(kills), "0"]
-    command += ["--network", "quick", "--devices", *devices]
+    command = [sys.executable, "-m", "tests.support.killed_fit", str(folder), str(kills), "0", *arguments]
     env = {**os.environ, "KERAS_BACKEND": backend}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr
     # Data sets print lines of their own.
     counts = json.loads(done.stdout.splitlines()[-1])
-    assert len(counts) >= 6
     assert [case for case in counts if case[-1] != kills] == [], done.stderr
+    return len(counts)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_every_source_of_data_survives(backend, tmp_path, slow):
+    kills, devices = (2, ["1", "2"]) if slow else (1, ["1"])
+    assert check_survival(backend, tmp_path, kills, "--network", "quick", "--devices", *devices) >= 6
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
+def test_tasks_of_keras_hub_survive(backend, tmp_path, slow):
+    pytest.importorskip("keras_hub")
+    words = [] if slow else ["mapped"]
+    assert check_survival(backend, tmp_path, 1, "--tasks", *words) == (4 if slow else 1)

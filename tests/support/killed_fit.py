@@ -1,7 +1,8 @@
 """`fit` in processes that are killed by SIGKILL at random moments and started again.
 
 `python -m tests.support.killed_fit FOLDER KILLS SEED` trains with the data of each source in
-`tests.support.fit_sources` and on each number of devices. It prints the number of kills survived. A kill is
+`tests.support.fit_sources`, or with `--tasks` each KerasHub task in `tests.support.hub_tasks`, and on each number of
+devices. It prints the number of kills survived. A kill is
 survived if the run ends with the weights, slots, metrics, history, CSV file and TensorBoard scalars of an uninterrupted
 run, bit for bit. The processes are forked after the imports, so that a kill costs one second instead of ten. A run is
 killed until it has ended.
@@ -26,9 +27,10 @@ from tensorboard.util import tensor_util
 
 from idmatters_tf.callbacks import ExactResume
 from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, installed_sources, problem
+from tests.support.hub_tasks import TASKS
 
-# Number of batches between two kills, exclusive. Two kills fit into a run of `quick`, which has 16 batches.
-MOST, MOST_OF_QUICK = 10, 8
+# Number of batches between two kills, exclusive. Two kills fit into the other runs, which have 16 batches.
+MOST_OF_CLASSIFIER, MOST = 10, 8
 # Delay of a kill.
 WRITING = "writing"
 # Time limit of a process in seconds on a busy machine.
@@ -78,13 +80,13 @@ def train(folder, source, progress=None, devices=1, network=classifier):
 
     Args:
         folder: folder of the checkpoints and logs; files that all runs share are in its parent.
-        source: name of the training data in `SOURCES`.
+        source: name of the training data in `SOURCES`, or of a task in `TASKS`.
         progress: a file descriptor to which a byte is written after each batch.
         devices: number of logical devices.
-        network: function that returns the model and the monitored quantity.
+        network: function that returns the model and the monitored quantity; that of the task if `source` is one.
     """
     keras.utils.set_random_seed(0)
-    model, monitored = build(network, devices)
+    model, monitored, *own = build(network, devices)
     # On one device the last batch of an epoch is smaller.
     x, y = problem(STEPS * BATCH - (3 if devices == 1 else 0))
     callbacks = [
@@ -97,9 +99,9 @@ def train(folder, source, progress=None, devices=1, network=classifier):
         callbacks.append(
             keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: os.write(progress, b"."))
         )
-    data = SOURCES[source][0](x, y, folder.parent)
+    [data] = own or [SOURCES[source][0](x, y, folder.parent)]
     validation = (x, y) if network is classifier else None
-    epochs = 2 if network is quick else 3
+    epochs = 3 if network is classifier else 2
     history = model.fit(**data, epochs=epochs, callbacks=callbacks, validation_data=validation, verbose=0)
     scalars = sorted((*point, value) for point, value in shown_scalars(folder / "events").items())
     return {
@@ -211,7 +213,7 @@ def attempt(folder, kills, chance, **options):
         chance: random generator of the moments.
         options: arguments of `train`.
     """
-    most = MOST_OF_QUICK if options["network"] is quick else MOST
+    most = MOST_OF_CLASSIFIER if options["network"] is classifier else MOST
     in_a_process(folder / "whole", **options)
     expected = json.loads((folder / "whole" / "result").read_text())
     tried = survived = 0
@@ -241,16 +243,22 @@ def main(argv):
     parser.add_argument("seed")
     parser.add_argument("--devices", nargs="+", type=int, default=[1])
     parser.add_argument("--network", default="classifier", choices=NETWORKS)
+    parser.add_argument("--tasks", nargs="*", help="words in the names of tasks; all tasks if empty")
     options = parser.parse_args(argv)
-    cases = [(source, devices) for devices in options.devices for source in installed_sources()]
-    for module in sorted({module for source, _ in cases for module in SOURCES[source][1]}):
+    sources = installed_sources()
+    modules = {module for source in sources for module in SOURCES[source][1]}
+    if options.tasks is not None:
+        sources = [name for name in TASKS if all(word in name for word in options.tasks)]
+        modules = {"keras_hub", "tensorflow"}
+    for module in sorted(modules):
         importlib.import_module(module)
+    cases = [(source, devices) for devices in options.devices for source in sources]
     counts = []
     for source, devices in cases:
-        folder = options.folder / f"{devices}-{list(SOURCES).index(source):02d}"
+        folder = options.folder / f"{devices}-{[*SOURCES, *TASKS].index(source):02d}"
         folder.mkdir(parents=True, exist_ok=True)
         chance = random.Random(f"{options.seed} {source} {devices}")
-        network = NETWORKS[options.network]
+        network = TASKS.get(source, NETWORKS[options.network])
         try:
             survived = attempt(folder, options.kills, chance, source=source, devices=devices, network=network)
         except Failed as error:

@@ -10,6 +10,9 @@ rerandomized, draw the seeds of each iteration from a generator outside of the i
 state only during an iteration of this operation, not after a `shuffle` has loaded its last element. Therefore a second
 iterator over each such operation, which is never advanced, is saved and restored as well. Its state contains the
 position of the shared generator.
+
+Lookup tables that a map fills are not saved. They must be caches of values that do not depend on the order of the data,
+as in KerasHub's byte-pair tokenizers.
 """
 
 import contextlib
@@ -56,6 +59,10 @@ class TensorFlowDataset(SavedIterator):
         # A negative number stands for an infinite or unknown length.
         steps = choose_steps_per_epoch(fit, batches if batches >= 0 else None)
         endless = steps != batches
+        if pipelines.fills_only_tables(dataset):
+            options = tf.data.Options()
+            options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+            dataset = dataset.with_options(options)
         self._fit = fit
         self._dataset = dataset.repeat() if endless and batches != tf.data.INFINITE_CARDINALITY else dataset
         self._counters = [iter(part) for part in pipelines.operations(dataset) if pipelines.draws_seeds(part)]
