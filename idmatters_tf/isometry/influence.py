@@ -175,14 +175,16 @@ def record_branches(blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str,
     unfit: set[str] = set()
 
     def record(name: str, place: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        outputs = call(*args, **kwargs)
         x = _argument(place, call, args, kwargs)
+        # Attention removes masks from its inputs.
+        mask = _mask(x, _keras_internals.call_arguments(call, args, kwargs))
+        outputs = call(*args, **kwargs)
         y, *more = keras.tree.flatten(outputs)
         if more or tuple(x.shape) != tuple(y.shape):
             unfit.add(name)
         else:
             values = [np.asarray(ops.convert_to_numpy(part)).astype(np.float64) for part in (x, y)]
-            sizes[name].add(values[0], values[1], _mask(x, _keras_internals.call_arguments(call, args, kwargs)))
+            sizes[name].add(values[0], values[1], mask)
         return outputs
 
     handlers = [(operation, functools.partial(record, name, place)) for name, (operation, place) in blocks.items()]

@@ -180,11 +180,13 @@ def block_jacobians(
 
 @contextlib.contextmanager
 def _recorded_arguments(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
-    """Record the arguments (args, kwargs) of the last call of each layer, by `id` of the layer."""
+    """Record (args, kwargs, mask of the first tensor) of the last call of each layer, by `id` of the layer."""
     recorded: dict[int, Any] = {}
 
     def record(key: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        recorded[key] = args, kwargs
+        tensors = filter(ops.is_tensor, keras.tree.flatten([*args, *kwargs.values()]))
+        # Attention removes masks from its inputs.
+        recorded[key] = args, kwargs, get_mask(next(tensors))
         return call(*args, **kwargs)
 
     with intercepted((layer, functools.partial(record, id(layer))) for layer in layers):
@@ -230,9 +232,9 @@ def _graph_function(
 
 
 def _inner_function(
-    layer: Any, args: Sequence[Any], options: Mapping[str, Any]
+    layer: Any, args: Sequence[Any], options: Mapping[str, Any], mask: Tensor | None
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return a layer as a function of its first argument, as `_graph_function`."""
+    """Return a layer as a function of its first tensor, as `_graph_function`."""
     leaves = keras.tree.flatten([*args, *options.values()])
     place = next(place for place, leaf in enumerate(leaves) if ops.is_tensor(leaf))
     others = {key: leaf for key, leaf in enumerate(leaves) if ops.is_tensor(leaf)}
@@ -242,6 +244,7 @@ def _inner_function(
         packed = keras.tree.pack_sequence_as([*args, *options.values()], list(copied.values()))
         return layer(*packed[: len(args)], **dict(zip(options, packed[len(args) :], strict=True)))
 
+    set_mask(leaves[place], mask)
     return function, leaves[place]
 
 

@@ -75,7 +75,7 @@ class Gate(keras.layers.Layer):
 def test_sums_and_layers_of_layers_are_told_apart():
     x = inputs = keras.Input((None, 4))
     # Constants are no branches.
-    x = x + keras_hub.layers.SinePositionEmbedding()(x)
+    x = x + keras_hub.layers.SinePositionEncoding()(x)
     x = keras.layers.Add(name="gated")([x, Gate()(x)])
     # A branch that is a layer of layers is no block beside its sum.
     x = keras.layers.Add(name="sum")([x, Perceptron(name="branch")(keras.layers.LayerNormalization()(x))])

@@ -10,6 +10,8 @@ import keras_hub
 import numpy as np
 from keras import ops
 
+from tests.support.mask_cases import Attach
+
 WIDTH, TIME, STEP = 4, 4, 5e-3
 TOKENS = np.array([[1, 2, 3, 0], [4, 5, 6, 7], [8, 9, 0, 0]], "int32")
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": WIDTH}
@@ -52,24 +54,24 @@ def vit():
 
 
 def functional():
-    """Return a model with the mask of its embedding, position embeddings, and layers of KerasHub."""
+    """Return a model of layers of KerasHub with the mask of the embedding."""
     tokens = keras.Input((TIME,), dtype="int32")
-    x = keras.layers.Embedding(12, WIDTH, mask_zero=True)(tokens)
-    x = keras.layers.Add(name="positions")([x, keras_hub.layers.PositionEmbedding(TIME)(x)])
-    encoders = [keras_hub.layers.TransformerEncoder(8, 2, name=name) for name in ("first", "second")]
+    embedding = keras.layers.Embedding(12, WIDTH, mask_zero=True, name="embedding")
+    encoders = [keras_hub.layers.TransformerEncoder(8, 2, activation="gelu", name=name) for name in ("first", "second")]
     head = keras.layers.Dense(2)
-    model = keras.Model(tokens, head(encoders[1](encoders[0](x))))
+    model = keras.Model(tokens, head(encoders[1](encoders[0](embedding(tokens)))))
     blocks = {
-        layer.name: lambda x, tokens, layer=layer: layer(x, padding_mask=ops.not_equal(tokens, 0)) for layer in encoders
+        layer.name: lambda x, tokens, layer=layer: layer(Attach()(x, mask=ops.not_equal(tokens, 0)))
+        for layer in encoders
     }
-    return model, TOKENS, "positions", blocks, head, TOKENS != 0
+    return model, TOKENS, "embedding", blocks, head, TOKENS != 0
 
 
 def decoder():
     """Return a model with a decoder that also takes the sequence of an encoder, by keywords."""
     real, memory = keras.Input((TIME, WIDTH)), keras.Input((3, WIDTH))
     x = keras.layers.Activation("tanh", name="start")(real)
-    layer, head = keras_hub.layers.TransformerDecoder(8, 2, name="decoder"), keras.layers.Dense(2)
+    layer, head = keras_hub.layers.TransformerDecoder(8, 2, activation="gelu", name="decoder"), keras.layers.Dense(2)
     model = keras.Model([real, memory], head(layer(encoder_sequence=memory, decoder_sequence=x)))
     rng = np.random.default_rng(1)
     inputs = [rng.normal(size=(3, length, WIDTH)).astype("float32") for length in (TIME, 3)]
@@ -140,23 +142,20 @@ def compare(name):
     rng = np.random.default_rng(3)
     y = keras.tree.map_structure(lambda part: rng.normal(size=part.shape).astype("float32"), model(inputs))
     weights = None if name in ("bert", "functional") else mask * np.array([[1.0], [0.5], [2.0]])
-    data = inputs, y, weights
-    model.compile(loss=keras.tree.map_structure(lambda _: "mse", model.output))
-    result = layer_influence(model, data, batch_size=2)
+    model.compile(loss=keras.tree.map_structure(lambda _: "mse", model.output), run_eagerly=True)
+    result = layer_influence(model, (inputs, y, weights), batch_size=2)
     for block, (x, end) in activations(case).items():
         x, end = x[mask].astype(np.float64), end[mask].astype(np.float64)
         cosines = np.sum(x * end, -1) / np.linalg.norm(x, axis=-1) / np.linalg.norm(end, axis=-1)
         shorter = without(case, block)
-        shorter.compile(loss=keras.tree.map_structure(lambda _: "mse", model.output))
-        loss, whole = (
-            part.evaluate(*data, batch_size=2, verbose=0, return_dict=True)["loss"] for part in (shorter, model)
-        )
+        shorter.compile(loss=keras.tree.map_structure(lambda _: "mse", model.output), run_eagerly=True)
+        loss, whole = (part.evaluate(inputs, y, 2, 0, weights, return_dict=True)["loss"] for part in (shorter, model))
         influence = result.blocks[block]
         np.testing.assert_allclose(influence.relative, np.linalg.norm(end - x) / np.linalg.norm(x), rtol=1e-4)
         np.testing.assert_allclose(influence.angle, np.degrees(np.arccos(cosines)).mean(), rtol=1e-4)
         np.testing.assert_allclose([influence.loss, result.loss], [loss, whole], rtol=1e-5)
         np.testing.assert_allclose(influence.loss_change, loss - whole, atol=1e-5)
-    return case, data, result
+    return case, (inputs, y, weights), result
 
 
 if __name__ == "__main__":
