@@ -111,10 +111,12 @@ def residual_blocks(model: keras.Model) -> list[Block]:
     calls, repeated = graph_calls(model) or [], _repeated_operations(model)
     ancestors: dict[int, set[int]] = {}
     blocks: dict[str, Block | None] = {}
-    composite: list[str] = []
+    composites: list[Block] = []
+    branches: list[tuple[int, set[int]]] = []
     for call in calls:
         above = {id(tensor) for tensor in call.inputs}.union(*(ancestors.get(id(t), set()) for t in call.inputs))
-        if len(call.inputs) == 1 and uses_only_shape(call.operation, call.inputs[0]):
+        is_residual = isinstance(call.operation, RESIDUAL_LAYERS)
+        if len(call.inputs) == 1 and not is_residual and uses_only_shape(call.operation, call.inputs[0]):
             above = set()
         ancestors |= {id(output): above for output in call.outputs}
         if inner := _inner_layers(call, repeated):
@@ -122,28 +124,33 @@ def residual_blocks(model: keras.Model) -> list[Block]:
                 name = make_unique_name(repeated[id(layer)], blocks)
                 blocks[name] = Block(name, None, None, (), layer)
             continue
-        is_composite = _is_composite(call, repeated)
-        start = call.inputs[0] if is_composite or isinstance(call.operation, RESIDUAL_LAYERS) else None
-        if is_addition(call.operation) and len(call.inputs) == 2:
-            for skip, branch in (call.inputs, call.inputs[::-1]):
-                if id(skip) in ancestors.get(id(branch), set()):
-                    start = skip
+        start = call.inputs[0] if is_residual else _skip(call, ancestors)
         if start is not None:
-            # A shared layer is called several times.
-            name = make_unique_name(repeated.get(id(call.operation), call.name), blocks)
-            blocks[name] = Block(name, start, call.outputs[0], (call,)) if is_composite else None
-            composite += [name] * is_composite
+            branches.append((id(start), above))
+        # A shared layer is called several times.
+        name = make_unique_name(repeated.get(id(call.operation), call.name), blocks)
+        if _is_composite(call, repeated):
+            composites.append(Block(name, call.inputs[0], call.outputs[0], (call,)))
+            blocks[name] = composites[-1]
+        elif start is not None:
+            blocks[name] = None
             # A sum whose branch also depends on tensors computed before x is not a block.
             with contextlib.suppress(ValueError):
-                blocks[name] = blocks[name] or between(name, start, call.outputs[0], calls)
-    found = {name: block for name, block in blocks.items() if block is not None}
-    for block in list(found.values()):
-        # The branch of a sum may be a layer of layers.
-        inside = [name for name in composite if len(block.calls) > 1 and found[name].calls[0] in block.calls]
+                blocks[name] = between(name, start, call.outputs[0], calls)
+    for skip, branch in branches:
+        # A single layer of layers between x and f(x) is the branch, or a part of it.
+        inside = [block for block in composites if id(block.end) in branch and skip in ancestors[id(block.end)]]
         if len(inside) == 1:
-            del found[inside[0]]
-            composite.remove(inside[0])
-    return list(found.values())
+            blocks[inside[0].name] = None
+    return [block for block in blocks.values() if block is not None]
+
+
+def _skip(call: Call, ancestors: Mapping[int, set[int]]) -> Any:
+    """Return the tensor x of a sum x + f(x), or None for other calls."""
+    if not is_addition(call.operation) or len(call.inputs) != 2:
+        return None
+    pairs = (call.inputs, call.inputs[::-1])
+    return next((skip for skip, branch in pairs if id(skip) in ancestors.get(id(branch), ())), None)
 
 
 def _repeated_operations(model: keras.Model) -> dict[int, str]:
@@ -152,9 +159,9 @@ def _repeated_operations(model: keras.Model) -> dict[int, str]:
     for part in layers_within(model):
         # Layers that share their weights have no slots.
         with contextlib.suppress(ValueError, NotImplementedError):
-            configured = ConfiguredModel.of(part)
-            for slot in configured.slots if configured is not None else []:
-                names |= {id(operation): name for name, (operation, _) in configured.operations(slot).items()}
+            if (configured := ConfiguredModel.of(part)) is not None:
+                found = [entry for slot in configured.slots for entry in configured.operations(slot).items()]
+                names |= {id(operation): name for name, (operation, _) in found}
     return names
 
 

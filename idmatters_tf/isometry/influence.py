@@ -214,7 +214,7 @@ def _mean_loss(model: Any, batches: Batches, loss: Any) -> float:
         with _keras_internals.substitute_values():
             outputs = model(x, training=False)
             if loss is None:
-                value = _keras_internals.compute_loss(model, x, y, outputs, weights, training=False)
+                value: Any = _keras_internals.compute_loss(model, x, y, outputs, weights, training=False)
             else:
                 compiled = _keras_internals.CompiledLosses(model, loss, y, outputs, weights)
                 parts = zip(compiled.terms, compiled.split(y, outputs, weights), strict=True)

@@ -1,6 +1,7 @@
 """Jacobians of blocks and models at given inputs, as SciPy operators."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -153,6 +154,21 @@ def model_jacobians(
         yield JacobianOperator(function, point, not training, chunk)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """Values in a run of a whole model.
+
+    Attributes:
+        values: tensors by the `id` of their symbolic tensors.
+        attached: masks of the inputs of calls, see `run_calls`.
+        arguments: arguments of layers inside of other layers, see `_recorded_arguments`.
+    """
+
+    values: dict[int, Tensor]
+    attached: AttachedMasks
+    arguments: dict[int, Any]
+
+
 def block_jacobians(
     model: keras.Model,
     inputs: Any,
@@ -167,15 +183,15 @@ def block_jacobians(
     a block that is a layer, have their values at the example. The remaining arguments are those of `jacobian`. With
     `together` or `training` the batch is one point.
     """
-    calls, runs = graph_calls(model) or [], []
+    calls, runs = graph_calls(model) or [], list[_Run]()
     inner = [block.inner for block in blocks if block.inner is not None]
     for part in _points(inputs, training or together):
         values = graph_inputs(model, part)
         with substitute_values(), _recorded_arguments(inner) as arguments:
             attached = run_calls(calls, values, training)
-        runs.append((values, attached, arguments))
+        runs.append(_Run(values, attached, arguments))
     for block in blocks:
-        yield block, (_block_jacobian(block, *run, training, chunk) for run in runs)
+        yield block, (_block_jacobian(block, run, training, chunk) for run in runs)
 
 
 @contextlib.contextmanager
@@ -193,19 +209,12 @@ def _recorded_arguments(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
         yield recorded
 
 
-def _block_jacobian(
-    block: Block,
-    values: dict[int, Tensor],
-    attached: AttachedMasks,
-    arguments: Mapping[int, Any],
-    training: bool,
-    chunk: int,
-) -> JacobianOperator:
-    """Return the Jacobian of a block in a run of the whole model, whose values, masks and arguments are given."""
+def _block_jacobian(block: Block, run: _Run, training: bool, chunk: int) -> JacobianOperator:
+    """Return the Jacobian of a block in a run of the whole model."""
     if block.inner is not None:
-        function, point = _inner_function(block.inner, *arguments[id(block.inner)])
+        function, point = _inner_function(block.inner, *run.arguments[id(block.inner)])
     else:
-        function, point = _graph_function(block, values, attached, training)
+        function, point = _graph_function(block, run.values, run.attached, training)
     _check_float(point, f"The input of the block {block.name!r}")
     # The masks of several examples and those that all examples share are not distinguished.
     return JacobianOperator(function, point, len(point) == 1 and not training, chunk)

@@ -77,8 +77,9 @@ def test_sums_and_layers_of_layers_are_told_apart():
     # Constants are no branches.
     x = x + keras_hub.layers.SinePositionEncoding()(x)
     x = keras.layers.Add(name="gated")([x, Gate()(x)])
-    # A branch that is a layer of layers is no block beside its sum.
+    # A branch that is a layer of layers is no block beside its sum, nor if it has another input.
     x = keras.layers.Add(name="sum")([x, Perceptron(name="branch")(keras.layers.LayerNormalization()(x))])
+    x = keras.layers.Add()([x, Perceptron()(keras.layers.Concatenate()([x, inputs])[..., :4])])
     shared = Perceptron(name="shared")
     # Layers of layers in the branch of a long skip are blocks.
     x = keras.layers.Add(name="long")([x, shared(shared(x))])
