@@ -213,12 +213,16 @@ def _mean_loss(model: Any, batches: Batches, loss: Any) -> float:
         x = keras.tree.map_structure(ops.convert_to_tensor, inputs)
         with _keras_internals.substitute_values():
             outputs = model(x, training=False)
-            if loss is None:
-                value: Any = _keras_internals.compute_loss(model, x, y, outputs, weights, training=False)
-            else:
-                compiled = _keras_internals.CompiledLosses(model, loss, y, outputs, weights)
-                parts = zip(compiled.terms, compiled.split(y, outputs, weights), strict=True)
-                value = sum(weight * term(*part) for (term, weight, _), part in parts)
+            value = _batch_loss(model, loss, x, y, outputs, weights)
         size = length(batch)
         total, count = total + size * float(ops.convert_to_numpy(value)), count + size
     return total / count
+
+
+def _batch_loss(model: Any, loss: Any, x: Any, y: Any, outputs: Any, weights: Any) -> Any:
+    """Return the loss of a batch: the compiled one with penalties, or a given one as if it were compiled."""
+    if loss is None:
+        return _keras_internals.compute_loss(model, x, y, outputs, weights, training=False)
+    compiled = _keras_internals.CompiledLosses(model, loss, y, outputs, weights)
+    parts = zip(compiled.terms, compiled.split(y, outputs, weights), strict=True)
+    return sum(weight * term(*part) for (term, weight, _), part in parts)

@@ -38,13 +38,10 @@ def test_tasks_and_nested_backbones_have_the_blocks_of_the_backbone():
     for model in (task, nested):
         measured = block_distances(model, inputs)
         assert list(measured) == ["transformer_layer_0", "transformer_layer_1"]
-        for name, values in measured.items():
-            np.testing.assert_allclose(values, expected[name], rtol=1e-5)
+        np.testing.assert_allclose(list(measured.values()), list(expected.values()), rtol=1e-5)
 
 
 class AddWaves(keras.layers.Layer):
-    """Layer with weights in other layers that adds an embedding of the positions."""
-
     def build(self, shape):
         self.embedding = keras.layers.Embedding(*shape[1:])
         self.embedding.build(())
@@ -54,8 +51,6 @@ class AddWaves(keras.layers.Layer):
 
 
 class Perceptron(keras.layers.Layer):
-    """Layer of two layers."""
-
     def build(self, shape):
         self.first, self.second = keras.layers.Dense(8, "tanh"), keras.layers.Dense(shape[-1])
         self.first.build(shape)
@@ -65,18 +60,10 @@ class Perceptron(keras.layers.Layer):
         return self.second(self.first(x))
 
 
-class Gate(keras.layers.Layer):
-    """Layer without layers whose output depends on the values of its input."""
-
-    def call(self, x):
-        return ops.tanh(x)
-
-
 def test_sums_and_layers_of_layers_are_told_apart():
     x = inputs = keras.Input((None, 4))
     # Constants are no branches.
     x = x + keras_hub.layers.SinePositionEncoding()(x)
-    x = keras.layers.Add(name="gated")([x, Gate()(x)])
     # A branch that is a layer of layers is no block beside its sum, nor if it has another input.
     x = keras.layers.Add(name="sum")([x, Perceptron(name="branch")(keras.layers.LayerNormalization()(x))])
     x = keras.layers.Add()([x, Perceptron()(keras.layers.Concatenate()([x, inputs])[..., :4])])
@@ -84,20 +71,15 @@ def test_sums_and_layers_of_layers_are_told_apart():
     # Layers of layers in the branch of a long skip are blocks.
     x = keras.layers.Add(name="long")([x, shared(shared(x))])
     model = keras.Model(inputs, keras.layers.MultiHeadAttention(2, 2)(x, x))
-    assert [block.name for block in find_blocks(model)] == ["gated", "sum", "shared", "shared:2", "long"]
+    assert [block.name for block in find_blocks(model)] == ["sum", "shared", "shared:2", "long"]
     fixed = keras.Input((3, 4))
     assert [b.name for b in find_blocks(keras.Model(fixed, Perceptron(name="only")(AddWaves()(fixed))))] == ["only"]
     # Both calls of a shared layer are skipped.
     data = np.ones((2, 3, 4), "float32"), np.zeros((2, 3, 4), "float32")
-    result = layer_influence(model, data, "mse")
-    assert list(result.blocks) == ["gated", "sum", "shared", "long"]
-    assert list(result.table().splitlines()[0].split()[:3]) == ["block", "|f(x)|/|x|", "angle"]
-    assert result.least(1) == [min(result.blocks, key=lambda name: result.blocks[name].loss)]
+    assert list(layer_influence(model, data, "mse").blocks) == ["sum", "shared", "long"]
 
 
 class Noise(keras.layers.Layer):
-    """Layer with a random branch, also at inference."""
-
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.seed = keras.random.SeedGenerator(0)
