@@ -213,9 +213,9 @@ def _mean_loss(model: Any, batches: Batches, loss: Any) -> float:
         x = keras.tree.map_structure(ops.convert_to_tensor, inputs)
         with _keras_internals.substitute_values():
             outputs = model(x, training=False)
-            value = _batch_loss(model, loss, x, y, outputs, weights)
+            value: Any = ops.convert_to_numpy(_batch_loss(model, loss, x, y, outputs, weights))
         size = length(batch)
-        total, count = total + size * float(ops.convert_to_numpy(value)), count + size
+        total, count = total + size * np.asarray(value).item(), count + size
     return total / count
 
 
