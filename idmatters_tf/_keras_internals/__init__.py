@@ -24,6 +24,7 @@ from idmatters_tf._keras_internals.fit import (
 from idmatters_tf._keras_internals.graphs import (
     AttachedMasks,
     Call,
+    call_arguments,
     copy_operation,
     get_graph,
     get_mask,
@@ -31,7 +32,9 @@ from idmatters_tf._keras_internals.graphs import (
     graph_inputs,
     has_functional_constructor,
     input_operations,
+    intercepted,
     is_addition,
+    is_own_layer,
     layers_within,
     nodes,
     overrides_call,
@@ -41,6 +44,7 @@ from idmatters_tf._keras_internals.graphs import (
     set_mask,
     skip_positions,
     standardized_inputs,
+    uses_only_shape,
 )
 from idmatters_tf._keras_internals.losses import (
     CompiledLosses,

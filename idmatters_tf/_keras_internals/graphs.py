@@ -1,8 +1,10 @@
 """Internals of functional models in Keras 3.15: their graphs, calls, copies and masks."""
 
+import contextlib
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +12,7 @@ from keras.src.backend.common import masking
 from keras.src.models.functional import Functional, functional_like_constructor
 from keras.src.ops import numpy as numpy_operations
 
+from idmatters_tf._keras_internals.scope import substitute_values
 from idmatters_tf._keras_types import Tensor
 
 
@@ -123,6 +126,54 @@ def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return layers
 
 
+def is_own_layer(operation: Any) -> bool:
+    """Return True if an operation is a layer that is not one of Keras' own."""
+    return isinstance(operation, keras.layers.Layer) and not type(operation).__module__.startswith("keras.")
+
+
+def uses_only_shape(operation: Any, tensor: Any) -> bool:
+    """Return True if the output of a layer depends on the shape of its input only, as position embeddings do.
+
+    Layers of Keras' own and layers that contain others are not examined.
+    """
+    if not is_own_layer(operation) or len(layers_within(operation)) > 1:
+        return False
+    sizes = [1 if size is None else size for size in tensor.shape]
+    # The layer's operations on symbolic values return symbolic values. Layers of backend operations raise errors.
+    with contextlib.suppress(Exception), substitute_values():
+        outputs = keras.tree.flatten(operation.call(keras.KerasTensor(sizes, tensor.dtype)))
+        return not any(isinstance(output, keras.KerasTensor) for output in outputs)
+    return False
+
+
+def call_arguments(call: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an operation's `call` by name, in the order of its signature."""
+    signature = inspect.signature(call)
+    named: dict[str, Any] = {}
+    for name, value in signature.bind_partial(*args, **options).arguments.items():
+        is_further = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        named |= value if is_further else {name: value}
+    return named
+
+
+@contextlib.contextmanager
+def intercepted(handlers: Iterable[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
+    """Replace the calls of operations by `handler(call, *args, **kwargs)` inside the context.
+
+    Args:
+        handlers: pairs (operation, handler), each operation once.
+    """
+    operations: list[Any] = []
+    try:
+        for operation, handler in handlers:
+            operations.append(operation)
+            operation.call = functools.partial(handler, operation.call)
+        yield
+    finally:
+        for operation in operations:
+            vars(operation).pop("call", None)
+
+
 def copy_operation(operation: Any) -> Any:
     """Return a new operation with the configuration and name of another one; a `Lambda` with its function."""
     if type(operation) is keras.layers.Lambda:
@@ -193,14 +244,9 @@ def _inputs_and_masks(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
     Keras passes masks by the names of the arguments, and records them also when it adds them itself.
     """
-    args, kwargs = node.arguments.args, node.arguments.kwargs
-    try:
-        given = inspect.signature(node.operation.call).bind_partial(*args).arguments
-    except (TypeError, ValueError):
-        given = {"": args}
     inputs: list[Any] = []
     masks: list[Any] = []
-    for name, value in [*given.items(), *kwargs.items()]:
+    for name, value in call_arguments(node.operation.call, node.arguments.args, node.arguments.kwargs).items():
         is_mask = name == "mask" or name.endswith("_mask")
         for tensor in keras.tree.flatten(value):
             if isinstance(tensor, keras.KerasTensor):

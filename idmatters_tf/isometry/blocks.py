@@ -7,7 +7,15 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import Call, graph_calls, is_addition
+from idmatters_tf._configured_models import ConfiguredModel
+from idmatters_tf._keras_internals import (
+    Call,
+    graph_calls,
+    is_addition,
+    is_own_layer,
+    layers_within,
+    uses_only_shape,
+)
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.layers import (
     BasicBlock2D,
@@ -25,23 +33,35 @@ RESIDUAL_LAYERS = (BasicBlock2D, LinearResidual, ResidualConv2D, ResidualDense, 
 class Block:
     """A part of a model with one input and one output.
 
-    Masks are not inputs: their values in the model are held fixed.
+    Masks are not inputs: their values in the model are held fixed. For layers of layers this also applies to all other
+    arguments, such as the sequence of an encoder.
 
     Attributes:
         name: name of the layer, or "FROM to TO".
-        start, end: symbolic tensors at the two ends.
-        calls: calls of layers and operations between them, in order of execution.
+        start, end: symbolic tensors at the two ends; None for a layer inside of another layer.
+        calls: calls of layers and operations between them, in order of execution; empty for a layer inside of another
+            layer.
+        inner: layer inside of another layer, otherwise None.
     """
 
     name: str
     start: Any
     end: Any
     calls: tuple[Call, ...]
+    inner: Any = None
 
     @property
     def layer(self) -> Any:
         """Layer of a block that is a single layer, otherwise None."""
-        return self.calls[0].operation if len(self.calls) == 1 else None
+        return self.calls[0].operation if len(self.calls) == 1 else self.inner
+
+    @property
+    def output_operation(self) -> tuple[Any, int]:
+        """Layer, or sum of x + f(x), that returns the block's output, and the position of x among its arguments."""
+        if self.inner is not None:
+            return self.inner, 0
+        last = self.calls[-1]
+        return last.operation, [id(tensor) for tensor in last.inputs].index(id(self.start))
 
     @property
     def data_format(self) -> str:
@@ -55,11 +75,13 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
 
     Args:
         model: built functional or Sequential model.
-        blocks: None for all residual layers of this package and all sums x + f(x), in which one term is computed from
-            the other. Otherwise a list of layer names (from the layer's input to its output) and of pairs of names
-            (from the output of the first layer, or from the `keras.Input` of that name, to the output of the second),
-            or a dict of these under names of your own. A layer of a nested model is "nested/layer", or "layer" if the
-            name is unique.
+        blocks: None for all residual layers of this package; all sums x + f(x), in which one term is computed from
+            the values of the other; layers of layers from elsewhere that map a tensor to one of the same shape, such as
+            `keras_hub.layers.TransformerEncoder`, except the branch of a sum; and the repeated layers of KerasHub's
+            backbones and tasks. Otherwise a list of layer names (from the layer's input to its output) and of pairs of
+            names (from the output of the first layer, or from the `keras.Input` of that name, to the output of the
+            second), or a dict of these under names of your own. A layer of a nested model is "nested/layer", or "layer"
+            if the name is unique.
 
     Raises:
         ValueError: if the model has no graph or no blocks, if a name is unknown, or if the output of a block depends on
@@ -74,8 +96,9 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
     if blocks is None:
         if not (detected := residual_blocks(model)):
             raise ValueError(
-                f"The model {model.name!r} has no residual layers of this package and no sums x + f(x). Name its "
-                f"blocks as blocks=[layer, ...] or blocks=[(from, to), ...]. Its layers: {_names(calls)}"
+                f"The model {model.name!r} has no residual layers of this package and no sums x + f(x), nor layers of "
+                f"layers that map a tensor to one of the same shape. Name its blocks as blocks=[layer, ...] or "
+                f"blocks=[(from, to), ...]. Its layers: {_names(calls)}"
             )
         return detected
     if isinstance(blocks, Mapping):
@@ -85,27 +108,87 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
 
 def residual_blocks(model: keras.Model) -> list[Block]:
     """Return the blocks that `find_blocks` detects, or an empty list for a model without blocks or without a graph."""
-    calls = graph_calls(model) or []
+    calls, repeated = graph_calls(model) or [], _repeated_operations(model)
     ancestors: dict[int, set[int]] = {}
     blocks: dict[str, Block | None] = {}
+    composites: list[Block] = []
+    branches: list[tuple[int, set[int]]] = []
     for call in calls:
         above = {id(tensor) for tensor in call.inputs}.union(*(ancestors.get(id(t), set()) for t in call.inputs))
+        is_residual = isinstance(call.operation, RESIDUAL_LAYERS)
+        if len(call.inputs) == 1 and not is_residual and uses_only_shape(call.operation, call.inputs[0]):
+            above = set()
         ancestors |= {id(output): above for output in call.outputs}
-        start = None
-        if isinstance(call.operation, RESIDUAL_LAYERS):
-            start = call.inputs[0]
-        elif is_addition(call.operation) and len(call.inputs) == 2:
-            for skip, branch in (call.inputs, call.inputs[::-1]):
-                if id(skip) in ancestors.get(id(branch), set()):
-                    start = skip
+        if inner := _inner_layers(call, repeated):
+            for layer in inner:
+                name = make_unique_name(repeated[id(layer)], blocks)
+                blocks[name] = Block(name, None, None, (), layer)
+            continue
+        start = call.inputs[0] if is_residual else _skip(call, ancestors)
         if start is not None:
-            # A shared layer is called several times.
-            name = make_unique_name(call.name, blocks)
+            branches.append((id(start), above))
+        # A shared layer is called several times.
+        name = make_unique_name(repeated.get(id(call.operation), call.name), blocks)
+        if _is_composite(call, repeated):
+            composites.append(Block(name, call.inputs[0], call.outputs[0], (call,)))
+            blocks[name] = composites[-1]
+        elif start is not None:
             blocks[name] = None
             # A sum whose branch also depends on tensors computed before x is not a block.
             with contextlib.suppress(ValueError):
                 blocks[name] = between(name, start, call.outputs[0], calls)
+    for skip, branch in branches:
+        # A single layer of layers between x and f(x) is the branch, or a part of it.
+        inside = [block for block in composites if id(block.end) in branch and skip in ancestors[id(block.end)]]
+        if len(inside) == 1:
+            blocks[inside[0].name] = None
     return [block for block in blocks.values() if block is not None]
+
+
+def _skip(call: Call, ancestors: Mapping[int, set[int]]) -> Any:
+    """Return the tensor x of a sum x + f(x), or None for other calls."""
+    if not is_addition(call.operation) or len(call.inputs) != 2:
+        return None
+    pairs = (call.inputs, call.inputs[::-1])
+    return next((skip for skip, branch in pairs if id(skip) in ancestors.get(id(branch), ())), None)
+
+
+def _repeated_operations(model: keras.Model) -> dict[int, str]:
+    """Return the names of the repeated layers and sums of KerasHub's backbones in a model by the `id` of each."""
+    names: dict[int, str] = {}
+    for part in layers_within(model):
+        # Layers that share their weights have no slots.
+        with contextlib.suppress(ValueError, NotImplementedError):
+            if (configured := ConfiguredModel.of(part)) is not None:
+                found = [entry for slot in configured.slots for entry in configured.operations(slot).items()]
+                names |= {id(operation): name for name, (operation, _) in found}
+    return names
+
+
+def _inner_layers(call: Call, repeated: Mapping[int, str]) -> list[Any]:
+    """Return the repeated layers inside of a layer, or of a model whose calls are not in the graph."""
+    if not repeated or call.way is not None or not isinstance(call.operation, keras.layers.Layer):
+        return []
+    within = layers_within(call.operation)[1:]
+    return [layer for layer in within if id(layer) in repeated and not is_addition(layer)]
+
+
+def _is_composite(call: Call, repeated: Mapping[int, str]) -> bool:
+    """Return True for a layer of layers with kernels, or a repeated layer, that maps a tensor to one of its shape."""
+    if call.way is not None or is_addition(call.operation) or isinstance(call.operation, RESIDUAL_LAYERS):
+        return False
+    if len(call.outputs) != 1 or not call.inputs or tuple(call.inputs[0].shape) != tuple(call.outputs[0].shape):
+        return False
+    if not keras.backend.is_float_dtype(call.inputs[0].dtype):
+        return False
+    parts = layers_within(call.operation) if is_own_layer(call.operation) else []
+    has_kernels = any(
+        len(weight.shape) > 1
+        for part in parts[1:]
+        if not isinstance(part, keras.layers.Embedding)
+        for weight in part.weights
+    )
+    return has_kernels or id(call.operation) in repeated
 
 
 def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:

@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -11,10 +12,9 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._batches import Batches
-from idmatters_tf.isometry.blocks import residual_blocks
+from idmatters_tf.curvature._batches import Batches, length
+from idmatters_tf.isometry.blocks import find_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +65,10 @@ def layer_influence(
 ) -> LayerInfluence:
     """Measure how much each residual block of a model changes its input, and the loss of the model without the block.
 
-    Blocks are the repeated layers of KerasHub's backbones and tasks; in other functional models, sums x + f(x),
-    residual layers of this package, and layers of layers that map a tensor to one of the same shape, such as
-    `keras_hub.layers.TransformerEncoder`. Sizes and angles take one pass through the data, and each block one more for
-    the loss. Positions that a mask or a padding mask excludes do not count.
+    Blocks are those of `find_blocks`; a layer that is called several times is one block. Sizes and angles take one pass
+    through the data, and each block one more for the loss. Positions of sequences that a mask or a padding mask
+    excludes do not count in sizes and angles. Losses are those of `model.evaluate`, including penalties on weights,
+    also on those of the block.
 
     Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016), for the loss
     without single blocks; Men et al., *ShortGPT* (2024, arXiv:2403.03853), and Gromov et al., *The Unreasonable
@@ -78,7 +78,7 @@ def layer_influence(
         model: built functional or Sequential model, or a KerasHub model. It does not change.
         data: batches as in `HessianOperator`: arrays (x, y) or (x, y, sample weights), or a `tf.data.Dataset` of
             batches. Inputs of KerasHub's tasks must be preprocessed, as by `task.preprocessor(texts)`.
-        loss: a Keras loss or its name; None for the compiled loss of the model.
+        loss: argument `loss` of `model.compile`, without penalties; None for the compiled loss of the model.
         batch_size: batch size for arrays.
         progress: True to show a progress bar on standard error.
 
@@ -87,7 +87,8 @@ def layer_influence(
         between the vectors of each position.
 
     Raises:
-        ValueError: if the model has no blocks, or neither a compiled nor a given loss.
+        ValueError: if the model has no blocks, if there is neither a compiled nor a given loss, or if the data has no
+            targets.
     """
     blocks = find_operations(model)
     if loss is None and not _keras_internals.has_compiled_loss(model):
@@ -102,11 +103,7 @@ def layer_influence(
         results: dict[str, BlockInfluence] = {}
         for name, size in sizes.items():
             operation, place = blocks[name]
-
-            def skip(call: Callable[..., Any], *args: Any, place: int = place, **kwargs: Any) -> Any:
-                return keras.tree.flatten(args)[place]
-
-            with _intercepted([(operation, skip)]):
+            with _keras_internals.intercepted([(operation, functools.partial(_skip, place))]):
                 without = _mean_loss(model, batches, loss)
             results[name] = BlockInfluence(size.relative, size.angle, without, without - whole)
             bar.advance(1)
@@ -115,20 +112,20 @@ def layer_influence(
 
 def find_operations(model: Any) -> dict[str, tuple[Any, int]]:
     """Return the residual blocks of a model by name, as (layer or sum, position of x among its arguments)."""
-    configured = ConfiguredModel.of(model)
-    found: dict[str, tuple[Any, int]] = {}
-    for slot in configured.slots if configured is not None else []:
-        found |= configured.operations(slot)
-    for block in residual_blocks(model) if configured is None else []:
-        # The sum of x + f(x), or a layer.
-        last = block.calls[-1]
-        found[block.name] = last.operation, [id(tensor) for tensor in last.inputs].index(id(block.start))
-    if not found:
-        raise ValueError(
-            f"The model {model.name!r} has no residual blocks: no repeated layers, sums x + f(x), or layers of layers "
-            f"that map a tensor to one of the same shape."
-        )
-    return found
+    found: dict[int, tuple[str, tuple[Any, int]]] = {}
+    for block in find_blocks(model):
+        operation, place = block.output_operation
+        found.setdefault(id(operation), (block.name, (operation, place)))
+    return dict(found.values())
+
+
+def _skip(place: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _argument(place, call, args, kwargs)
+
+
+def _argument(place: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Return one of the arguments of an operation, counted in the order of its signature."""
+    return keras.tree.flatten(list(_keras_internals.call_arguments(call, args, kwargs).values()))[place]
 
 
 @dataclasses.dataclass
@@ -177,65 +174,55 @@ def record_branches(blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str,
     sizes = {name: BranchSize() for name in blocks}
     unfit: set[str] = set()
 
-    def recorder(name: str, place: int) -> Callable[..., Any]:
-        def record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            outputs = call(*args, **kwargs)
-            x = dict(enumerate(keras.tree.flatten(args))).get(place)
-            y, *more = keras.tree.flatten(outputs)
-            if x is None or more or tuple(x.shape) != tuple(y.shape):
-                unfit.add(name)
-            else:
-                values = [np.asarray(ops.convert_to_numpy(part)).astype(np.float64) for part in (x, y)]
-                sizes[name].add(values[0], values[1], _mask(x, kwargs))
-            return outputs
+    def record(name: str, place: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        x = _argument(place, call, args, kwargs)
+        # Attention removes masks from its inputs.
+        mask = _mask(x, _keras_internals.call_arguments(call, args, kwargs))
+        outputs = call(*args, **kwargs)
+        y, *more = keras.tree.flatten(outputs)
+        if more or tuple(x.shape) != tuple(y.shape):
+            unfit.add(name)
+        else:
+            values = [np.asarray(ops.convert_to_numpy(part)).astype(np.float64) for part in (x, y)]
+            sizes[name].add(values[0], values[1], mask)
+        return outputs
 
-        return record
-
-    with _intercepted([(operation, recorder(name, place)) for name, (operation, place) in blocks.items()]):
+    handlers = [(operation, functools.partial(record, name, place)) for name, (operation, place) in blocks.items()]
+    with _keras_internals.intercepted(handlers):
         yield sizes
     for name in unfit:
         del sizes[name]
 
 
-def _mask(tensor: Any, options: Mapping[str, Any]) -> NDArray[np.bool_] | None:
+def _mask(tensor: Any, arguments: Mapping[str, Any]) -> NDArray[np.bool_] | None:
     """Return the mask of the positions of a sequence: a padding mask, or the one that Keras has attached."""
-    given = [value for name, value in options.items() if name.endswith("padding_mask") and value is not None]
-    mask = given[0] if given else _keras_internals.get_mask(tensor)
+    given = [arguments.get(name) for name in ("padding_mask", "decoder_padding_mask")]
+    mask = next((mask for mask in given if mask is not None), _keras_internals.get_mask(tensor))
     if mask is None or tuple(mask.shape) != tuple(tensor.shape[:2]):
         return None
     return np.asarray(ops.convert_to_numpy(mask)).astype(bool)
 
 
 def _mean_loss(model: Any, batches: Batches, loss: Any) -> float:
-    """Return the mean loss over the examples, computed eagerly; NaN without a loss or targets."""
-    function = None if loss is None else keras.losses.get(loss)
+    """Return the mean loss over the examples as `model.evaluate` does, computed eagerly."""
     total, count = 0.0, 0
     for batch in batches:
         inputs, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        if y is None:
+            raise ValueError("Argument `data` must contain targets, as (inputs, targets). Received: inputs only.")
         x = keras.tree.map_structure(ops.convert_to_tensor, inputs)
         with _keras_internals.substitute_values():
             outputs = model(x, training=False)
-            if y is None or (function is None and not _keras_internals.has_compiled_loss(model)):
-                value: Any = float("nan")
-            elif function is None:
-                value = _keras_internals.compute_loss(model, x, y, outputs, weights, training=False)
-            elif isinstance(function, keras.losses.Loss):
-                value = function(y, outputs, sample_weight=weights)
-            else:
-                value = ops.mean(function(y, outputs))
-        size = len(keras.tree.flatten(inputs)[0])
-        total, count = total + size * float(ops.convert_to_numpy(value)), count + size
+            value: Any = ops.convert_to_numpy(_batch_loss(model, loss, x, y, outputs, weights))
+        size = length(batch)
+        total, count = total + size * np.asarray(value).item(), count + size
     return total / count
 
 
-@contextlib.contextmanager
-def _intercepted(handlers: Sequence[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
-    """Replace the calls of operations by `handler(call, *args, **kwargs)` inside the context."""
-    try:
-        for operation, handler in handlers:
-            call = operation.call
-            operation.call = lambda *args, call=call, handler=handler, **kwargs: handler(call, *args, **kwargs)
-        yield
-    finally:
-        for operation, _ in handlers:
-            vars(operation).pop("call", None)
+def _batch_loss(model: Any, loss: Any, x: Any, y: Any, outputs: Any, weights: Any) -> Any:
+    """Return the loss of a batch: the compiled one with penalties, or a given one as if it were compiled."""
+    if loss is None:
+        return _keras_internals.compute_loss(model, x, y, outputs, weights, training=False)
+    compiled = _keras_internals.CompiledLosses(model, loss, y, outputs, weights)
+    parts = zip(compiled.terms, compiled.split(y, outputs, weights), strict=True)
+    return sum(weight * term(*part) for (term, weight, _), part in parts)

@@ -1,7 +1,9 @@
 """Jacobians of blocks and models at given inputs, as SciPy operators."""
 
+import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +17,7 @@ from idmatters_tf._keras_internals import (
     get_mask,
     graph_calls,
     graph_inputs,
+    intercepted,
     run_calls,
     set_mask,
     substitute_values,
@@ -151,6 +154,21 @@ def model_jacobians(
         yield JacobianOperator(function, point, not training, chunk)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """Values in a run of a whole model.
+
+    Attributes:
+        values: tensors by the `id` of their symbolic tensors.
+        attached: masks of the inputs of calls, see `run_calls`.
+        arguments: arguments of layers inside of other layers, see `_recorded_arguments`.
+    """
+
+    values: dict[int, Tensor]
+    attached: AttachedMasks
+    arguments: dict[int, Any]
+
+
 def block_jacobians(
     model: keras.Model,
     inputs: Any,
@@ -161,44 +179,90 @@ def block_jacobians(
 ) -> Iterator[tuple[Block, Iterator[JacobianOperator]]]:
     """Yield blocks of a model, which `find_blocks` has returned, each with its Jacobian at each example.
 
-    The state of the model does not change, neither moving averages nor random seeds. The masks in the block have their
-    values at the example. The other arguments are those of `jacobian`. With `together` or `training` the batch is one
-    point.
+    The state of the model does not change, neither moving averages nor random seeds. Masks, and the other arguments of
+    a block that is a layer, have their values at the example. The remaining arguments are those of `jacobian`. With
+    `together` or `training` the batch is one point.
     """
-    calls, runs = graph_calls(model) or [], []
+    calls, runs = graph_calls(model) or [], list[_Run]()
+    inner = [block.inner for block in blocks if block.inner is not None]
     for part in _points(inputs, training or together):
         values = graph_inputs(model, part)
-        with substitute_values():
+        with substitute_values(), _recorded_arguments(inner) as arguments:
             attached = run_calls(calls, values, training)
-        runs.append((values, attached))
+        runs.append(_Run(values, attached, arguments))
     for block in blocks:
-        yield block, (_block_jacobian(block, values, attached, training, chunk) for values, attached in runs)
+        yield block, (_block_jacobian(block, run, training, chunk) for run in runs)
 
 
-def _block_jacobian(
-    block: Block, values: dict[int, Tensor], attached: AttachedMasks, training: bool, chunk: int
-) -> JacobianOperator:
-    """Return the Jacobian of a block in a run of the whole model, whose values and masks are given."""
-    point = values[id(block.start)]
+@contextlib.contextmanager
+def _recorded_arguments(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
+    """Record (args, kwargs, mask of the first tensor) of the last call of each layer, by `id` of the layer."""
+    recorded: dict[int, Any] = {}
+
+    def record(key: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tensors = filter(ops.is_tensor, keras.tree.flatten([*args, *kwargs.values()]))
+        # Attention removes masks from its inputs.
+        recorded[key] = args, kwargs, get_mask(next(tensors))
+        return call(*args, **kwargs)
+
+    with intercepted((layer, functools.partial(record, id(layer))) for layer in layers):
+        yield recorded
+
+
+def _block_jacobian(block: Block, run: _Run, training: bool, chunk: int) -> JacobianOperator:
+    """Return the Jacobian of a block in a run of the whole model."""
+    if block.inner is not None:
+        function, point = _inner_function(block.inner, *run.arguments[id(block.inner)])
+    else:
+        function, point = _graph_function(block, run.values, run.attached, training)
     _check_float(point, f"The input of the block {block.name!r}")
-    own = {(id(call.outputs[0]), place) for call in block.calls for place in range(len(call.inputs))}
-    on_inputs = {key: mask for key, mask in attached.items() if key in own}
-    explicit = {id(tensor): values[id(tensor)] for call in block.calls for tensor in call.masks}
-
-    def function(tensor: Tensor) -> Tensor:
-        # Several products are computed at once, on copies of one example.
-        copies = len(tensor) // len(point)
-        computed = {**_copied(explicit, copies), id(block.start): tensor}
-        run_calls(block.calls, computed, training, _copied(on_inputs, copies))
-        return computed[id(block.end)]
-
     # The masks of several examples and those that all examples share are not distinguished.
     return JacobianOperator(function, point, len(point) == 1 and not training, chunk)
 
 
-def _copied(masks: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
-    """Return the masks of copies of one example."""
-    return {key: ops.concatenate([mask] * copies) if len(mask) == 1 else mask for key, mask in masks.items()}
+def _graph_function(
+    block: Block, values: dict[int, Tensor], attached: AttachedMasks, training: bool
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """Return a block as a function of its input, on one or more copies of one example, and its input."""
+    point = values[id(block.start)]
+    own = {(id(call.outputs[0]), place) for call in block.calls for place in range(len(call.inputs))}
+    on_inputs = {key: mask for key, mask in attached.items() if key in own}
+    computed = {id(block.start)} | {id(tensor) for call in block.calls for tensor in call.outputs}
+    taken = {id(tensor) for call in block.calls for tensor in (*call.inputs, *call.masks)}
+    fixed = {key: values[key] for key in taken - computed}
+
+    def function(tensor: Tensor) -> Tensor:
+        copies = len(tensor) // len(point)
+        results = {**_copied(fixed, copies), id(block.start): tensor}
+        run_calls(block.calls, results, training, _copied(on_inputs, copies))
+        return results[id(block.end)]
+
+    return function, point
+
+
+def _inner_function(
+    layer: Any, args: Sequence[Any], options: Mapping[str, Any], mask: Tensor | None
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """Return a layer as a function of its first tensor, as `_graph_function`."""
+    leaves = keras.tree.flatten([*args, *options.values()])
+    place = next(place for place, leaf in enumerate(leaves) if ops.is_tensor(leaf))
+    others = {key: leaf for key, leaf in enumerate(leaves) if ops.is_tensor(leaf)}
+
+    def function(tensor: Tensor) -> Tensor:
+        copied = {**dict(enumerate(leaves)), **_copied(others, len(tensor) // len(leaves[place])), place: tensor}
+        packed = keras.tree.pack_sequence_as([*args, *options.values()], list(copied.values()))
+        return layer(*packed[: len(args)], **dict(zip(options, packed[len(args) :], strict=True)))
+
+    set_mask(leaves[place], mask)
+    return function, leaves[place]
+
+
+def _copied(tensors: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
+    """Return masks, or other arguments, of copies of one example."""
+    return {
+        key: ops.concatenate([tensor] * copies) if len(tensor.shape) and len(tensor) == 1 else tensor
+        for key, tensor in tensors.items()
+    }
 
 
 def _points(inputs: Any, together: bool) -> list[Any]:

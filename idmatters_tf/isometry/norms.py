@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf.isometry.blocks import Block, residual_blocks
+from idmatters_tf.isometry.blocks import RESIDUAL_LAYERS, Block, residual_blocks
 from idmatters_tf.isometry.convolution import ConvolutionOperator
 from idmatters_tf.isometry.spectra import spectral_norm
 from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
@@ -90,6 +90,8 @@ def _kernels(block: Block) -> list[Any]:
         return [_matrix(layer.U), _matrix(layer.V)]
     if isinstance(layer, ShortcutUnit):
         return [_matrix(kernel) for kernel in layer.kernels]
+    if not isinstance(layer, RESIDUAL_LAYERS):
+        return []
     return [_convolution(block, layer.conv1, block.start), _convolution(block, layer.conv2, block.end)]
 
 

@@ -1,0 +1,105 @@
+"""Tests of the influence of blocks, and of blocks of transformers, against blocks by hand and `model.evaluate`."""
+
+import importlib.util
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+from keras import ops
+
+from idmatters_tf.isometry import block_distances, find_blocks, kernel_norms, layer_influence
+from tests.support import transformer_cases
+
+
+@pytest.mark.parametrize("name", transformer_cases.CASES)
+def test_transformers_agree_with_models_by_hand(name):
+    (model, *_), data, result = transformer_cases.compare(name)
+    # A given loss is weighted and masked as a compiled one.
+    given = layer_influence(model, data, keras.tree.map_structure(lambda _: "mse", model.output), batch_size=2)
+    assert given.loss == pytest.approx(result.loss, rel=1e-6)
+    assert kernel_norms(model) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_on_jax(program):
+    names = list(transformer_cases.CASES)
+    done = program("tests.support.transformer_cases", *names, env={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == names
+
+
+def test_tasks_and_nested_backbones_have_the_blocks_of_the_backbone():
+    backbone, inputs, *_ = transformer_cases.build("gpt2")
+    task = keras_hub.models.GPT2CausalLM(backbone=backbone)
+    nested = keras.Model(backbone.input, keras.layers.Dense(2)(backbone(backbone.input)))
+    expected = block_distances(backbone, inputs)
+    for model in (task, nested):
+        measured = block_distances(model, inputs)
+        assert list(measured) == ["transformer_layer_0", "transformer_layer_1"]
+        np.testing.assert_allclose(list(measured.values()), list(expected.values()), rtol=1e-5)
+
+
+class AddWaves(keras.layers.Layer):
+    def build(self, shape):
+        self.embedding = keras.layers.Embedding(*shape[1:])
+        self.embedding.build(())
+
+    def call(self, x):
+        return x + self.embedding(ops.arange(x.shape[1]))
+
+
+class Perceptron(keras.layers.Layer):
+    def build(self, shape):
+        self.first, self.second = keras.layers.Dense(8, "tanh"), keras.layers.Dense(shape[-1])
+        self.first.build(shape)
+        self.second.build((*shape[:-1], 8))
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+def test_sums_and_layers_of_layers_are_told_apart():
+    x = inputs = keras.Input((None, 4))
+    # Constants are no branches.
+    x = x + keras_hub.layers.SinePositionEncoding()(x)
+    # A branch that is a layer of layers is no block beside its sum, nor if it has another input.
+    x = keras.layers.Add(name="sum")([x, Perceptron(name="branch")(keras.layers.LayerNormalization()(x))])
+    x = keras.layers.Add()([x, Perceptron()(keras.layers.Concatenate()([x, inputs])[..., :4])])
+    shared = Perceptron(name="shared")
+    # Layers of layers in the branch of a long skip are blocks.
+    x = keras.layers.Add(name="long")([x, shared(shared(x))])
+    model = keras.Model(inputs, keras.layers.MultiHeadAttention(2, 2)(x, x))
+    assert [block.name for block in find_blocks(model)] == ["sum", "shared", "shared:2", "long"]
+    fixed = keras.Input((3, 4))
+    assert [b.name for b in find_blocks(keras.Model(fixed, Perceptron(name="only")(AddWaves()(fixed))))] == ["only"]
+    # Both calls of a shared layer are skipped.
+    data = np.ones((2, 3, 4), "float32"), np.zeros((2, 3, 4), "float32")
+    assert list(layer_influence(model, data, "mse").blocks) == ["sum", "shared", "long"]
+
+
+class Noise(keras.layers.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.seed = keras.random.SeedGenerator(0)
+
+    def call(self, x):
+        return keras.random.normal(ops.shape(x), seed=self.seed)
+
+
+def test_the_model_does_not_change_and_data_need_targets():
+    inputs = keras.Input((4,))
+    x = inputs + keras.layers.Dense(4, kernel_regularizer="l2")(Noise()(inputs) + inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2)(x))
+    model.compile(loss="mse")
+    state = [ops.convert_to_numpy(variable) for variable in model.variables]
+    data = np.ones((4, 4), "float32"), np.zeros((4, 2), "float32")
+    once, again = layer_influence(model, data), layer_influence(model, data)
+    assert once == again
+    assert all(np.array_equal(a, ops.convert_to_numpy(b)) for a, b in zip(state, model.variables, strict=True))
+    assert layer_influence(model, data, "mse").loss == pytest.approx(once.loss - float(sum(model.losses)), rel=1e-5)
+    with pytest.raises(ValueError, match="`data` must contain targets"):
+        layer_influence(model, data[:1])
+    with pytest.raises(ValueError, match="`loss` is required"):
+        layer_influence(keras.Model(inputs, x), data)
