@@ -84,7 +84,7 @@ def _zero_branches(
 
     def zero(variables: Iterable[keras.Variable]) -> None:
         for variable in variables:
-            variable.assign(ops.zeros_like(variable))
+            variable.assign(ops.zeros(variable.shape, variable.dtype))
 
     def is_equal() -> bool:
         pairs = zip(before, compute_outputs(deeper, inputs, given=True), strict=True)
