@@ -1,5 +1,7 @@
 """Small random models of KerasHub and checks of deepened ones; as a program, the checks on KERAS_BACKEND=jax."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras_hub import models as hub
@@ -8,11 +10,12 @@ from idmatters_tf.surgery import deepen
 
 TEXTS = ["a b c a", "b c"]
 WORDS = ["!", "<|endoftext|>", "a", "b", "c", "Ġ", "Ġa", "Ġb", "Ġc"]
-# Layers of zeros in a new layer of GPT-2.
+# Layers of zeros in new layers.
 OUTPUTS = {"self_attention/attention_output", "feedforward_output_dense"}
+GEMMA_OUTPUTS = {"attention/attention_output", "ffw_linear"}
 
 
-def randomized(model):
+def randomized(model) -> Any:
     """Return a model with random weights everywhere, also where initial weights are zeros or ones."""
     rng = np.random.default_rng(0)
     for weight in model.weights:
@@ -63,21 +66,18 @@ def arrays(model, prefix=""):
     return {w.path[len(prefix) :]: np.array(w) for w in model.weights if w.path.startswith(prefix)}
 
 
-def check_layers(model, deeper, prefix, sources, zeros=frozenset(), first=0):
-    """Check all weights of a deepened model.
+def check_layers(model, deeper, prefix, sources, zeros=(), first=0):
+    """Check all weights of a deepened model, whose layers are called `prefix` and a number from `first` on.
 
-    Args:
-        model, deeper: the models.
-        prefix, first: beginning of the names of the repeated layers, and the number of the first one.
-        sources: place of the old layer of each layer. Those that occur again are new.
-        zeros: layers inside of new layers that must be zero, other than in the old layer.
+    `sources` contains the place of the old layer of each layer; those that occur again are new. `zeros` are layers
+    inside of new layers that must be zero, other than in the old layer.
     """
     for new, old in enumerate(sources):
         expected, found = (arrays(m, f"{prefix}{n + first}/") for m, n in ((model, old), (deeper, new)))
         assert expected
         assert expected.keys() == found.keys()
         changed = [path for path, value in expected.items() if not np.array_equal(value, found[path])]
-        assert {path.rpartition("/")[0] for path in changed} == (zeros if old in sources[:new] else set())
+        assert {path.rpartition("/")[0] for path in changed} == set(zeros if old in sources[:new] else ())
         assert not any(np.any(found[path]) for path in changed)
     found = arrays(deeper)
     others = {path: value for path, value in arrays(model).items() if not path.startswith(prefix)}
@@ -130,8 +130,8 @@ def check_training_continues():
 def main():
     check_training_continues()
     model = resnet()
-    deeper = deepen(model, "stack1_block1")
-    np.testing.assert_array_equal(model(inputs_for(model)), deeper(inputs_for(model)))
+    x = inputs_for(model)
+    np.testing.assert_array_equal(model(x), deepen(model, "stack1_block1")(x))
     print(keras.backend.backend())
 
 

@@ -30,12 +30,9 @@ def test_saved_and_loaded(tmp_path):
     deeper = deepen(model, [0])
     deeper.save_to_preset(tmp_path / "preset")
     deeper.save(tmp_path / "deeper.keras")
-    loaded = (
-        cases.hub.CausalLM.from_preset(str(tmp_path / "preset")),
-        keras.saving.load_model(tmp_path / "deeper.keras"),
-    )
+    preset = cases.hub.CausalLM.from_preset(str(tmp_path / "preset"))
     x = cases.inputs_for(model)
-    for again in loaded:
+    for again in (preset, keras.saving.load_model(tmp_path / "deeper.keras")):
         assert type(again) is type(model)
         np.testing.assert_array_equal(again(x), model(x))
         assert again.preprocessor.tokenizer.vocabulary == model.preprocessor.tokenizer.vocabulary
