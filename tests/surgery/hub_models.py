@@ -111,10 +111,8 @@ def check_training_continues():
     assert deeper.run_eagerly == model.run_eagerly
     assert deeper.get_compile_config()["weighted_metrics"] == ["sparse_categorical_accuracy"]
     assert deeper.generate(["a b", "c"], max_length=8) == tokens
-    assert len({*tokens}) == 2
 
     assert int(deeper.optimizer.iterations) == int(model.optimizer.iterations) == 2
-    assert float(deeper.optimizer.learning_rate) == float(model.optimizer.learning_rate)
     old, new = ({v.path.split("/", 1)[1]: np.array(v) for v in m.optimizer.variables} for m in (model, deeper))
     for path, value in old.items():
         np.testing.assert_array_equal(new[path.replace("layer_1", "layer_2")], value, err_msg=path)

@@ -61,7 +61,6 @@ def test_residual_networks_for_images(pre):
     [
         ([0, np.int64(3)], [0, 0, 1, 2, 3, 3]),
         ("every 2nd", [0, 1, 1, 2, 3, 3]),
-        ("every 3", [0, 1, 2, 2, 3]),
         ("interleaved", [0, 0, 1, 1, 2, 2, 3, 3]),
         ("transformer_layer_2", [0, 1, 2, 2, 3]),
         (["transformer_layer_1", 0], [0, 0, 1, 1, 2, 3]),
