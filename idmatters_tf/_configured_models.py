@@ -128,7 +128,7 @@ class ConfiguredModel:
     def _build(self, sources: Sequence[Slot]) -> Any:
         """Return a new model with as many layers, in each stage, as there are sources."""
         stages = [slot.stage for slot in sources]
-        counts: Any = [stages.count(stage) for stage in sorted(set(stages))] if self._is_staged else len(sources)
+        counts: Any = [stages.count(stage) for stage in dict.fromkeys(stages)] if self._is_staged else len(sources)
         backbone = type(self.backbone).from_config(self.backbone.get_config() | {self._key: counts})
         rank = getattr(self.backbone, "_lora_rank", None)
         if rank is not None:

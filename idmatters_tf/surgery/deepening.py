@@ -141,7 +141,7 @@ def deepen(
     return copy.model
 
 
-def _targets(model: keras.Model, after: str | Sequence[str]) -> set[int]:
+def _targets(model: keras.Model, after: Any) -> set[int]:
     """Return the `id` of each named operation."""
     names = [after] if isinstance(after, str) else after
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):

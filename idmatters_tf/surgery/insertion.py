@@ -53,7 +53,7 @@ def _choose(slots: Sequence[Slot], after: Any) -> list[Slot]:
         chosen: list[Slot | None] = [*slots[step - 1 :: step]]
     else:
         names = {prefix: slot for slot in slots for prefix in slot.prefixes}
-        entries = after if isinstance(after, Iterable) and not isinstance(after, str) else [after]
+        entries: Any = after if isinstance(after, Iterable) and not isinstance(after, str) else [after]
         chosen = [slots[entry] if entry in range(len(slots)) else names.get(str(entry)) for entry in entries]
     if not chosen or None in chosen:
         raise ValueError(
@@ -87,8 +87,8 @@ def _zero_branches(
             variable.assign(ops.zeros(variable.shape, variable.dtype))
 
     def is_equal() -> bool:
-        pairs = zip(before, compute_outputs(deeper, inputs, given=True), strict=True)
-        return all(np.array_equal(ops.convert_to_numpy(old), ops.convert_to_numpy(new)) for old, new in pairs)
+        outputs = [map(ops.convert_to_numpy, part) for part in (before, compute_outputs(deeper, inputs, given=True))]
+        return all(np.array_equal(np.asarray(old), np.asarray(new)) for old, new in zip(*outputs, strict=True))
 
     zero(variable for rows in kinds.values() for row in rows for variable in row)
     if not is_equal():

@@ -90,7 +90,6 @@ def test_normalization_after_the_sum_requires_copies():
     deeper = deepen(model, "interleaved", init="copy")
     assert type(deeper) is type(model)
     cases.check_layers(model, deeper, LAYER, [0, 0, 1, 1])
-    assert np.isfinite(deeper(cases.inputs_for(deeper))).all()
 
 
 @pytest.mark.slow

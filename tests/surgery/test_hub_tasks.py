@@ -1,5 +1,7 @@
 """State of KerasHub tasks that `deepen` and `remove_identities` keep."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -31,8 +33,9 @@ def test_saved_and_loaded(tmp_path):
     deeper.save_to_preset(tmp_path / "preset")
     deeper.save(tmp_path / "deeper.keras")
     preset = cases.hub.CausalLM.from_preset(str(tmp_path / "preset"))
+    loaded: list[Any] = [preset, keras.saving.load_model(tmp_path / "deeper.keras")]
     x = cases.inputs_for(model)
-    for again in (preset, keras.saving.load_model(tmp_path / "deeper.keras")):
+    for again in loaded:
         assert type(again) is type(model)
         np.testing.assert_array_equal(again(x), model(x))
         assert again.preprocessor.tokenizer.vocabulary == model.preprocessor.tokenizer.vocabulary
