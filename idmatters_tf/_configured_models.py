@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import keras
@@ -34,7 +34,7 @@ class Slot:
         return any(re.match(rf"{re.escape(prefix)}(?!\d)", path) for prefix in self.prefixes)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Rebuilt:
     """Result of `ConfiguredModel.rebuild`.
 
@@ -42,11 +42,14 @@ class Rebuilt:
         model: the new model. It is not compiled like the old one.
         variables: dict from `id` of the old model's variables to the variables of the new model.
         inserted: variables of each layer that is a further copy of a layer.
+        unlike: names of layers that have such a copy with other weights, as the first block of a stage, which changes
+            the shape and is followed by blocks of another kind. The weights of the copy are initial ones.
     """
 
     model: Any
-    variables: Mapping[int, keras.Variable]
-    inserted: list[list[keras.Variable]]
+    variables: dict[int, keras.Variable] = dataclasses.field(default_factory=dict)
+    inserted: list[list[keras.Variable]] = dataclasses.field(default_factory=list)
+    unlike: list[str] = dataclasses.field(default_factory=list)
 
 
 class ConfiguredModel:
@@ -71,7 +74,7 @@ class ConfiguredModel:
         paths = [weight.path for weight in self.backbone.weights]
         self.slots: list[Slot] = []
         for stage, count in counts:
-            rows = list(_numbered_prefixes(paths, count, stage))
+            rows = _numbered_prefixes(paths, count, stage)
             if not rows:
                 raise ValueError(
                     f"The {count} layers of {type(self.backbone).__name__} have no numbers in the paths of their "
@@ -96,47 +99,57 @@ class ConfiguredModel:
         """
         if {slot.stage for slot in sources} != {slot.stage for slot in self.slots}:
             raise ValueError(f"At least one layer of {self.model.name!r} must remain, and one in each of its stages.")
-        config = self.backbone.get_config()
-        stages = [slot.stage for slot in sources]
-        config[self._key] = [stages.count(stage) for stage in sorted(set(stages))] if self._is_staged else len(sources)
-        backbone = type(self.backbone).from_config(config)
-        rebuilt = backbone
-        if self.backbone is not self.model:
-            parts = {"backbone": backbone, "preprocessor": self.model.preprocessor}
-            rebuilt = type(self.model).from_config(self.model.get_config() | parts)
-        new = type(self)(rebuilt)
+        new = type(self)(self._build(sources))
+        rebuilt = Rebuilt(new.model)
         pairs: list[tuple[Slot | None, Slot | None]] = [(None, None), *zip(sources, new.slots, strict=True)]
-        variables: dict[int, keras.Variable] = {}
-        inserted: list[list[keras.Variable]] = []
-        for source, target in pairs:
-            olds = self.variables(source)
-            is_inserted = source is not None and id(olds[0]) in variables
-            layers = list(zip(self.layers(source), new.layers(target), strict=False))
-            for old, fresh in layers:
-                if getattr(old, "lora_enabled", False):
-                    fresh.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
-            for old, fresh in layers:
-                # New layers are trained, also those in a frozen model.
-                contains_new = source is None and len(_keras_internals.layers_within(old)) > 1
-                fresh.trainable = old.trainable or is_inserted or contains_new
-            news = new.variables(target)
+        for place, (source, target) in enumerate(pairs):
+            is_inserted = source is not None and source in sources[: place - 1]
+            self._match_layers(source, new.layers(target), is_inserted)
+            olds, news = self.variables(source), new.variables(target)
+            has_equal_shapes = [tuple(old.shape) for old in olds] == [tuple(fresh.shape) for fresh in news]
+            name = self.model.name if source is None else source.prefixes[0]
             if is_inserted:
-                inserted.append(news)
-            if [tuple(old.shape) for old in olds] != [tuple(fresh.shape) for fresh in news]:
-                if is_inserted:
-                    # After the first block of a stage, which changes the shape, another kind of block follows.
+                rebuilt.inserted.append(news)
+                if not has_equal_shapes:
+                    rebuilt.unlike.append(name)
                     continue
-                name = self.model.name if source is None else source.prefixes[0]
+            elif not has_equal_shapes:
                 raise ValueError(
-                    f"A {type(self.backbone).__name__} with {self._key}={config[self._key]} has other weights than "
-                    f"{name!r} in its place. Insert or remove layers elsewhere."
+                    f"With another number of layers, a {type(self.backbone).__name__} has other weights in the place "
+                    f"of {name!r}. Insert or remove layers elsewhere."
                 )
             for old, fresh in zip(olds, news, strict=True):
                 fresh.assign(ops.convert_to_numpy(old))
                 if not is_inserted:
                     fresh.trainable = old.trainable
-                    variables[id(old)] = fresh
-        return Rebuilt(rebuilt, variables, inserted)
+                    rebuilt.variables[id(old)] = fresh
+        return rebuilt
+
+    def _build(self, sources: Sequence[Slot]) -> Any:
+        """Return a new model with as many layers, in each stage, as there are sources."""
+        stages = [slot.stage for slot in sources]
+        counts: Any = [stages.count(stage) for stage in dict.fromkeys(stages)] if self._is_staged else len(sources)
+        backbone = type(self.backbone).from_config(self.backbone.get_config() | {self._key: counts})
+        rank = getattr(self.backbone, "_lora_rank", None)
+        if rank is not None:
+            layers = _keras_internals.layers_within(self.backbone)
+            names = {layer.name for layer in layers if getattr(layer, "lora_enabled", False)}
+            backbone.enable_lora(rank, target_layer_names=sorted(names))
+        if self.backbone is self.model:
+            return backbone
+        parts = {"backbone": backbone, "preprocessor": self.model.preprocessor, "compile": False}
+        return type(self.model).from_config(self.model.get_config() | parts)
+
+    def _match_layers(self, source: Slot | None, layers: Sequence[Any], is_inserted: bool) -> None:
+        """Enable LoRA and freeze layers as in a slot. Inserted layers are trained, also those in a frozen model."""
+        # Blocks of another kind have other layers.
+        pairs: list[tuple[Any, Any]] = list(zip(self.layers(source), layers, strict=False))
+        for old, fresh in pairs:
+            if getattr(old, "lora_enabled", False) and not getattr(fresh, "lora_enabled", True):
+                fresh.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
+        for old, fresh in pairs:
+            may_contain_inserted = source is None and len(_keras_internals.layers_within(old)) > 1
+            fresh.trainable = old.trainable or is_inserted or may_contain_inserted
 
     def operations(self, slot: Slot) -> dict[str, tuple[Any, int]]:
         """Return the residual operations of a slot by name, as (layer or sum, position of x among its arguments)."""
@@ -146,18 +159,16 @@ class ConfiguredModel:
             if layer.path in slot.prefixes:
                 found[layer.path] = layer, 0
             elif id(layer) in skips and slot.owns(layer.name):
-                found[next(prefix for prefix in slot.prefixes if layer.name.startswith(prefix))] = (
-                    layer,
-                    skips[id(layer)],
-                )
+                prefix = next(prefix for prefix in slot.prefixes if layer.name.startswith(prefix))
+                found[prefix] = layer, skips[id(layer)]
         return found
 
     def variables(self, slot: Slot | None) -> list[keras.Variable]:
-        """Return the weights of a slot, or of none for None, in the order of the model."""
+        """Return the weights of a slot, or of no slot for None, in the order of the model."""
         return [weight for weight in self.model.weights if self._belongs(weight.path, slot)]
 
     def layers(self, slot: Slot | None) -> list[keras.layers.Layer]:
-        """Return the built layers of a slot, or of none for None, at any depth."""
+        """Return the built layers of a slot, or of no slot for None, at any depth."""
         layers = _keras_internals.layers_within(self.model)
         return [layer for layer in layers if layer.path is not None and self._belongs(layer.path, slot)]
 
@@ -165,8 +176,8 @@ class ConfiguredModel:
         return not any(other.owns(path) for other in self.slots) if slot is None else slot.owns(path)
 
 
-def _numbered_prefixes(paths: Sequence[str], count: int, stage: int | None) -> Iterator[list[str]]:
-    """Yield lists of `count` prefixes of paths that differ in one number, such as "transformer_layer_0", ...
+def _numbered_prefixes(paths: Sequence[str], count: int, stage: int | None) -> list[list[str]]:
+    """Return lists of `count` prefixes of paths that differ in one number, such as "transformer_layer_0", ...
 
     With a stage, the first number of the prefixes is that of the stage.
     """
@@ -174,7 +185,6 @@ def _numbered_prefixes(paths: Sequence[str], count: int, stage: int | None) -> I
     for path in paths:
         for match in re.finditer(r"\d+", path):
             numbers.setdefault(path[: match.start()], set()).add(int(match[0]))
-    rows: list[list[int]] = []
     starts: list[str] = []
     for start, values in sorted(numbers.items(), key=lambda item: len(item[0])):
         first = re.search(r"\d+", start)
@@ -182,9 +192,11 @@ def _numbered_prefixes(paths: Sequence[str], count: int, stage: int | None) -> I
         is_range = len(values) == count == max(values) - min(values) + 1
         if is_stage and is_range and not start.startswith(tuple(starts)):
             starts.append(start)
-            rows.append(sorted(values))
     # The layers of encoders and decoders are counted from the same number, unlike other layers of equal number.
-    sizes = [sum(path.startswith(start) for path in paths) for start in starts]
-    for start, row in zip(starts, rows, strict=True):
-        if row[0] == rows[sizes.index(max(sizes))][0]:
-            yield [f"{start}{number}" for number in row]
+    largest = max(starts, key=lambda start: sum(path.startswith(start) for path in paths), default="")
+    rows = [sorted(numbers[start]) for start in starts]
+    return [
+        [f"{start}{number}" for number in row]
+        for start, row in zip(starts, rows, strict=True)
+        if row[0] == min(numbers[largest])
+    ]

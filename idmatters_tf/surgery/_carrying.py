@@ -29,7 +29,7 @@ def compile_like(
     Raises:
         ValueError: if the optimizer belongs to another model, or has state of an unknown kind.
     """
-    arguments = _keras_internals.compile_arguments(original)
+    arguments = _compile_arguments(original)
     own = getattr(original, "optimizer", None)
     if optimizer is not None:
         if optimizer is getattr(own, "inner_optimizer", None):
@@ -49,17 +49,30 @@ def compile_like(
         model.compile(**arguments | copied | options)
 
 
-def check_norms_can_grow(optimizer: Any, name: str, variables: Sequence[keras.Variable]) -> None:
-    """Raise a ValueError if Muon, which preserves kernel norms, would keep a block at the identity."""
+def check_norms_can_grow(optimizer: Any, blocks: Mapping[str, Sequence[keras.Variable]]) -> None:
+    """Raise a ValueError if Muon, which preserves kernel norms, would keep a block at the identity.
+
+    `blocks` is a dict from names of blocks to their variables.
+    """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if not isinstance(optimizer, Muon):
-        return
-    for variable in optimizer.kernels_of_zeros([variable for variable in variables if variable.trainable]):
-        raise ValueError(
-            f"Muon preserves the norm of each kernel: {variable.path} of the block {name!r} would stay zero. Use "
-            f"Muon(norm='free'), or pass a block with a trained factor on its branch, such as "
-            f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
-        )
+    for name, variables in blocks.items() if isinstance(optimizer, Muon) else ():
+        for variable in optimizer.kernels_of_zeros([variable for variable in variables if variable.trainable]):
+            raise ValueError(
+                f"Muon preserves the norm of each kernel: {variable.path} of the block {name!r} would stay zero. Use "
+                f"Muon(norm='free'), or pass a block with a trained factor on its branch, such as "
+                f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
+            )
+
+
+def _compile_arguments(model: Any) -> dict[str, Any] | None:
+    """Return the arguments of `model.compile`, as objects; None if they are unknown or the model is not compiled."""
+    arguments = _keras_internals.compile_arguments(model)
+    if arguments is not None or not model.compiled or not hasattr(model, "preprocessor"):
+        return arguments
+    # Tasks of KerasHub have a `compile` with other defaults, and those of language models have a sampler.
+    config = model.get_compile_config() | {"optimizer": None, "loss": None}
+    sampler = {"sampler": model.sampler} if hasattr(model, "sampler") else {}
+    return keras.saving.deserialize_keras_object(config) | {"loss": model.loss} | sampler
 
 
 def _carry_optimizer(

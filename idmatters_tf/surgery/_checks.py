@@ -1,6 +1,7 @@
 """Checks of a deepened model: equal outputs, and a nonzero gradient for each new block."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -90,21 +91,22 @@ def check_outputs(before: list[Tensor], after: list[Tensor], tolerance: float) -
             )
 
 
-def check_gradients(model: keras.Model, inputs: Any, name: str, variables: Sequence[keras.Variable]) -> None:
+def check_gradients(model: keras.Model, inputs: Any, blocks: Mapping[str, Sequence[keras.Variable]]) -> None:
     """Raise a ValueError if all gradients of an inserted block are zero, or one is not finite.
 
     Args:
-        model: model with the block.
+        model: model with the blocks.
         inputs: batch of inputs.
-        name: name of the block.
-        variables: variables of the block. Those that are not trainable are left out.
+        blocks: dict from names of blocks to their variables. Those that are not trainable are left out.
     """
-    slopes = gradients(model, inputs, [variable for variable in variables if variable.trainable])
-    largest = [np.abs(slope.astype(np.float32)).max(initial=0.0) for slope in slopes]
-    finite = np.isfinite(largest).all()
-    if not any(largest) or not finite:
-        kind = "no gradient" if finite else "a gradient that is not finite"
-        raise ValueError(
-            f"The block {name!r} has {kind} from the model's outputs: there is no differentiable path, or the inputs "
-            f"saturate an activation. In the second case pass a batch of your own as `data`."
-        )
+    trained = {name: [variable for variable in row if variable.trainable] for name, row in blocks.items()}
+    slopes = iter(gradients(model, inputs, [variable for row in trained.values() for variable in row]))
+    for name, row in trained.items():
+        largest = [np.abs(slope.astype(np.float32)).max(initial=0.0) for slope in itertools.islice(slopes, len(row))]
+        finite = np.isfinite(largest).all()
+        if not any(largest) or not finite:
+            kind = "no gradient" if finite else "a gradient that is not finite"
+            raise ValueError(
+                f"The block {name!r} has {kind} from the model's outputs: there is no differentiable path, or the "
+                f"inputs saturate an activation. In the second case pass a batch of your own as `data`."
+            )

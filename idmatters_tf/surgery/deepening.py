@@ -131,20 +131,17 @@ def deepen(
         return keras.tree.pack_sequence_as(outputs, [tensor]), blocks[id(operation)]
 
     copy = ModelCopy(model, after=insert)
-    every_block = [inserted for row in blocks.values() for inserted in row]
+    variables = {inserted.name: inserted.trainable_variables for row in blocks.values() for inserted in row}
     inputs = example_inputs(model, data)
     before = compute_outputs(model, inputs, given=data is not None)
     check_outputs(before, compute_outputs(copy.model, inputs, given=True), tolerance)
-    for inserted in every_block:
-        check_gradients(copy.model, inputs, inserted.name, inserted.trainable_variables)
-        check_norms_can_grow(
-            optimizer or getattr(model, "optimizer", None), inserted.name, inserted.trainable_variables
-        )
+    check_gradients(copy.model, inputs, variables)
+    check_norms_can_grow(optimizer or getattr(model, "optimizer", None), variables)
     compile_like(copy.model, model, copy.variables, optimizer)
     return copy.model
 
 
-def _targets(model: keras.Model, after: str | Sequence[str]) -> set[int]:
+def _targets(model: keras.Model, after: Any) -> set[int]:
     """Return the `id` of each named operation."""
     names = [after] if isinstance(after, str) else after
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):

@@ -1,8 +1,7 @@
 """Insertion of layers into models whose configuration contains their number of layers."""
 
-import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import keras
@@ -11,7 +10,7 @@ from keras import ops
 
 from idmatters_tf._configured_models import ConfiguredModel, Slot
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
-from idmatters_tf.surgery._checks import check_gradients, compute_outputs, example_inputs
+from idmatters_tf.surgery._checks import UNKNOWN_SIZE, check_gradients, compute_outputs, example_inputs
 
 Init = Literal["zero", "copy"]
 
@@ -26,60 +25,42 @@ def insert_layers(
 ) -> Any:
     """Return the model with further layers, each a copy of the layer before it. See `deepen` for the arguments."""
     model = configured.model
-    chosen = _choose(configured, after)
-    sources = [slot for slot in configured.slots for _ in range(1 + count * (slot in chosen))]
-    rebuilt = configured.rebuild(sources)
+    chosen = _choose(configured.slots, after)
+    rebuilt = configured.rebuild([slot for slot in configured.slots for _ in range(1 + count * (slot in chosen))])
+    blocks = {variables[0].path: variables for variables in rebuilt.inserted}
     if init == "zero":
-        inputs = _example_inputs(model, data)
-        before = compute_outputs(model, inputs, given=True)
+        # Sequences as short as the position embeddings.
+        lengths = [size for name, size in configured.backbone.get_config().items() if name.endswith("sequence_length")]
+        inputs = example_inputs(model, data, unknown=min([UNKNOWN_SIZE, *filter(None, lengths)]))
+        before = compute_outputs(model, inputs, given=data is not None)
         _zero_branches(model, rebuilt.model, rebuilt.inserted, inputs, before)
-        for variables in rebuilt.inserted:
-            check_gradients(rebuilt.model, inputs, variables[0].path, variables)
-    for variables in rebuilt.inserted:
-        check_norms_can_grow(optimizer or getattr(model, "optimizer", None), variables[0].path, variables)
+        check_gradients(rebuilt.model, inputs, blocks)
+    elif rebuilt.unlike:
+        raise ValueError(
+            f"Argument `init` must be 'zero' after {', '.join(rebuilt.unlike)}: the next layer is of another kind and "
+            f"cannot be a copy."
+        )
+    check_norms_can_grow(optimizer or getattr(model, "optimizer", None), blocks)
     compile_like(rebuilt.model, model, rebuilt.variables, optimizer)
-    if hasattr(model, "sampler"):
-        # An argument of `CausalLM.compile` that Keras does not save.
-        rebuilt.model.sampler = model.sampler
     return rebuilt.model
 
 
-def _choose(configured: ConfiguredModel, after: Any) -> list[Slot]:
+def _choose(slots: Sequence[Slot], after: Any) -> list[Slot]:
     """Return the slots that are followed by new layers."""
-    slots = configured.slots
-    names = [slot.prefixes[0] for slot in slots]
-    if isinstance(after, str):
-        every = re.fullmatch(r"every (\d+)(?:st|nd|rd|th)?", after)
-        step = 1 if after == "interleaved" else int(every[1]) if every else 0
-        if step:
-            return slots[step - 1 :: step]
-    chosen = []
-    for entry in after if isinstance(after, Sequence) and not isinstance(after, str) else [after]:
-        if isinstance(entry, int) and 0 <= entry < len(slots):
-            chosen.append(slots[entry])
-        elif entry in names:
-            chosen.append(slots[names.index(entry)])
-        else:
-            near = difflib.get_close_matches(str(entry), names, n=3, cutoff=0.3)
-            raise ValueError(
-                f"Argument `after` must contain numbers of layers below {len(slots)}, names of layers, 'interleaved' "
-                f"or 'every 2nd'. Received: {entry!r}." + (f" Did you mean {', '.join(near)}?" if near else "")
-            )
-    return chosen
-
-
-def _example_inputs(model: Any, data: Any) -> Any:
-    """Return the given inputs, or random ones that are short enough for the model's position embeddings."""
-    if data is not None:
-        return data
-    for length in (32, 16, 8, 4):
-        inputs = example_inputs(model, unknown=length)
-        try:
-            compute_outputs(model, inputs, given=True)
-        except Exception:
-            continue
-        return inputs
-    return example_inputs(model, unknown=2)
+    every = re.fullmatch(r"interleaved|every ([1-9]\d*)(st|nd|rd|th)?", after) if isinstance(after, str) else None
+    if every is not None:
+        step = int(every[1] or 1)
+        chosen: list[Slot | None] = [*slots[step - 1 :: step]]
+    else:
+        names = {prefix: slot for slot in slots for prefix in slot.prefixes}
+        entries: Any = after if isinstance(after, Iterable) and not isinstance(after, str) else [after]
+        chosen = [slots[entry] if entry in range(len(slots)) else names.get(str(entry)) for entry in entries]
+    if not chosen or None in chosen:
+        raise ValueError(
+            f"Argument `after` must be numbers or names of the {len(slots)} layers {slots[0].prefixes[0]} to "
+            f"{slots[-1].prefixes[0]}, 'interleaved' or 'every 2nd'. Received: after={after!r}"
+        )
+    return [slot for slot in slots if slot in chosen]
 
 
 def _zero_branches(
@@ -94,37 +75,30 @@ def _zero_branches(
     Raises:
         ValueError: if the layers are not the identity with zeros, as with a normalization after the sum.
     """
-    candidates = [
-        [v for v in variables if keras.backend.is_float_dtype(v.dtype) and not v.name.startswith("moving_")]
-        for variables in inserted
-    ]
-    values = [[ops.convert_to_numpy(variable) for variable in variables] for variables in candidates]
-    for variables in candidates:
+    # Layers of the same kind have the same variables, so that one search serves all of them.
+    kinds: dict[tuple[tuple[int, ...], ...], list[list[keras.Variable]]] = {}
+    for variables in inserted:
+        row = [v for v in variables if keras.backend.is_float_dtype(v.dtype) and not v.name.startswith("moving_")]
+        kinds.setdefault(tuple(tuple(variable.shape) for variable in row), []).append(row)
+    values = {id(variable): ops.convert_to_numpy(variable) for variables in inserted for variable in variables}
+
+    def zero(variables: Iterable[keras.Variable]) -> None:
         for variable in variables:
-            variable.assign(ops.zeros_like(variable))
+            variable.assign(ops.zeros(variable.shape, variable.dtype))
 
     def is_equal() -> bool:
-        after = compute_outputs(deeper, inputs, given=True)
-        pairs = zip(before, after, strict=True)
-        return all(np.array_equal(ops.convert_to_numpy(old), ops.convert_to_numpy(new)) for old, new in pairs)
+        outputs = [map(ops.convert_to_numpy, part) for part in (before, compute_outputs(deeper, inputs, given=True))]
+        return all(np.array_equal(np.asarray(old), np.asarray(new)) for old, new in zip(*outputs, strict=True))
 
+    zero(variable for rows in kinds.values() for row in rows for variable in row)
     if not is_equal():
         raise ValueError(
             f"The layers of {type(model).__name__} are not the identity when all of their weights are zero, as layers "
             f"with a normalization after the sum. Pass init='copy', which changes the outputs."
         )
-    # Layers of the same kind have the same variables, so that one search serves all of them.
-    patterns: dict[tuple[tuple[int, ...], ...], set[int]] = {}
-    for variables, saved in zip(candidates, values, strict=True):
-        kind = tuple(tuple(variable.shape) for variable in variables)
-        known = patterns.get(kind)
-        kept: set[int] = set()
-        for place in sorted(range(len(variables)), key=lambda place: len(kind[place]) > 1):
-            if known is None or place not in known:
-                variables[place].assign(saved[place])
-            if known is None and not is_equal():
-                variables[place].assign(np.zeros_like(saved[place]))
-                kept.add(place)
-        patterns.setdefault(kind, kept)
-    if not is_equal():
-        raise ValueError(f"The layers of {type(model).__name__} cannot be made the identity. Pass init='copy'.")
+    for shapes, rows in kinds.items():
+        for place in sorted(range(len(shapes)), key=lambda place: len(shapes[place]) > 1):
+            for row in rows:
+                row[place].assign(values[id(row[place])])
+            if not is_equal():
+                zero(row[place] for row in rows)

@@ -97,10 +97,12 @@ def remove_identities(
     distances = {name: size.relative for name, size in sizes.items() if size.count}
     near = {name for name, distance in distances.items() if distance <= tolerance}
     if configured is not None:
-        kept = [slot for slot in configured.slots if not near.issuperset(configured.operations(slot) or [None])]
-        rebuilt = configured.rebuild(kept)
+        # Blocks that change the shape have no operations.
+        operations_of = {slot: set(configured.operations(slot)) for slot in configured.slots}
+        gone = {slot for slot, names in operations_of.items() if names and names <= near}
+        rebuilt = configured.rebuild([slot for slot in configured.slots if slot not in gone])
         copied, variables = rebuilt.model, rebuilt.variables
-        removed = [prefix for slot in configured.slots if slot not in kept for prefix in slot.prefixes]
+        removed = [prefix for slot in configured.slots if slot in gone for prefix in slot.prefixes]
     else:
         places = {id(blocks[name][0]): blocks[name][1] for name in near}
 
