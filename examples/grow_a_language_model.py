@@ -1,6 +1,6 @@
 """Grow a GPT from two to eight layers during training, compare it with eight layers from scratch, and remove two again.
 
-    python examples/grow_a_language_model.py [--steps N N N] [--rate R] [--out DIR]
+    python examples/grow_a_language_model.py [--steps N N N] [--optimizer NAME] [--rate R] [--out DIR]
 
 Trains a GPT with two layers on the source of Python's standard library, inserts a layer that starts as the identity
 after each layer, trains the four layers, inserts four more, and trains the eight layers. The optimizer's state and its
@@ -24,6 +24,7 @@ import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
 import keras
 import numpy as np
 import text_data
+from compare_optimizers_on_text import OPTIMIZERS
 from matplotlib.figure import Figure
 
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
@@ -43,8 +44,8 @@ class Trainer:
     def build(self, layers, steps):
         """Return a compiled model with a schedule for a number of steps."""
         keras.utils.set_random_seed(0)
-        rate = text_data.WarmUpAndDecay(self.options.rate, steps)
-        optimizer = keras.optimizers.AdamW(rate, weight_decay=0.01, beta_2=0.95, epsilon=1e-8)
+        make, _, _ = OPTIMIZERS[self.options.optimizer]
+        optimizer = make(text_data.WarmUpAndDecay(self.options.rate, steps))
         return text_data.build_gpt(layers, self.options.width, optimizer)
 
     def fit(self, model, name, steps, seed=0):
@@ -132,7 +133,8 @@ def draw(curves, influence, removed):
     changes = [block.loss_change for block in influence.blocks.values()]
     colors = ["C1" if name in removed else "C0" for name in influence.blocks]
     bars.bar(range(len(changes)), changes, color=colors)
-    bars.set(yscale="symlog" if min(changes) <= 0 else "log", xlabel="layer", ylabel="increase of the loss without it")
+    bars.set_yscale("symlog", linthresh=1e-3)
+    bars.set(xlabel="layer", ylabel="increase of the loss without it")
     bars.set_title(f"grown model; removed: {', '.join(name.split('_')[-1] for name in removed)}", fontsize=9)
     bars.grid(alpha=0.3, axis="y")
     return figure
@@ -154,6 +156,7 @@ def main():
     )
     parser.add_argument("--batch-size", type=int, default=32, help="sequences of 128 bytes (default: %(default)s)")
     parser.add_argument("--sequences", type=int, default=256, help="sequences for validation (default: %(default)s)")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="optimizer (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=3e-3, help="largest learning rate (default: %(default)s)")
     parser.add_argument("--width", type=int, default=128, help="width of the GPT (default: %(default)s)")
     parser.add_argument(
