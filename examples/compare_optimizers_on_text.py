@@ -59,9 +59,9 @@ def make_muon(rate):
 
 # Function, label and learning rates of each optimizer.
 OPTIMIZERS = {
-    "adamw": (make_adamw, "AdamW", (1e-3, 3e-3, 1e-2)),
-    "keras-muon": (make_keras_muon, "keras.optimizers.Muon", (1e-3, 3e-3, 1e-2)),
-    "muon": (make_muon, "Muon of this package", (1e-3, 3e-3, 1e-2)),
+    "adamw": (make_adamw, "AdamW", (3e-4, 1e-3, 3e-3)),
+    "keras-muon": (make_keras_muon, "keras.optimizers.Muon", (3e-4, 1e-3, 3e-3)),
+    "muon": (make_muon, "Muon of this package", (3e-3, 1e-2, 3e-2)),
 }
 COLUMNS = ("optimizer", "rate", "seed", "steps", "batch_size", "step", "seconds", "training_loss", "validation_loss")
 
