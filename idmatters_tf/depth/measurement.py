@@ -1,0 +1,220 @@
+"""Measurements of one model at the start of training."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from idmatters_tf import curvature
+from idmatters_tf._keras_internals import graph_calls, layers_within
+from idmatters_tf.isometry import Block, block_distances, extreme_singular_values, find_blocks
+from idmatters_tf.isometry.blocks import between, residual_blocks
+from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
+
+QUANTITIES: Mapping[str, str] = {
+    "loss": "the loss",
+    "gradient_norm": "the norm of the gradient",
+    "block_gradient": "the norm of the gradient of a block (root mean square)",
+    "block_gradient_ratio": "the ratio of the largest to the smallest gradient of a block",
+    "hessian_largest": "the largest eigenvalue of the Hessian",
+    "hessian_smallest": "the smallest eigenvalue of the Hessian",
+    "hessian_p10": "the 10th percentile of |eigenvalues| of the Hessian",
+    "hessian_condition": "the condition number of the Hessian",
+    "gauss_newton_largest": "the largest eigenvalue of the Gauss-Newton matrix",
+    "gauss_newton_smallest": "the smallest eigenvalue of the Gauss-Newton matrix",
+    "gauss_newton_p10": "the 10th percentile of |eigenvalues| of the Gauss-Newton matrix",
+    "gauss_newton_condition": "the condition number of the Gauss-Newton matrix",
+    "jacobian_largest": "the largest singular value from input to output",
+    "jacobian_smallest": "the smallest singular value from input to output",
+    "distance_mean": "the mean distance ||J - I|| of the blocks",
+    "distance_largest": "the largest distance ||J - I|| of a block",
+    "sgd_rate": "2 / lambda, the largest rate of SGD,",
+    "momentum_rate": "(2 + 2 m) / lambda, the largest rate of momentum,",
+}
+"""Names of the measured quantities, and their descriptions in verdicts."""
+
+# Largest number of parameters for dense matrices; probes and Lanczos steps for percentiles of larger ones.
+DENSE, PROBES, STEPS = 1000, 2, 32
+# Relative tolerance of extreme eigenvalues and of the squares of singular values.
+TOLERANCE = 1e-2
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthMeasurement:
+    """Measurements of one model.
+
+    Attributes:
+        depth, seed: arguments of the model.
+        parameters: number of trainable parameters.
+        order: order k of the stationary point of the blocks' variables, where the first non-zero derivative has order
+            k + 1 (Li et al., Definition 4): 0 if their gradient is not exactly zero, 1 if it is but a product of their
+            Hessian with a random vector is not, 2 for two or more; None if the loss is not finite.
+        values: values of the quantities; NaN if one is not defined, or the loss is not finite.
+        errors: error of each value. Eigenvalues have the residual of the Lanczos method, or the rounding of dense
+            matrices. Percentiles have the larger one of their standard error and the distance to the neighboring
+            nodes of the quadrature.
+        block_gradients: norm of the gradient by block; by layer, if the model has no blocks.
+        block_distances: ||J - I|| by block, the mean over the examples.
+    """
+
+    depth: int
+    seed: int
+    parameters: int
+    order: int | None = None
+    values: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(QUANTITIES, np.nan))
+    errors: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(QUANTITIES, 0.0))
+    block_gradients: dict[str, float] = dataclasses.field(default_factory=dict)
+    block_distances: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def record(self, name: str, value: Any, error: Any = 0.0) -> None:
+        """Set a value and its error."""
+        self.values[name], self.errors[name] = float(value), float(error)
+
+
+def measure_model(
+    model: keras.Model,
+    depth: int,
+    seed: int,
+    data: Any,
+    loss: Any,
+    names: Any,
+    training: bool | None,
+    momentum: float,
+    examples: int,
+    **options: Any,
+) -> DepthMeasurement:
+    """Measure a model of some depth and seed. The names are those of blocks; see `depth_profile` for the rest."""
+    result = DepthMeasurement(depth, seed, sum(int(np.prod(variable.shape)) for variable in model.trainable_variables))
+    if training is None:
+        training = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_within(model))
+    if training and isinstance(data, tuple):
+        options["batch_size"] = len(keras.tree.flatten(data)[0])
+    blocks = residual_blocks(model) if names is None else find_blocks(model, names)
+    try:
+        hessian = curvature.HessianOperator(model, loss, data, training=training, **options)
+    except ValueError as error:
+        if "The loss on the data must be finite" not in str(error):
+            raise
+        return result
+    gradient = hessian.gradient().astype(np.float64)
+    result.record("loss", hessian.loss())
+    result.record("gradient_norm", np.linalg.norm(gradient))
+    order = _record_blocks(result, hessian, gradient, blocks)
+    if not np.isfinite([*gradient, *(hessian @ np.ones(len(gradient)))]).all():
+        return result
+    _record_spectrum(result, "hessian", hessian)
+    _record_spectrum(
+        result, "gauss_newton", curvature.GaussNewtonOperator(model, loss, data, training=training, **options)
+    )
+    largest, error = result.values["hessian_largest"], result.errors["hessian_largest"]
+    for name, factor in (("sgd_rate", 0.0), ("momentum_rate", momentum)):
+        bound = curvature.stability_threshold(1.0, factor) or 0.0
+        result.record(name, bound / largest if largest > error else np.inf, bound * error / largest**2 if error else 0)
+    batch = data if isinstance(data, tuple) else next(iter(data))
+    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    # Batch normalization couples all examples of the batch.
+    inputs = keras.tree.map_structure(lambda array: array[: None if training else examples], inputs)
+    _record_singular_values(result, _jacobians(model, inputs, blocks, training))
+    if blocks:
+        distances = block_distances(model, inputs, names, training, TOLERANCE, seed)
+        # Blocks that change the shape may have no identity.
+        result.block_distances.update({n: float(row.mean()) for n, row in distances.items() if not np.isnan(row).all()})
+    if result.block_distances:
+        result.record("distance_mean", np.mean(list(result.block_distances.values())))
+        result.record("distance_largest", max(result.block_distances.values()))
+    return dataclasses.replace(result, order=order)
+
+
+def _record_blocks(result: DepthMeasurement, hessian: Any, gradient: NDArray[Any], blocks: Sequence[Block]) -> int:
+    """Record the gradients of the blocks, and return the order of the stationary point of their variables."""
+    entries: dict[int, Iterable[int]] = {}
+    stop = 0
+    for variable in hessian.variables:
+        start, stop = stop, stop + int(np.prod(variable.shape))
+        entries[id(variable)] = range(start, stop)
+    chosen: dict[str, Any] = {}
+    for block in blocks:
+        owned = {id(v) for call in block.calls for v in getattr(call.operation, "trainable_variables", ())}
+        chosen[block.name] = [entry for variable in owned for entry in entries.get(variable, ())]
+    chosen = {name: listed for name, listed in chosen.items() if listed} or hessian.layers
+    result.block_gradients.update({name: float(np.linalg.norm(gradient[part])) for name, part in chosen.items()})
+    norms = np.array(list(result.block_gradients.values()))
+    result.record("block_gradient", np.sqrt(np.mean(norms**2)))
+    if norms.min() > 0:
+        result.record("block_gradient_ratio", norms.max() / norms.min())
+    inside = np.zeros(len(gradient), bool)
+    for part in chosen.values():
+        inside[part] = True
+    # Products with kernels of zeros are exact zeros.
+    if gradient[inside].any():
+        return 0
+    vector = np.where(inside, np.random.default_rng(0).normal(size=len(gradient)), 0)
+    return 1 if (hessian @ vector)[inside].any() else 2
+
+
+def _record_spectrum(result: DepthMeasurement, matrix: str, operator: Any) -> None:
+    """Record extreme eigenvalues, the 10th percentile of |eigenvalues| and the condition number."""
+    size = operator.shape[0]
+    if size <= DENSE:
+        eigenvalues = np.linalg.eigvalsh(operator.to_dense().astype(np.float64))
+        rounding = size * float(np.finfo(operator.dtype).eps) * float(np.abs(eigenvalues).max())
+        summary = curvature.summarize(eigenvalues, rounding)
+        ends = [(summary.largest, rounding), (summary.smallest, rounding)]
+        p10, p10_error = summary.p10_abs, rounding
+    else:
+        pairs = curvature.top_eigenpairs(operator, 1, "both", TOLERANCE, seed=result.seed)
+        ends = list(zip(pairs.values, pairs.residuals, strict=True))
+        p10, p10_error = _percentile(curvature.spectral_density(operator, PROBES, STEPS, seed=result.seed))
+    for name, end in zip(("largest", "smallest"), ends, strict=True):
+        result.record(f"{matrix}_{name}", *end)
+    result.record(f"{matrix}_p10", p10, p10_error)
+    value, error = max(ends, key=lambda end: abs(end[0]))
+    condition = abs(value) / p10 if p10 > p10_error else np.inf
+    result.record(f"{matrix}_condition", condition, (error + condition * p10_error) / p10 if p10 > p10_error else 0)
+
+
+def _percentile(density: curvature.SpectralDensity, share: float = 0.1) -> tuple[float, float]:
+    """Return a percentile of |eigenvalues| with its error.
+
+    The neighboring nodes bound the error of the quadrature. Below the node closest to zero nothing is resolved.
+    """
+    order, rows = np.argsort(np.abs(density.nodes), axis=1), np.arange(len(density.nodes))
+    sizes = np.pad(np.take_along_axis(np.abs(density.nodes), order, axis=1), ((0, 0), (1, 1)), mode="edge")
+    sizes[:, 0] = 0
+    place = np.argmax(np.cumsum(np.take_along_axis(density.weights, order, axis=1), axis=1) >= share, axis=1) + 1
+    values = sizes[rows, place]
+    truncation = np.maximum(values - sizes[rows, place - 1], sizes[rows, place + 1] - values)
+    return float(values.mean()), float(max(values.std(ddof=1) / np.sqrt(len(values)), truncation.mean()))
+
+
+def _jacobians(model: keras.Model, inputs: Any, blocks: Sequence[Block], training: bool) -> Iterable[JacobianOperator]:
+    """Return the Jacobians from input to output, or none if they are not defined.
+
+    For several inputs and for integers, they start at the input of the first block.
+    """
+    symbolic = keras.tree.flatten(getattr(model, "inputs", None) or inputs)
+    outputs = getattr(model, "outputs", None) or [None]
+    if len(outputs) > 1:
+        return ()
+    if len(symbolic) == 1 and keras.backend.is_float_dtype(keras.backend.standardize_dtype(symbolic[0].dtype)):
+        return model_jacobians(model, inputs, training)
+    try:
+        stack = between("blocks", blocks[0].start, outputs[0], graph_calls(model) or []) if blocks else None
+    except ValueError:
+        # The output also depends on the inputs by a path around the blocks.
+        stack = None
+    return () if stack is None else next(iter(block_jacobians(model, inputs, [stack], training)))[1]
+
+
+def _record_singular_values(result: DepthMeasurement, jacobians: Iterable[JacobianOperator]) -> None:
+    found = [extreme_singular_values(operator, 1, TOLERANCE, result.seed) for operator in jacobians]
+    if not found:
+        return
+    largest, smallest = (float(np.mean([getattr(values, end) for values in found])) for end in ("largest", "smallest"))
+    bound = 0.0 if all(values.exact for values in found) else TOLERANCE * largest / 2
+    result.record("jacobian_largest", largest, bound)
+    # The tolerance is that of squares, relative to the largest one.
+    result.record("jacobian_smallest", smallest, bound * largest / smallest if smallest else bound)
