@@ -1,5 +1,6 @@
 """Measurements of one model at the start of training."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -49,13 +50,11 @@ class DepthMeasurement:
     Attributes:
         depth, seed: arguments of the model.
         parameters: number of trainable parameters.
-        order: order k of the stationary point of the blocks' variables, where the first non-zero derivative has order
-            k + 1 (Li et al., Definition 4): 0 if their gradient is not exactly zero, 1 if it is but a product of their
-            Hessian with a random vector is not, 2 for two or more; None if the loss is not finite.
-        values: values of the quantities; NaN if one is not defined, or the loss is not finite.
-        errors: error of each value. Eigenvalues have the residual of the Lanczos method, or the rounding of dense
-            matrices. Percentiles have the larger one of their standard error and the distance to the neighboring
-            nodes of the quadrature.
+        order: order of the stationary point of the blocks' variables (Li et al., Definition 4): 0 if their gradient is
+            not exactly zero, 1 if it is but their Hessian is not, otherwise 2 for two or more. None without a Hessian.
+        values: values by quantity; NaN if one is not defined or not finite.
+        errors: errors of the values: residuals of eigenvalues, or the rounding of dense matrices; for percentiles the
+            larger one of the standard error and the distance to the neighboring nodes of the quadrature.
         block_gradients: norm of the gradient by block; by layer, if the model has no blocks.
         block_distances: ||J - I|| by block, the mean over the examples.
     """
@@ -78,23 +77,22 @@ def measure_model(
     model: keras.Model,
     depth: int,
     seed: int,
-    data: Any,
-    loss: Any,
     names: Any,
     training: bool | None,
     momentum: float,
     examples: int,
-    **options: Any,
+    **args: Any,
 ) -> DepthMeasurement:
-    """Measure a model of some depth and seed. The names are those of blocks; see `depth_profile` for the rest."""
+    """Measure a model of a depth and seed. Names are those of blocks; `args` are arguments of `HessianOperator`."""
     result = DepthMeasurement(depth, seed, sum(int(np.prod(variable.shape)) for variable in model.trainable_variables))
+    blocks = residual_blocks(model) if names is None else find_blocks(model, names)
+    data = args["data"]
     if training is None:
         training = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_within(model))
     if training and isinstance(data, tuple):
-        options["batch_size"] = len(keras.tree.flatten(data)[0])
-    blocks = residual_blocks(model) if names is None else find_blocks(model, names)
+        args["batch_size"] = len(keras.tree.flatten(data)[0])
     try:
-        hessian = curvature.HessianOperator(model, loss, data, training=training, **options)
+        hessian = curvature.HessianOperator(model, training=training, **args)
     except ValueError as error:
         if "The loss on the data must be finite" not in str(error):
             raise
@@ -105,23 +103,20 @@ def measure_model(
     order = _record_blocks(result, hessian, gradient, blocks)
     if not np.isfinite([*gradient, *(hessian @ np.ones(len(gradient)))]).all():
         return result
-    _record_spectrum(result, "hessian", hessian)
-    _record_spectrum(
-        result, "gauss_newton", curvature.GaussNewtonOperator(model, loss, data, training=training, **options)
-    )
-    largest, error = result.values["hessian_largest"], result.errors["hessian_largest"]
+    largest, error = _record_spectrum(result, "hessian", hessian)
+    _record_spectrum(result, "gauss_newton", curvature.GaussNewtonOperator(model, training=training, **args))
     for name, factor in (("sgd_rate", 0.0), ("momentum_rate", momentum)):
-        bound = curvature.stability_threshold(1.0, factor) or 0.0
-        result.record(name, bound / largest if largest > error else np.inf, bound * error / largest**2 if error else 0)
+        rate = (curvature.stability_threshold(1.0, factor) or 0.0) / largest if largest > error else np.inf
+        result.record(name, rate, rate * error / largest if largest > error else 0.0)
     batch = data if isinstance(data, tuple) else next(iter(data))
-    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
     # Batch normalization couples all examples of the batch.
-    inputs = keras.tree.map_structure(lambda array: array[: None if training else examples], inputs)
-    _record_singular_values(result, _jacobians(model, inputs, blocks, training))
-    if blocks:
-        distances = block_distances(model, inputs, names, training, TOLERANCE, seed)
-        # Blocks that change the shape may have no identity.
-        result.block_distances.update({n: float(row.mean()) for n, row in distances.items() if not np.isnan(row).all()})
+    inputs = keras.tree.map_structure(
+        lambda array: array[: None if training else examples], keras.utils.unpack_x_y_sample_weight(batch)[0]
+    )
+    _record_singular_values(result, list(_jacobians(model, inputs, blocks, training)))
+    distances = block_distances(model, inputs, names, training, TOLERANCE, seed) if blocks else {}
+    # Blocks that change the shape may have no identity.
+    result.block_distances.update({n: float(row.mean()) for n, row in distances.items() if not np.isnan(row).all()})
     if result.block_distances:
         result.record("distance_mean", np.mean(list(result.block_distances.values())))
         result.record("distance_largest", max(result.block_distances.values()))
@@ -155,8 +150,8 @@ def _record_blocks(result: DepthMeasurement, hessian: Any, gradient: NDArray[Any
     return 1 if (hessian @ vector)[inside].any() else 2
 
 
-def _record_spectrum(result: DepthMeasurement, matrix: str, operator: Any) -> None:
-    """Record extreme eigenvalues, the 10th percentile of |eigenvalues| and the condition number."""
+def _record_spectrum(result: DepthMeasurement, matrix: str, operator: Any) -> tuple[float, float]:
+    """Record eigenvalues and the condition number of a matrix. Return the largest eigenvalue with its error."""
     size = operator.shape[0]
     if size <= DENSE:
         eigenvalues = np.linalg.eigvalsh(operator.to_dense().astype(np.float64))
@@ -174,6 +169,7 @@ def _record_spectrum(result: DepthMeasurement, matrix: str, operator: Any) -> No
     value, error = max(ends, key=lambda end: abs(end[0]))
     condition = abs(value) / p10 if p10 > p10_error else np.inf
     result.record(f"{matrix}_condition", condition, (error + condition * p10_error) / p10 if p10 > p10_error else 0)
+    return ends[0]
 
 
 def _percentile(density: curvature.SpectralDensity, share: float = 0.1) -> tuple[float, float]:
@@ -191,28 +187,23 @@ def _percentile(density: curvature.SpectralDensity, share: float = 0.1) -> tuple
 
 
 def _jacobians(model: keras.Model, inputs: Any, blocks: Sequence[Block], training: bool) -> Iterable[JacobianOperator]:
-    """Return the Jacobians from input to output, or none if they are not defined.
-
-    For several inputs and for integers, they start at the input of the first block.
-    """
-    symbolic = keras.tree.flatten(getattr(model, "inputs", None) or inputs)
-    outputs = getattr(model, "outputs", None) or [None]
-    if len(outputs) > 1:
-        return ()
-    if len(symbolic) == 1 and keras.backend.is_float_dtype(keras.backend.standardize_dtype(symbolic[0].dtype)):
+    """Return Jacobians to the output, from a single input of floats, otherwise from the input of the first block."""
+    symbolic, outputs = keras.tree.flatten(getattr(model, "inputs", None) or inputs), getattr(model, "outputs", [None])
+    is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(symbolic[0].dtype))
+    if len(symbolic) == len(outputs) == 1 and is_float:
         return model_jacobians(model, inputs, training)
-    try:
-        stack = between("blocks", blocks[0].start, outputs[0], graph_calls(model) or []) if blocks else None
-    except ValueError:
-        # The output also depends on the inputs by a path around the blocks.
-        stack = None
-    return () if stack is None else next(iter(block_jacobians(model, inputs, [stack], training)))[1]
+    # The output may also depend on the inputs by a path around the blocks.
+    with contextlib.suppress(ValueError):
+        if blocks and len(outputs) == 1:
+            stack = between("blocks", blocks[0].start, outputs[0], graph_calls(model) or [])
+            return next(iter(block_jacobians(model, inputs, [stack], training)))[1]
+    return ()
 
 
-def _record_singular_values(result: DepthMeasurement, jacobians: Iterable[JacobianOperator]) -> None:
-    found = [extreme_singular_values(operator, 1, TOLERANCE, result.seed) for operator in jacobians]
-    if not found:
+def _record_singular_values(result: DepthMeasurement, jacobians: Sequence[JacobianOperator]) -> None:
+    if not jacobians:
         return
+    found = [extreme_singular_values(operator, 1, TOLERANCE, result.seed) for operator in jacobians]
     largest, smallest = (float(np.mean([getattr(values, end) for values in found])) for end in ("largest", "smallest"))
     bound = 0.0 if all(values.exact for values in found) else TOLERANCE * largest / 2
     result.record("jacobian_largest", largest, bound)

@@ -4,7 +4,6 @@ import dataclasses
 import gc
 import inspect
 import os
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,12 +57,17 @@ class DepthProfile:
         positive_integer("depth", depth)
         return {name: law.predict(depth) for name, law in self.laws.items()}
 
+    def rows(self) -> list[dict[str, float | None]]:
+        """Return depth, seed, parameters, order and values of each model."""
+        names = ("depth", "seed", "parameters", "order")
+        return [{name: getattr(m, name) for name in names} | m.values for m in self.measurements]
+
     def table(self) -> str:
-        """Return a table of the means over the seeds, with the exponent of each quantity and its 95 % interval."""
+        """Return a table of the means over the seeds, with the exponents and their 95 % intervals."""
         lines = [f"{'quantity':<22}{''.join(f'{depth:>11}' for depth in self.depths)}   exponent"]
         for name, law in self.laws.items():
             means = [np.mean([m.values[name] for m in self.measurements if m.depth == depth]) for depth in self.depths]
-            exponent = f"{law.exponent:.2f} ({law.low:.2f} to {law.high:.2f})" if law.has_exponent else law.state
+            exponent = f"{law.exponent:.2f} ({law.low:.2f} to {law.high:.2f})   {law.state}"
             lines.append(f"{name:<22}{''.join(f'{mean:11.3g}' for mean in means)}   {exponent}")
         return "\n".join(lines)
 
@@ -104,20 +108,14 @@ def depth_profile(
 ) -> DepthProfile:
     """Measure how the start of training depends on the depth of an architecture.
 
-    `QUANTITIES` lists the measurements: loss and gradient, also by block; extreme eigenvalues and 10th percentiles of
-    |eigenvalues| of the Hessian and the Gauss-Newton matrix, and their ratio, Li et al.'s condition number; singular
-    values of the Jacobian from input to output; ||J - I|| of the blocks; and the largest stable rates on the quadratic
-    model. Training becomes unstable at rates that differ from these by a factor that depends on the architecture.
-
-    A model takes about 100 products with each matrix, the cost of 500 gradients on the data, and 20 passes through each
-    block. Matrices with up to 1,000 rows are computed. One model exists at a time.
-
-    Source: Li et al., *Demystifying ResNet*, section 4 and footnote 1; Hardt & Ma, *Identity Matters in Deep Learning*,
-    section 2; Cohen et al., *Gradient Descent on Neural Networks Typically Occurs at the Edge of Stability*, 2021.
+    `QUANTITIES` lists the measurements. Condition numbers are those of Li et al. (*Demystifying ResNet*, footnote 1),
+    the largest |eigenvalue| over the 10th percentile; distances are those of Hardt & Ma. Rates are those of a quadratic
+    model; training becomes unstable at other rates, by a factor that depends on the architecture. A model takes about
+    100 products with each matrix, the cost of 500 gradients on the data. One model exists at a time.
 
     Args:
         build: function of a depth, or of `depth` and `seed`, that returns a built `keras.Model`. Keras' global random
-            seed is set before each call.
+            seed is set before each call. Models of different seeds must have different weights.
         depths: at least two different depths.
         data: see `HessianOperator`. All products use all of it; some dozens of examples are enough.
         loss: see `HessianOperator`; None for the compiled loss.
@@ -131,45 +129,36 @@ def depth_profile(
         batch_size: batch size for arrays.
         progress: True to show a progress bar on standard error.
 
-    Returns:
-        `DepthProfile`.
-
     Raises:
-        ValueError: in the cases of `HessianOperator` and `GaussNewtonOperator`, for fewer than two depths, and if
-            models of different seeds have equal weights.
+        ValueError: in the cases of `GaussNewtonOperator`, for fewer than two depths, and for equal weights.
     """
     chosen = sorted({positive_integer("depths", depth) for depth in depths})
     if len(chosen) < 2:
         raise ValueError(f"Argument `depths` must contain at least two different depths. Received: {list(depths)}")
     takes_seed = "seed" in inspect.signature(build).parameters
-    common = {"data": data, "loss": loss, "training": training, "momentum": momentum, "examples": examples}
+    own: dict[str, Any] = {"training": training, "momentum": momentum, "examples": examples}
+    shared: dict[str, Any] = {"data": data, "loss": loss, "batch_size": batch_size}
     measurements: list[DepthMeasurement] = []
     with Progress(positive_integer("seeds", seeds) * sum(chosen), "depth profile", progress, unit="units") as bar:
         for depth in chosen:
-            checksums: dict[int, int] = {}
+            seen: dict[int, int] = {}
             for seed in range(seeds):
                 keras.utils.set_random_seed(seed)
                 model = build(depth, seed=seed) if takes_seed else build(depth)
-                if (first := checksums.setdefault(_checksum(model), seed)) != seed:
+                weights = hash(b"".join(array.tobytes() for array in model.get_weights()))
+                if (first := seen.setdefault(weights, seed)) != seed:
                     raise ValueError(
                         f"Function `build` must return different weights for different seeds. Received: equal weights "
                         f"for the seeds {first} and {seed}. Add an argument `seed` to it, or use seeds=1."
                     )
-                options = {"batch_size": batch_size, "check": not measurements}
-                names = None if blocks is None else blocks(depth)
-                measurements.append(measure_model(model, depth, seed, names=names, **common, **options))
+                names, check = None if blocks is None else blocks(depth), not measurements
+                measurements.append(measure_model(model, depth, seed, names, **own, **shared, check=check))
                 # Before the next model is built. Models contain reference cycles.
                 del model
                 gc.collect()
                 bar.advance(depth, f"depth {depth}, seed {seed}")
-    columns = {name: [(m.depth, m.values[name], m.errors[name]) for m in measurements] for name in QUANTITIES}
-    return DepthProfile(
-        tuple(measurements), {name: fit_power_law(*zip(*rows, strict=True)) for name, rows in columns.items()}
-    )
-
-
-def _checksum(model: keras.Model) -> int:
-    checksum = 0
-    for array in model.get_weights():
-        checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
-    return checksum
+    laws = {}
+    for name in QUANTITIES:
+        points = [(m.depth, m.values[name], m.errors[name]) for m in measurements]
+        laws[name] = fit_power_law(*zip(*points, strict=True))
+    return DepthProfile(tuple(measurements), laws)

@@ -1,8 +1,4 @@
-"""Measure how the start of training depends on the depth of a network, for built-in block types.
-
-The measurements are those of `idmatters_tf.depth_profile`: loss, gradients, spectra of the Hessian and the Gauss-Newton
-matrix, Jacobians, and the largest stable rates, each with a power law in depth.
-"""
+"""Measure how the start of training depends on the depth of a network, for built-in types of blocks."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,20 +12,19 @@ if TYPE_CHECKING:
     from trainers.run.folder import Run
 
 EXAMPLES = f"""
-block types:
+types of blocks:
   near-identity    two convolutions, initialized near zero (Hardt & Ma)
-  standard         the same with standard initialization
+  standard         the same with standard initialization; zero-branch: with zeros in the second one
   batch-norm       two convolutions with batch normalization (He et al.)
-  zero-branch      two convolutions, the second one initialized with zeros
-  pre-norm         attention and MLP, each after layer normalization
-  post-norm        attention and MLP, each before layer normalization
+  pre-norm         attention and MLP, each after layer normalization; post-norm: each before it
 
 examples:
-  python -m trainers.depth --block pre-norm --depths 2 4 8 16                    text from Python's documentation
-  python -m trainers.depth --block near-identity --dataset shapes --seeds 5      built-in images
+  python -m trainers.depth --block pre-norm --depths 2 4 8 16              text of Python's documentation
+  python -m trainers.depth --block near-identity --dataset shapes --seeds 5
 
 {EXIT_CODES}
 """
+Block = Literal["near-identity", "standard", "batch-norm", "pre-norm", "post-norm", "zero-branch"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +33,7 @@ class DataSettings:
 
     dataset: Literal["cifar10", "shapes"] = setting("cifar10", help="images for convolutions; shapes is built in")
     data_dir: str | None = setting(
-        None, help="folder with the data", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR"
+        None, help="folder with CIFAR-10", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR"
     )
     download: bool = setting(True, help="download CIFAR-10 if it is missing")
     examples: int = setting(32, help="number of images or sequences", at_least=2)
@@ -49,13 +44,10 @@ class DataSettings:
 class NetworkSettings:
     """Networks."""
 
-    block: Literal["near-identity", "standard", "batch-norm", "zero-branch", "pre-norm", "post-norm"] = setting(
-        help="block type"
-    )
+    block: Block = setting(help="type of blocks")
     depths: tuple[int, ...] = setting((2, 4, 8, 16), help="numbers of blocks", at_least=1, at_most=1000)
     width: int = setting(64, help="number of channels, a multiple of 4", at_least=4)
     seeds: int = setting(3, help="number of networks of each depth", at_least=1)
-    momentum: float = setting(0.9, help="momentum m of the largest rate (2 + 2 m) / lambda", at_least=0, below=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,26 +70,13 @@ def _report(problem: "Problem", settings: Settings, run: "Run") -> dict[str, Any
     from idmatters_tf import depth_profile
     from trainers.run.records import write_csv
 
+    data, options = (problem.x, problem.y), {"blocks": problem.block_names, "progress": True}
     networks = settings.networks
-    profile = depth_profile(
-        problem.build,
-        networks.depths,
-        (problem.x, problem.y),
-        problem.loss,
-        networks.seeds,
-        blocks=problem.block_names,
-        momentum=networks.momentum,
-        progress=True,
-    )
-    rows = [
-        {"depth": m.depth, "seed": m.seed, "parameters": m.parameters, "order": m.order, **m.values}
-        | {f"{name}_error": error for name, error in m.errors.items()}
-        for m in profile.measurements
-    ]
-    write_csv(run.path / "depth.csv", rows)
+    profile = depth_profile(problem.build, networks.depths, data, problem.loss, networks.seeds, **options)
+    write_csv(run.path / "depth.csv", profile.rows())
     profile.plot(run.path / f"depth.{settings.run.format}")
     print(profile.table(), *profile.verdicts.values(), sep="\n")
-    return {"verdicts": list(profile.verdicts.values()), "tables": {"depth": len(rows)}}
+    return {"verdicts": list(profile.verdicts.values()), "tables": {"depth": len(profile.measurements)}}
 
 
 PROGRAM = Program("trainers.depth", __doc__, EXAMPLES, Settings, _load, report=_report)

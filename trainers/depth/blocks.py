@@ -45,46 +45,38 @@ class Problem:
 
     def _convolutional(self, depth: int) -> keras.Model:
         """Return a network of blocks of two convolutions on patches of 4x4 pixels."""
-        has_norm = self.block == "batch-norm"
-        inputs = hidden = keras.Input(self.x.shape[1:])
-        initializer = "he_normal" if has_norm else StandardNormal()
-        stem = "stem" if has_norm else "block0"
-        hidden = keras.layers.Conv2D(self.width, 4, 4, use_bias=False, kernel_initializer=initializer, name=stem)(
-            hidden
-        )
-        if has_norm:
-            hidden = keras.layers.ReLU(name="block0")(keras.layers.BatchNormalization()(hidden))
+        has_norm, width = self.block == "batch-norm", self.width
+        initializer = IdentityNormal() if self.block == "near-identity" else StandardNormal()
+        options = {"kernel_initializer": initializer}
+        if self.block == "zero-branch":
+            options["last_kernel_initializer"] = "zeros"
+        inputs = keras.Input(self.x.shape[1:])
+        stem = keras.layers.Conv2D(width, 4, 4, use_bias=False, kernel_initializer=StandardNormal())(inputs)
+        stem = keras.layers.BatchNormalization()(stem) if has_norm else stem
+        hidden = keras.layers.Activation("relu" if has_norm else "linear", name="block0")(stem)
         for number in range(1, depth + 1):
-            hidden = self._convolutional_block(f"block{number}")(hidden)
+            name = f"block{number}"
+            block = BasicBlock2D(width, name=name) if has_norm else ResidualConv2D(width, name=name, **options)
+            hidden = block(hidden)
         return keras.Model(inputs, keras.layers.Dense(10)(keras.layers.GlobalAveragePooling2D()(hidden)))
 
-    def _convolutional_block(self, name: str) -> keras.layers.Layer:
-        if self.block == "batch-norm":
-            return BasicBlock2D(self.width, name=name)
-        initializer = IdentityNormal() if self.block == "near-identity" else StandardNormal()
-        last = "zeros" if self.block == "zero-branch" else None
-        return ResidualConv2D(self.width, kernel_initializer=initializer, last_kernel_initializer=last, name=name)
-
     def _transformer(self, depth: int) -> keras.Model:
-        """Return a causal language model without position embeddings: the causal mask breaks the symmetry."""
-        pre = self.block == "pre-norm"
+        """Return a causal language model. The causal mask takes the place of position embeddings."""
+        layers, width = keras.layers, self.width
+        is_pre = self.block == "pre-norm"
         inputs = keras.Input(self.x.shape[1:], dtype="int32")
         normal = keras.initializers.RandomNormal(stddev=1.0)
-        hidden = keras.layers.Embedding(CHARACTERS, self.width, embeddings_initializer=normal, name="block0")(inputs)
+        hidden = layers.Embedding(CHARACTERS, width, embeddings_initializer=normal, name="block0")(inputs)
         for number in range(1, depth + 1):
-            for part in ("attention", "mlp"):
-                name = f"block{number}" if part == "mlp" else None
-                branch = keras.layers.LayerNormalization()(hidden) if pre else hidden
-                if part == "attention":
-                    attention = keras.layers.MultiHeadAttention(HEADS, self.width // HEADS)
-                    branch = attention(branch, branch, use_causal_mask=True)
+            for name in (None, f"block{number}"):
+                branch = layers.LayerNormalization()(hidden) if is_pre else hidden
+                if name is None:
+                    branch = layers.MultiHeadAttention(HEADS, width // HEADS)(branch, branch, use_causal_mask=True)
                 else:
-                    branch = keras.layers.Dense(4 * self.width, activation="gelu")(branch)
-                    branch = keras.layers.Dense(self.width)(branch)
-                hidden = keras.layers.Add(name=name if pre else None)([hidden, branch])
-                hidden = hidden if pre else keras.layers.LayerNormalization(name=name)(hidden)
-        hidden = keras.layers.LayerNormalization()(hidden) if pre else hidden
-        return keras.Model(inputs, keras.layers.Dense(CHARACTERS)(hidden))
+                    branch = layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(branch))
+                hidden = layers.Add(name=name if is_pre else None)([hidden, branch])
+                hidden = hidden if is_pre else layers.LayerNormalization(name=name)(hidden)
+        return keras.Model(inputs, layers.Dense(CHARACTERS)(layers.LayerNormalization()(hidden)))
 
 
 def load(
