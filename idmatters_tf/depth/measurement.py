@@ -101,7 +101,7 @@ def measure_model(
     result.record("loss", hessian.loss())
     result.record("gradient_norm", np.linalg.norm(gradient))
     order = _record_blocks(result, hessian, gradient, blocks)
-    if not np.isfinite([*gradient, *(hessian @ np.ones(len(gradient)))]).all():
+    if not np.isfinite(gradient + hessian @ np.ones(len(gradient))).all():
         return result
     largest, error = _record_spectrum(result, "hessian", hessian)
     _record_spectrum(result, "gauss_newton", curvature.GaussNewtonOperator(model, training=training, **args))
@@ -125,16 +125,13 @@ def measure_model(
 
 def _record_blocks(result: DepthMeasurement, hessian: Any, gradient: NDArray[Any], blocks: Sequence[Block]) -> int:
     """Record the gradients of the blocks, and return the order of the stationary point of their variables."""
-    entries: dict[int, Iterable[int]] = {}
-    stop = 0
-    for variable in hessian.variables:
-        start, stop = stop, stop + int(np.prod(variable.shape))
-        entries[id(variable)] = range(start, stop)
+    sizes = [int(np.prod(variable.shape)) for variable in hessian.variables]
+    owners = np.repeat([id(variable) for variable in hessian.variables], sizes)
     chosen: dict[str, Any] = {}
     for block in blocks:
-        owned = {id(v) for call in block.calls for v in getattr(call.operation, "trainable_variables", ())}
-        chosen[block.name] = [entry for variable in owned for entry in entries.get(variable, ())]
-    chosen = {name: listed for name, listed in chosen.items() if listed} or hessian.layers
+        owned = [id(v) for call in block.calls for v in getattr(call.operation, "trainable_variables", ())]
+        chosen[block.name] = np.isin(owners, owned)
+    chosen = {name: part for name, part in chosen.items() if part.any()} or hessian.layers
     result.block_gradients.update({name: float(np.linalg.norm(gradient[part])) for name, part in chosen.items()})
     norms = np.array(list(result.block_gradients.values()))
     result.record("block_gradient", np.sqrt(np.mean(norms**2)))
@@ -188,13 +185,15 @@ def _percentile(density: curvature.SpectralDensity, share: float = 0.1) -> tuple
 
 def _jacobians(model: keras.Model, inputs: Any, blocks: Sequence[Block], training: bool) -> Iterable[JacobianOperator]:
     """Return Jacobians to the output, from a single input of floats, otherwise from the input of the first block."""
-    symbolic, outputs = keras.tree.flatten(getattr(model, "inputs", None) or inputs), getattr(model, "outputs", [None])
+    symbolic, outputs = keras.tree.flatten(getattr(model, "inputs", None) or inputs), getattr(model, "outputs", None)
     is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(symbolic[0].dtype))
-    if len(symbolic) == len(outputs) == 1 and is_float:
+    if len(outputs or [None]) > 1:
+        return ()
+    if len(symbolic) == 1 and is_float:
         return model_jacobians(model, inputs, training)
     # The output may also depend on the inputs by a path around the blocks.
     with contextlib.suppress(ValueError):
-        if blocks and len(outputs) == 1:
+        if blocks and outputs:
             stack = between("blocks", blocks[0].start, outputs[0], graph_calls(model) or [])
             return next(iter(block_jacobians(model, inputs, [stack], training)))[1]
     return ()

@@ -105,7 +105,7 @@ def fit_power_law(depths: Sequence[int], values: ArrayLike, errors: ArrayLike = 
     offset = float(log_y.mean()) - exponent * center
     residuals = log_y - offset - exponent * log_x
     deviation = float(np.sqrt(np.sum(residuals**2) / freedom)) if freedom else np.inf
-    half = _quantile(freedom) * deviation / np.sqrt(spread)
+    half = float(_quantile(freedom) * deviation / np.sqrt(spread))
     if _misfit(x, residuals) > MISFIT:
         return PowerLaw("no power law")
     state: State = "undetermined"
