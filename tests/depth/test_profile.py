@@ -54,67 +54,69 @@ def test_linear_networks_at_zero_have_the_spectrum_of_theorem_1(n):
     )
 
 
-@pytest.mark.parametrize("dense", [1000, 0], ids=["dense", "Lanczos"])
+@pytest.mark.parametrize("dense", [True, False], ids=["dense", "Lanczos"])
 def test_eigenvalues_are_those_of_the_dense_matrices(monkeypatch, dense):
-    monkeypatch.setattr(measurement, "DENSE", dense)
-    data = depth_cases.vectors_data()
-    profile = depth_profile(depth_cases.vectors, (1, 3), data, "mse", seeds=1)
-    for m in profile.measurements:
-        model = depth_cases.vectors(m.depth, 0)
-        for matrix, kind in (("hessian", HessianOperator), ("gauss_newton", GaussNewtonOperator)):
-            expected = summarize(np.linalg.eigvalsh(kind(model, "mse", data).to_dense()))
-            for name in ("largest", "smallest", "p10"):
-                value, error = m.values[f"{matrix}_{name}"], m.errors[f"{matrix}_{name}"]
-                assert abs(value - getattr(expected, {"p10": "p10_abs"}.get(name, name))) <= error + 1e-12
-                assert error <= 1e-2 * expected.max_abs
-        operator = HessianOperator(model, "mse", data)
-        gradient = operator.gradient()
-        for number in range(m.depth):
-            layers = [slice_ for name, slice_ in operator.layers.items() if name.startswith(f"residual{number}")]
-            norm = np.sqrt(sum(np.sum(gradient[layer] ** 2) for layer in layers))
-            assert m.block_gradients[f"residual{number}"] == pytest.approx(norm)
-        values = [np.linalg.svd(jacobian(model, data[0][row : row + 1]) @ np.eye(4))[1] for row in range(2)]
-        assert m.values["jacobian_smallest"] == pytest.approx(np.mean([row[-1] for row in values]))
+    profile, data = depth_cases.profiles()[0] if dense else None, depth_cases.vectors_data()
+    if profile is None:
+        monkeypatch.setattr(measurement, "DENSE", 0)
+        profile = depth_profile(depth_cases.vectors, (1, 2), data, "mse", seeds=1)
+    m = profile.measurements[1]
+    model = depth_cases.vectors(2, 0)
+    for matrix, kind in (("hessian", HessianOperator), ("gauss_newton", GaussNewtonOperator)):
+        expected = summarize(np.linalg.eigvalsh(kind(model, "mse", data).to_dense()))
+        for name, exact in (("largest", expected.largest), ("smallest", expected.smallest), ("p10", expected.p10_abs)):
+            error = m.errors[f"{matrix}_{name}"]
+            assert abs(m.values[f"{matrix}_{name}"] - exact) <= error + 1e-12
+            assert error <= (1e-12 if dense else 0.05) * expected.max_abs
+
+
+def test_gradients_and_jacobians_are_those_of_the_operators():
+    m = depth_cases.profiles()[0].measurements[1]
+    model, data = depth_cases.vectors(2, 0), depth_cases.vectors_data()
+    operator = HessianOperator(model, "mse", data)
+    gradient = operator.gradient()
+    for number in range(2):
+        layers = [part for name, part in operator.layers.items() if name.startswith(f"residual{number}")]
+        assert m.block_gradients[f"residual{number}"] == pytest.approx(np.linalg.norm(gradient[np.r_[*layers]]))
+    values = [np.linalg.svd(jacobian(model, data[0][row : row + 1]) @ np.eye(4))[1] for row in range(2)]
+    assert m.values["jacobian_largest"] == pytest.approx(np.mean([row[0] for row in values]))
+    assert m.values["jacobian_smallest"] == pytest.approx(np.mean([row[-1] for row in values]))
 
 
 def test_padding_of_a_model_with_two_inputs_changes_nothing():
-    padded = depth_cases.values(depth_cases.sequences, [depth_cases.sequences_data(2)])
-    ours = depth_cases.values(depth_cases.sequences, depth_cases.sequences_data())
-    for name, value in ours.items():
+    padded = depth_cases.values(depth_cases.profiles()[1])
+    profile = depth_profile(depth_cases.sequences, (1, 2), depth_cases.sequences_data(0), "mse", seeds=1)
+    for name, value in depth_cases.values(profile).items():
+        assert np.isfinite(value) or "condition" in name, name
         # Attention also computes outputs at padded positions.
         if "distance" not in name:
-            assert padded[name] == pytest.approx(value, rel=1e-6, abs=1e-9, nan_ok=True), name
-    assert np.isfinite(ours["2 jacobian_smallest"])
-    assert np.isfinite(padded["2 distance_largest"])
+            assert padded[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 def test_jax_measures_what_tensorflow_measures(program):
-    done = program(
-        "tests.support.depth_cases", env={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
-    )
+    env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    done = program("tests.support.depth_cases", env=env)
     assert done.returncode == 0, done.stderr
-    ours = [
-        depth_cases.values(depth_cases.vectors, depth_cases.vectors_data()),
-        depth_cases.values(depth_cases.sequences, [depth_cases.sequences_data(2)]),
-    ]
-    for values, theirs in zip(ours, json.loads(done.stdout), strict=True):
-        for name, value in values.items():
+    for profile, theirs in zip(depth_cases.profiles(), json.loads(done.stdout), strict=True):
+        for name, value in depth_cases.values(profile).items():
             # Keras rounds some operations to float32 on JAX.
-            assert theirs[name] == pytest.approx(value, rel=1e-4, abs=1e-6, nan_ok=True), name
+            if "smallest" not in name and "p10" not in name and "condition" not in name:
+                assert theirs[name] == pytest.approx(value, rel=1e-4), name
 
 
 def test_batch_normalization_is_measured_in_training_mode_on_all_examples():
     def build(depth):
-        layers = [keras.layers.Dense(3), keras.layers.BatchNormalization()] * 1
-        return keras.Sequential([keras.Input((4,)), *layers, *[keras.layers.Dense(3) for _ in range(depth)]])
+        dense = [keras.layers.Dense(3) for _ in range(depth)]
+        return keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization(), *dense])
 
     x, y = np.random.default_rng(0).normal(3, 1, (2, 6, 4)).astype("float32")
     profile = depth_profile(build, (1, 2), (x, y[:, :3]), "mse", seeds=1, batch_size=2)
     keras.utils.set_random_seed(0)
     expected = HessianOperator(build(1), "mse", (x, y[:, :3]), training=True)
     assert profile.measurements[0].values["loss"] == pytest.approx(expected.loss())
-    assert list(profile.measurements[0].block_gradients) == list(expected.layers)
+    norms = [np.linalg.norm(expected.gradient()[layer]) for layer in expected.layers.values()]
+    np.testing.assert_allclose(list(profile.measurements[0].block_gradients.values()), norms, rtol=1e-5)
 
 
 def test_one_model_at_a_time_and_a_loss_that_overflows(tmp_path):
@@ -129,9 +131,9 @@ def test_one_model_at_a_time_and_a_loss_that_overflows(tmp_path):
         return model
 
     gc.collect()
-    profile = depth_profile(build, (3, 1, 2), (np.ones((3, 2), "float32"), np.ones((3, 2), "float32")), "mse", seeds=2)
-    assert len(models) == 6
-    assert [(m.depth, m.seed) for m in profile.measurements] == [(d, s) for d in (1, 2, 3) for s in (0, 1)]
+    profile = depth_profile(build, (3, 1), (np.ones((3, 2), "float32"), np.ones((3, 2), "float32")), "mse", seeds=2)
+    assert len(models) == 4
+    assert [(m.depth, m.seed) for m in profile.measurements] == [(1, 0), (1, 1), (3, 0), (3, 1)]
     assert profile.laws["sgd_rate"].excluded == (3,)
     assert set(profile.verdicts) == {*QUANTITIES, "stationary_order"}
     assert profile.verdicts["loss"].startswith("The loss has no power law")
