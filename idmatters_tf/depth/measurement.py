@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -37,10 +37,9 @@ QUANTITIES: Mapping[str, str] = {
 }
 """Names of the measured quantities, and their descriptions in verdicts."""
 
-# Largest number of parameters for dense matrices; probes and Lanczos steps for percentiles of larger ones.
-DENSE, PROBES, STEPS = 1000, 2, 32
-# Relative tolerance of extreme eigenvalues and of the squares of singular values.
-TOLERANCE = 1e-2
+# Largest number of parameters for dense matrices; probes and Lanczos steps for percentiles of larger ones; relative
+# tolerance of extreme eigenvalues and of the squares of singular values.
+DENSE, PROBES, STEPS, TOLERANCE = 1000, 2, 32, 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +112,7 @@ def measure_model(
     inputs = keras.tree.map_structure(
         lambda array: array[: None if training else examples], keras.utils.unpack_x_y_sample_weight(batch)[0]
     )
-    _record_singular_values(result, list(_jacobians(model, inputs, blocks, training)))
+    _record_singular_values(result, _jacobians(model, inputs, blocks, training))
     distances = block_distances(model, inputs, names, training, TOLERANCE, seed) if blocks else {}
     # Blocks that change the shape may have no identity.
     result.block_distances.update({n: float(row.mean()) for n, row in distances.items() if not np.isnan(row).all()})
@@ -125,8 +124,9 @@ def measure_model(
 
 def _record_blocks(result: DepthMeasurement, hessian: Any, gradient: NDArray[Any], blocks: Sequence[Block]) -> int:
     """Record the gradients of the blocks, and return the order of the stationary point of their variables."""
-    sizes = [int(np.prod(variable.shape)) for variable in hessian.variables]
-    owners = np.repeat([id(variable) for variable in hessian.variables], sizes)
+    owners = np.concatenate(
+        [np.full(np.prod(variable.shape, dtype=int), id(variable)) for variable in hessian.variables]
+    )
     chosen: dict[str, Any] = {}
     for block in blocks:
         owned = [id(v) for call in block.calls for v in getattr(call.operation, "trainable_variables", ())]
@@ -183,28 +183,23 @@ def _percentile(density: curvature.SpectralDensity, share: float = 0.1) -> tuple
     return float(values.mean()), float(max(values.std(ddof=1) / np.sqrt(len(values)), truncation.mean()))
 
 
-def _jacobians(model: keras.Model, inputs: Any, blocks: Sequence[Block], training: bool) -> Iterable[JacobianOperator]:
-    """Return Jacobians to the output, from a single input of floats, otherwise from the input of the first block."""
-    symbolic, outputs = keras.tree.flatten(getattr(model, "inputs", None) or inputs), getattr(model, "outputs", None)
-    is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(symbolic[0].dtype))
-    if len(outputs or [None]) > 1:
-        return ()
-    if len(symbolic) == 1 and is_float:
-        return model_jacobians(model, inputs, training)
-    # The output may also depend on the inputs by a path around the blocks.
-    with contextlib.suppress(ValueError):
-        if blocks and outputs:
-            stack = between("blocks", blocks[0].start, outputs[0], graph_calls(model) or [])
-            return next(iter(block_jacobians(model, inputs, [stack], training)))[1]
-    return ()
-
-
 def _record_singular_values(result: DepthMeasurement, jacobians: Sequence[JacobianOperator]) -> None:
-    if not jacobians:
-        return
     found = [extreme_singular_values(operator, 1, TOLERANCE, result.seed) for operator in jacobians]
-    largest, smallest = (float(np.mean([getattr(values, end) for values in found])) for end in ("largest", "smallest"))
-    bound = 0.0 if all(values.exact for values in found) else TOLERANCE * largest / 2
-    result.record("jacobian_largest", largest, bound)
-    # The tolerance is that of squares, relative to the largest one.
-    result.record("jacobian_smallest", smallest, bound * largest / smallest if smallest else bound)
+    if found:
+        largest = float(np.mean([values.largest for values in found]))
+        smallest = float(np.mean([values.smallest for values in found]))
+        # The tolerance is that of squares, relative to the largest one.
+        bound = 0.0 if all(values.exact for values in found) else TOLERANCE * largest / 2
+        result.record("jacobian_largest", largest, bound)
+        result.record("jacobian_smallest", smallest, bound * largest / smallest if smallest else bound)
+
+
+def _jacobians(model: keras.Model, inputs: Any, blocks: Sequence[Block], training: bool) -> list[JacobianOperator]:
+    """Return Jacobians from input to output; from the first block, for several inputs and integers."""
+    with contextlib.suppress(ValueError):
+        return list(model_jacobians(model, inputs, training))
+    # Without blocks, or with a path around them, there are none.
+    with contextlib.suppress(ValueError, IndexError):
+        stack = between("blocks", blocks[0].start, model.outputs[0], graph_calls(model) or [])
+        return list(next(iter(block_jacobians(model, inputs, [stack], training)))[1])
+    return []

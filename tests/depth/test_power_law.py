@@ -23,13 +23,11 @@ def test_fit_is_that_of_scipy():
     assert law.verdict().startswith(f"grows like depth^{law.exponent:.2f} (95 % interval {law.low:.2f} to ")
 
 
-@pytest.mark.parametrize("depth", [8, 64])
-def test_prediction_intervals_contain_19_of_20_new_values(depth):
-    inside = 0
-    rng = np.random.default_rng(1)
+def test_prediction_intervals_contain_19_of_20_new_values():
+    inside, rng = 0, np.random.default_rng(1)
     for seed in range(1000):
-        prediction = fit_power_law(DEPTHS, noisy(0.7, 0.2, seed)).predict(depth)
-        inside += prediction.low <= -3 * depth**0.7 * np.exp(rng.normal(0, 0.2)) <= prediction.high
+        prediction = fit_power_law(DEPTHS, noisy(0.7, 0.2, seed)).predict(64)
+        inside += prediction.low <= -3 * 64**0.7 * np.exp(rng.normal(0, 0.2)) <= prediction.high
     assert 930 <= inside <= 970
 
 

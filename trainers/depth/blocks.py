@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import pydoc_data.topics
+from typing import Any
 
 import keras
 import numpy as np
@@ -47,17 +48,16 @@ class Problem:
         """Return a network of blocks of two convolutions on patches of 4x4 pixels."""
         has_norm, width = self.block == "batch-norm", self.width
         initializer = IdentityNormal() if self.block == "near-identity" else StandardNormal()
-        options = {"kernel_initializer": initializer}
-        if self.block == "zero-branch":
-            options["last_kernel_initializer"] = "zeros"
+        options: dict[str, Any] = {"kernel_initializer": initializer}
+        options |= {"last_kernel_initializer": "zeros"} if self.block == "zero-branch" else {}
         inputs = keras.Input(self.x.shape[1:])
-        stem = keras.layers.Conv2D(width, 4, 4, use_bias=False, kernel_initializer=StandardNormal())(inputs)
+        standard: Any = StandardNormal()
+        stem = keras.layers.Conv2D(width, 4, 4, use_bias=False, kernel_initializer=standard)(inputs)
         stem = keras.layers.BatchNormalization()(stem) if has_norm else stem
         hidden = keras.layers.Activation("relu" if has_norm else "linear", name="block0")(stem)
         for number in range(1, depth + 1):
-            name = f"block{number}"
-            block = BasicBlock2D(width, name=name) if has_norm else ResidualConv2D(width, name=name, **options)
-            hidden = block(hidden)
+            kind, arguments = (BasicBlock2D, {}) if has_norm else (ResidualConv2D, options)
+            hidden = kind(width, name=f"block{number}", **arguments)(hidden)
         return keras.Model(inputs, keras.layers.Dense(10)(keras.layers.GlobalAveragePooling2D()(hidden)))
 
     def _transformer(self, depth: int) -> keras.Model:
@@ -93,6 +93,5 @@ def load(
         return Problem(block, width, sequences[:, :-1], sequences[:, 1:], "pydoc_data.topics")
     data = shapes.load(examples, 10) if dataset == "shapes" else cifar.load(dataset, data_dir, download)
     images = data.train_images[:examples].astype(np.float32)
-    axes = (1, 2, 3)
-    images = (images - images.mean(axes, keepdims=True)) / images.std(axes, keepdims=True)
+    images = (images - images.mean((1, 2, 3), keepdims=True)) / images.std((1, 2, 3), keepdims=True)
     return Problem(block, width, images, data.train_labels[:examples], data.origin)
