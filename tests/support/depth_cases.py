@@ -17,12 +17,9 @@ WIDTH = 4
 
 
 def assign(model, seed):
-    """Set random weights, with zeros for biases."""
     rng = np.random.default_rng(seed)
     for variable in model.weights:
-        size = 0.5 if len(variable.shape) > 1 else 0.0
-        offset = 1.0 if variable.path.endswith("gamma") else 0.0
-        variable.assign(offset + rng.normal(0, 1, variable.shape) * size)
+        variable.assign(rng.normal(0, 0.5, variable.shape))
     return model
 
 
