@@ -188,10 +188,11 @@ def _record_singular_values(result: DepthMeasurement, jacobians: Sequence[Jacobi
     if found:
         largest = float(np.mean([values.largest for values in found]))
         smallest = float(np.mean([values.smallest for values in found]))
-        # The tolerance is that of squares, relative to the largest one.
+        rounding = max(jacobians[0].shape) * float(np.finfo(jacobians[0].dtype).eps) * largest
+        # The tolerance of iterations is that of squares, relative to the largest one.
         bound = 0.0 if all(values.exact for values in found) else TOLERANCE * largest / 2
-        result.record("jacobian_largest", largest, bound)
-        result.record("jacobian_smallest", smallest, bound * largest / smallest if smallest else bound)
+        result.record("jacobian_largest", largest, max(bound, rounding))
+        result.record("jacobian_smallest", smallest, max(bound * largest / smallest if smallest else 0.0, rounding))
 
 
 def _jacobians(model: keras.Model, inputs: Any, blocks: Sequence[Block], training: bool) -> list[JacobianOperator]:
