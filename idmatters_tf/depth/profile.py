@@ -72,7 +72,7 @@ class DepthProfile:
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike) -> None:
-        """Draw magnitudes against depth in six panels: a point for each seed, and lines for the power laws."""
+        """Draw resolved magnitudes against depth in six panels: a point for each seed, lines for the power laws."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(13, 7), layout="constrained")
@@ -80,7 +80,8 @@ class DepthProfile:
         for axes, (title, names) in zip(figure.subplots(2, 3).flat, PANELS.items(), strict=True):
             axes.set(title=title, xlabel="depth", xscale="log", yscale="log")
             for number, name in enumerate(names):
-                points = [(m.depth, abs(m.values[name])) for m in self.measurements if 0 < abs(m.values[name]) < np.inf]
+                values = [(m.depth, abs(m.values[name]), m.errors[name]) for m in self.measurements]
+                points = [(depth, value) for depth, value, error in values if error < value < np.inf]
                 if points:
                     axes.plot(*zip(*points, strict=True), "o", color=f"C{number}", markersize=4, label=name)
                     axes.plot(ends, [abs(self.laws[name].predict(end).value) for end in ends], color=f"C{number}")
