@@ -1,6 +1,7 @@
 """Models whose configuration contains their number of layers, such as KerasHub's, with more or fewer layers."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any, Self
@@ -154,14 +155,17 @@ class ConfiguredModel:
     def operations(self, slot: Slot) -> dict[str, tuple[Any, int]]:
         """Return the residual operations of a slot by name, as (layer or sum, position of x among its arguments)."""
         found: dict[str, tuple[Any, int]] = {}
-        skips: Any = _keras_internals.skip_positions(_keras_internals.get_graph(self.backbone))
         for layer in _keras_internals.layers_within(self.backbone):
             if layer.path in slot.prefixes:
                 found[layer.path] = layer, 0
-            elif id(layer) in skips and slot.owns(layer.name):
+            elif id(layer) in self._skips and slot.owns(layer.name):
                 prefix = next(prefix for prefix in slot.prefixes if layer.name.startswith(prefix))
-                found[prefix] = layer, skips[id(layer)]
+                found[prefix] = layer, self._skips[id(layer)]
         return found
+
+    @functools.cached_property
+    def _skips(self) -> dict[int, int]:
+        return _keras_internals.skip_positions(_keras_internals.get_graph(self.backbone))
 
     def variables(self, slot: Slot | None) -> list[keras.Variable]:
         """Return the weights of a slot, or of no slot for None, in the order of the model."""

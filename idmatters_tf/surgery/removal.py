@@ -135,9 +135,8 @@ def _candidates(model: Any) -> dict[str, tuple[Any, int]]:
 
 def _may_be_block(operation: Any) -> bool:
     """Return True if an operation has kernels and may have a skip, which excludes Keras' own layers."""
-    if not isinstance(operation, keras.layers.Layer) or not any(len(weight.shape) > 1 for weight in operation.weights):
-        return False
-    return isinstance(operation, keras.Model) or not type(operation).__module__.startswith("keras.")
+    may_have_skip = isinstance(operation, keras.Model) or _keras_internals.is_own_layer(operation)
+    return may_have_skip and any(len(weight.shape) > 1 for weight in operation.weights)
 
 
 def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:
