@@ -1,7 +1,5 @@
 """Tests of the influence of blocks, and of blocks of transformers, against blocks by hand and `model.evaluate`."""
 
-import importlib.util
-
 import keras
 import keras_hub
 import numpy as np
@@ -19,15 +17,6 @@ def test_transformers_agree_with_models_by_hand(name):
     given = layer_influence(model, data, keras.tree.map_structure(lambda _: "mse", model.output), batch_size=2)
     assert given.loss == pytest.approx(result.loss, rel=1e-6)
     assert kernel_norms(model) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_on_jax(program):
-    names = list(transformer_cases.CASES)
-    done = program("tests.support.transformer_cases", *names, env={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == names
 
 
 def test_tasks_and_nested_backbones_have_the_blocks_of_the_backbone():

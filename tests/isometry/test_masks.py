@@ -1,7 +1,5 @@
 """Tests of blocks with Keras masks against finite differences of the whole model."""
 
-import importlib.util
-
 import keras
 import numpy as np
 import pytest
@@ -31,12 +29,3 @@ def test_masks_of_the_inputs():
         np.testing.assert_allclose(operator @ np.eye(expected.shape[1]), expected, atol=1e-6)
     values = measure(model, masked, [pooling.name]).end_to_end
     np.testing.assert_allclose(values, 1 / np.sqrt(np.array(mask_cases.LENGTHS))[:, None].repeat(4, axis=1), atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_on_jax(program):
-    names = list(mask_cases.CASES)
-    done = program("tests.support.mask_cases", *names, env={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == names
