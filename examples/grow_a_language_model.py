@@ -156,8 +156,8 @@ def main():
     )
     parser.add_argument("--batch-size", type=int, default=32, help="sequences of 128 bytes (default: %(default)s)")
     parser.add_argument("--sequences", type=int, default=256, help="sequences for validation (default: %(default)s)")
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="optimizer (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=3e-3, help="largest learning rate (default: %(default)s)")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="muon", help="optimizer (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=1e-2, help="largest learning rate (default: %(default)s)")
     parser.add_argument("--width", type=int, default=128, help="width of the GPT (default: %(default)s)")
     parser.add_argument(
         "--out", type=pathlib.Path, default="runs/grown-gpt", help="folder of the results (default: %(default)s)"

@@ -141,7 +141,7 @@ def test_compare_optimizers_on_text_table(tmp_path):
 @pytest.mark.slow
 def test_grow_a_language_model(tmp_path):
     script = EXAMPLES / "grow_a_language_model.py"
-    options = f"{TINY_TEXT} --steps 2 2 2 --further 2 --optimizer muon --out {tmp_path}".split()
+    options = f"{TINY_TEXT} --steps 2 2 2 --further 2 --out {tmp_path}".split()
     said = run_script(script, *options)
     table = np.genfromtxt(tmp_path / "influence.csv", delimiter=",", skip_header=1, usecols=(1, 4, 5), dtype=str)
     removed = table[:, 2] == "True"
