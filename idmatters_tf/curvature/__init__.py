@@ -1,4 +1,4 @@
-"""Hessian, Gauss-Newton and Fisher matrices of any Keras model's loss, and their spectra.
+"""Hessian and Gauss-Newton matrices of any Keras model's loss, and their spectra.
 
 The matrices are SciPy linear operators. The estimators accept any symmetric SciPy operator;
 docs/explanation/curvature.md compares them.
@@ -7,7 +7,7 @@ docs/explanation/curvature.md compares them.
 # ruff: noqa: I001 - grouped by subject, a table of contents
 
 # Matrices, exact and never formed: products with vectors, blocks by layer.
-from idmatters_tf.curvature.operators import FisherOperator, GaussNewtonOperator, HessianOperator
+from idmatters_tf.curvature.operators import GaussNewtonOperator, HessianOperator
 
 # The whole matrix.
 from idmatters_tf.curvature.operators import dense_hessian
@@ -33,7 +33,6 @@ __all__ = [
     "CurvatureMonitor",
     "Eigenpairs",
     "Estimate",
-    "FisherOperator",
     "GaussNewtonOperator",
     "HessianOperator",
     "Measurement",

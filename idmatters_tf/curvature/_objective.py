@@ -17,7 +17,7 @@ from idmatters_tf._keras_internals import seed_states, substitute_values, variab
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.curvature._batches import Batches
-from idmatters_tf.curvature._losses import DataLoss, no_example_losses
+from idmatters_tf.curvature._losses import DataLoss
 
 
 class Objective:
@@ -142,29 +142,6 @@ class Objective:
             value = value * self._count(batch) if divisor is None else value
             total = value if total is None else total + value
         return total
-
-    def example_losses(self, batch: Any, outputs: Any, factors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return (losses, weights) of the examples of a batch, (batch,) each, whose weighted sum is `data_loss`.
-
-        Raises:
-            ValueError: if the loss does not return a value for each example.
-        """
-        total, weights, parts = None, None, self.loss.parts(batch, outputs)
-        for place, (term, (y, output, sample_weight)) in enumerate(zip(self.loss.terms, parts, strict=True)):
-            elements, divisor = term.elements(y, output, None, self.dtype)
-            if divisor is None:
-                raise ValueError(no_example_losses(elements))
-            if sample_weight is not None:
-                if any(size != 1 for size in sample_weight.shape[1:]) or len(self.loss.terms) > 1:
-                    raise ValueError(
-                        "The empirical Fisher matrix requires one sample weight per example and a loss of one output. "
-                        f"Received: sample weights of shape {tuple(sample_weight.shape)}"
-                    )
-                weights = ops.reshape(ops.cast(sample_weight, self.dtype), (-1,))
-            axes = tuple(range(1, len(elements.shape)))
-            values: Tensor = (ops.sum(elements, axis=axes) if axes else elements) * factors[place]
-            total = values if total is None else total + values
-        return total, weights
 
     def value(self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Any = 0) -> Tensor:
         """Return the contribution of a batch to the loss.

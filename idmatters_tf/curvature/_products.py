@@ -1,4 +1,4 @@
-"""Loss on the data, its gradient, and products of the three matrices with vectors."""
+"""Loss on the data, its gradient, and products of the two matrices with vectors."""
 
 import itertools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from idmatters_tf.curvature._batch_functions import BatchFunctions
 from idmatters_tf.curvature._batches import length
 from idmatters_tf.curvature._objective import Objective
 
-Kind = Literal["hessian", "gauss_newton", "fisher"]
+Kind = Literal["hessian", "gauss_newton"]
 Array = NDArray[np.floating[Any]]
 
 
@@ -121,11 +121,7 @@ class Products:
                 self._last = batch, self._backend.tensors(batch)
             parts = []
             for part, share in _shares(self._last[1], self.replicas):
-                scales = (
-                    fisher_scales(self.objective, factors, examples, share)
-                    if method == self._functions.fisher
-                    else [*(factors * share), share * length(part) / examples]
-                )
+                scales = [*(factors * share), share * length(part) / examples]
                 parts.append((part, self._backend.tensors(np.array(scales, self.objective.dtype))))
             result = self._compiler(method, parts, *arguments)
             sums = result if sums is None else keras.tree.map_structure(lambda a, b: a + b, sums, result)
@@ -147,28 +143,3 @@ def _shares(batch: Any, replicas: int) -> list[tuple[Any, float]]:
         (keras.tree.map_structure(lambda tensor, a=a, b=b: None if tensor is None else tensor[a:b], batch), 1.0)
         for a, b in itertools.pairwise(bounds)
     ]
-
-
-def fisher_scales(objective: Objective, factors: NDArray[np.float64], examples: int, share: float = 1.0) -> list[float]:
-    """Return the factors for the losses of single examples, and that of the sum of g g^T last.
-
-    For a loss that is a mean over N examples, g is N times the gradient of an example's contribution.
-
-    Raises:
-        ValueError: if the losses of the outputs have different reductions.
-    """
-    reductions = {term.reduction for term in objective.loss.terms}
-    if len(reductions) > 1:
-        raise ValueError(
-            f"The empirical Fisher matrix requires losses with the same reduction. Received: "
-            f"{', '.join(sorted(reductions))}"
-        )
-    weight = objective.loss.terms[0].weight
-    divisors = {
-        "mean": float(examples),
-        "none": float(examples),
-        "sum": 1.0,
-        "mean_with_sample_weight": weight / factors[0],
-    }
-    scale = divisors[reductions.pop()]
-    return [*(factors * scale), share / scale]

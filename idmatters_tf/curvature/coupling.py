@@ -43,7 +43,7 @@ def layer_coupling(operator: CurvatureOperator, probes: int = 8, seed: int = 0, 
     parameters, unit vectors are used and its norms are exact. Each block is estimated from both sides.
 
     Args:
-        operator: `HessianOperator`, `GaussNewtonOperator` or `FisherOperator`.
+        operator: `HessianOperator` or `GaussNewtonOperator`.
         probes: number of probes per layer. The relative error of a norm is at most about 1 / sqrt(2 probes).
         seed: seed of the random signs.
         progress: True shows a progress bar on standard error.

@@ -1,4 +1,4 @@
-"""Hessian, Gauss-Newton and empirical Fisher matrices of a Keras model, as SciPy operators.
+"""Hessian and Gauss-Newton matrices of a Keras model, as SciPy operators.
 
 Products with vectors are exact and cost a few gradients each; the matrix is not formed. Vectors are in the order of the
 variables, each flattened by rows.
@@ -26,7 +26,7 @@ from idmatters_tf.curvature._products import Array, Kind, Products
 
 
 class CurvatureOperator(Operator):
-    """Base class of the three operators. `HessianOperator` describes the arguments."""
+    """Base class of the operators. `HessianOperator` describes the arguments."""
 
     # Product of `Products` that the operator computes.
     kind: ClassVar[Kind]
@@ -222,28 +222,6 @@ class GaussNewtonOperator(CurvatureOperator):
 
     kind = "gauss_newton"
     needs_outputs = "The Gauss-Newton matrix"
-
-
-class FisherOperator(CurvatureOperator):
-    """Empirical Fisher matrix, the second moment of the gradients of the examples, as a SciPy `LinearOperator`.
-
-        F = (1/N) sum_i w_i g_i g_i^T
-
-    with g_i the gradient of the loss of example i without penalties, and w_i its sample weight. F is neither the Fisher
-    matrix nor, away from a good fit, an approximation of the Hessian (Kunstner et al., 2019). With `training=True`,
-    layers that mix examples, such as batch normalization, change g_i.
-
-    Args, errors and shape: as `HessianOperator`, without `regularization`. The loss must return a value for each
-    example.
-    """
-
-    kind = "fisher"
-    needs_outputs = "The empirical Fisher matrix"
-
-    def __init__(self, model: keras.Model, loss: Any = None, data: Any = None, variables: Any = None, **options: Any):
-        if "regularization" in options:
-            raise ValueError("Argument `regularization` is not supported: penalties do not belong to examples.")
-        super().__init__(model, loss, data, variables, regularization=False, **options)
 
 
 def dense_hessian(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, dense_hessian
+from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, dense_hessian
 from tests.support import curvature_cases as cases
 
 X, Y = np.ones((6, 4), np.float32) * np.arange(6, dtype=np.float32)[:, None], np.ones((6, 2), np.float32)
@@ -59,15 +59,12 @@ def test_refused_options():
     ):
         with pytest.raises(ValueError, match=message):
             HessianOperator(model, "mse", (X, Y), **options)
-    with pytest.raises(ValueError, match="`regularization` is not supported"):
-        FisherOperator(model, "mse", (X, Y), regularization=True)
     weighted_mean = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
     with pytest.raises(ValueError, match="sample weights with a positive sum"):
         HessianOperator(model, weighted_mean, (X, Y, np.zeros(6)))
     by_hand, loss, data = cases.case("of the model")
-    for kind in (GaussNewtonOperator, FisherOperator):
-        with pytest.raises(ValueError, match="requires a loss of the outputs"):
-            kind(by_hand, loss, data, check=False)
+    with pytest.raises(ValueError, match="requires a loss of the outputs"):
+        GaussNewtonOperator(by_hand, loss, data, check=False)
 
 
 def test_a_hessian_too_large_for_memory():

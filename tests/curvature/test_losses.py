@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
+from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
 from tests.support import curvature_cases as cases
 from tests.support import loss_cases
 
@@ -55,9 +55,8 @@ def test_an_overridden_compute_loss_is_used(kind):
     assert operator.loss() == pytest.approx(np.average(parts, weights=[3, 3, 1]), rel=1e-5)
     assert operator.difference.status == "agrees"
     assert repr(operator).endswith(f"loss compute_loss of {model.name!r}>")
-    for other in (GaussNewtonOperator, FisherOperator):
-        with pytest.raises(ValueError, match="requires a loss of the outputs.*Received: a `compute_loss` that"):
-            other(model, data=(x, y))
+    with pytest.raises(ValueError, match="requires a loss of the outputs.*Received: a `compute_loss` that"):
+        GaussNewtonOperator(model, data=(x, y))
     with pytest.raises(ValueError, match="`regularization` must be True for a model that overrides `compute_loss`"):
         HessianOperator(model, data=(x, y), regularization=False)
 
@@ -113,11 +112,6 @@ def test_masks_count_as_in_fit():
         kind(model, loss, fitted, batch_size=2, check=False) @ vector for kind in (HessianOperator, GaussNewtonOperator)
     ]
     np.testing.assert_allclose(*pair, atol=1e-12)
-    # The Fisher matrix of one example is that of its gradient.
-    one = x[2:3], y[2:3]
-    slope = plain_gradient(*one)
-    fisher = FisherOperator(model, loss, one, check=False)
-    np.testing.assert_allclose(fisher @ vector, slope * (slope @ vector), atol=1e-12)
 
 
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
