@@ -20,8 +20,6 @@ from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 # Stochastic estimates with standard errors.
 from idmatters_tf.curvature.estimators import Estimate, diagonal, trace
 
-# Coupling between layers.
-from idmatters_tf.curvature.coupling import Coupling, draw_coupling, layer_coupling
 
 # During training.
 from idmatters_tf.curvature.measurement import Measurement, measure
@@ -29,7 +27,6 @@ from idmatters_tf.curvature.stability import stability_threshold
 from idmatters_tf.curvature.callbacks import CurvatureMonitor
 
 __all__ = [
-    "Coupling",
     "CurvatureMonitor",
     "Eigenpairs",
     "Estimate",
@@ -40,8 +37,6 @@ __all__ = [
     "Summary",
     "dense_hessian",
     "diagonal",
-    "draw_coupling",
-    "layer_coupling",
     "measure",
     "spectral_density",
     "stability_threshold",
