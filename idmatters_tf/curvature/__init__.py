@@ -18,7 +18,7 @@ from idmatters_tf.curvature.eigenpairs import Eigenpairs, top_eigenpairs
 from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 
 # Stochastic estimates with standard errors.
-from idmatters_tf.curvature.estimators import Estimate, diagonal, trace
+from idmatters_tf.curvature.estimators import Estimate, trace
 
 
 # During training.
@@ -36,7 +36,6 @@ __all__ = [
     "SpectralDensity",
     "Summary",
     "dense_hessian",
-    "diagonal",
     "measure",
     "spectral_density",
     "stability_threshold",

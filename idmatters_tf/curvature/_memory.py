@@ -22,8 +22,8 @@ def check_fits(rows: int, columns: float, dtype: DTypeLike, what: str, instead: 
     available = SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > available:
         instead = instead or (
-            "Restrict it to some layers with `variables`, or use top_eigenpairs, spectral_density, trace and diagonal, "
-            "which need only products."
+            "Restrict it to some layers with `variables`, or use top_eigenpairs, spectral_density and trace, which need "
+            "only products."
         )
         raise ValueError(
             f"{what[0].upper()}{what[1:]} takes {needed / 2**30:.1f} GiB, more than half of this machine's memory "
