@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._linear_maps import as_operator
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature.estimators import Estimate, estimate_mean
 
 Floats = NDArray[np.floating[Any]]
@@ -88,7 +87,6 @@ def spectral_density(
     steps = min(positive_integer("steps", steps), size)
     if positive_integer("points", points) < 2:
         raise ValueError(f"Argument `points` must be at least 2. Received: points={points}")
-    check_fits(size, steps, operator.dtype, f"the Lanczos basis of {steps} steps", "Use fewer `steps`.")
     rng = np.random.default_rng(seed)
     # Several probes share passes through the data while their bases stay below a gigabyte.
     together = max(1, min(probes, 2**30 // (size * steps * operator.dtype.itemsize)))

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._linear_maps import as_operator
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._memory import check_fits
 
 ENDS = ("largest", "smallest", "magnitude", "both")
 # Blocks before convergence is accepted: good starting vectors converge before the random vectors have any effect.
@@ -111,7 +110,6 @@ class _BlockLanczos:
         self._size = operator.shape[0]
         self._wanted = 2 * k if which == "both" else k
         most = min(self._size, max(20, 2 * self._wanted + 4 * len(block)))
-        check_fits(self._size, most, operator.dtype, f"a Lanczos basis of {most} vectors", "Ask for fewer eigenvalues.")
         self._basis = np.zeros((most, self._size), operator.dtype)
         self._projected = np.zeros((most, most))
         self._filled = 0

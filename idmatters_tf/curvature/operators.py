@@ -20,7 +20,6 @@ from idmatters_tf.curvature._checks import (
     compare_with_differences,
     warn_of_difference,
 )
-from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature._objective import Objective
 from idmatters_tf.curvature._products import Array, Kind, Products
 
@@ -92,13 +91,8 @@ class CurvatureOperator(Operator):
         return self._products.loss_and_gradient()[1]
 
     def to_dense(self) -> Array:
-        """Compute the dense symmetric matrix, (P, P), by products with unit vectors.
-
-        Raises:
-            ValueError: if the matrix would exceed half of the machine's memory.
-        """
+        """Compute the dense symmetric matrix, (P, P), by products with unit vectors."""
         size = self.shape[0]
-        check_fits(size, size, self.dtype, f"the dense matrix of {size:,} parameters")
         dense = np.empty(self.shape, self.dtype)
         for place, products in columns(self, slice(0, size), f"columns of {size:,}", self.progress):
             dense[:, place] = products
@@ -110,14 +104,7 @@ class CurvatureOperator(Operator):
         return dense
 
     def blocks(self) -> dict[str, Array]:
-        """Compute the dense diagonal blocks of the matrix by layer, {layer name: (p, p)}.
-
-        Raises:
-            ValueError: if the blocks would exceed half of the machine's memory.
-        """
-        size = self.shape[0]
-        entries = sum((layer.stop - layer.start) ** 2 for layer in self.layers.values())
-        check_fits(size, entries / size, self.dtype, f"the blocks of {size:,} parameters")
+        """Compute the dense diagonal blocks of the matrix by layer, {layer name: (p, p)}."""
         return {
             name: np.concatenate(
                 [products[layer] for _, products in columns(self, layer, f"columns of {name}", self.progress)], axis=1
@@ -243,7 +230,7 @@ def dense_hessian(
         Symmetric matrix (P, P) in the order of the variables, each flattened by rows.
 
     Raises:
-        ValueError: as `HessianOperator`, and if the matrix would exceed half of the machine's memory.
+        ValueError: as `HessianOperator`.
     """
     if isinstance(model, CurvatureOperator):
         if options or not (loss is data is variables is None):

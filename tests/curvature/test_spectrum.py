@@ -180,9 +180,3 @@ def test_with_enough_products_the_trace_is_exact():
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.eye(10))
-
-
-def test_array_too_large_for_memory_raises_in_advance():
-    huge = scipy.sparse.linalg.LinearOperator((10**9, 10**9), matvec=lambda v: v, dtype=np.float64)
-    with pytest.raises(ValueError, match=r"The Lanczos basis of 80 steps takes 596.0 GiB.*fewer `steps`"):
-        spectral_density(huge)
