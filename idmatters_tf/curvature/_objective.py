@@ -5,7 +5,7 @@
 
 import itertools
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -45,7 +45,6 @@ class Objective:
         regularization: bool,
         training: bool,
         batch_size: int,
-        class_weight: Mapping[int, float] | None,
     ):
         if not isinstance(model, keras.Model):
             raise ValueError(f"Argument `model` must be a keras.Model. Received: {type(model).__name__}")
@@ -68,7 +67,7 @@ class Objective:
         self.eps = max(float(ml_dtypes.finfo(dtype).eps) for dtype in dtypes)
         self.slices = _layer_slices(model, self.variables, self.sizes)
         self._seeds = {id(state) for state in seed_states(model)}
-        self.batches = Batches(data, batch_size, class_weight)
+        self.batches = Batches(data, batch_size)
 
     @property
     def coupling(self) -> str | None:

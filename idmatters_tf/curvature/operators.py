@@ -4,7 +4,6 @@ Products with vectors are exact and cost a few gradients each; the matrix is not
 variables, each flattened by rows.
 """
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -41,14 +40,13 @@ class CurvatureOperator(Operator):
         *,
         regularization: bool = True,
         training: bool = False,
-        class_weight: Mapping[int, float] | None = None,
         batch_size: int = 256,
         chunk: int = 64,
         check: bool = True,
         progress: bool = False,
     ):
         self.chunk, self.progress = positive_integer("chunk", chunk), progress
-        objective = Objective(model, loss, data, variables, regularization, training, batch_size, class_weight)
+        objective = Objective(model, loss, data, variables, regularization, training, batch_size)
         self._objective, self._products = objective, Products(objective)
         _check_kind_of_loss(objective, self.needs_outputs)
         super().__init__(objective.dtype, (objective.size, objective.size))
@@ -159,7 +157,6 @@ class HessianOperator(CurvatureOperator):
         regularization: True includes `model.losses` in L.
         training: `training` argument of the model. True requires data in a single batch, and raises an error for layers
             that draw random numbers.
-        class_weight: weight of the examples of each class, by label, as in `fit`.
         batch_size: batch size for arrays.
         chunk: number of products computed at once, where there are several. Memory grows with it.
         check: True checks a new operator: two evaluations against each other, and H v along one direction against

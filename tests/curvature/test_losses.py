@@ -61,20 +61,6 @@ def test_an_overridden_compute_loss_is_used(kind):
         HessianOperator(model, data=(x, y), regularization=False)
 
 
-def test_class_weights_equal_fit():
-    model, loss, (x, y) = cases.case("labels and L2")
-    by_class = {0: 0.5, 2: 3.0}
-    weights = np.array([by_class.get(int(label), 1.0) for label in y])
-    operator = HessianOperator(model, loss, (x, y), class_weight=by_class, batch_size=3, check=False)
-    expected = cases.plain_gradient(model, loss, x, y, weights)
-    np.testing.assert_allclose(operator.gradient(), expected, atol=1e-12)
-    categorical = keras.losses.CategoricalCrossentropy(from_logits=True)
-    one_hot = HessianOperator(model, categorical, (x, np.eye(3)[y]), class_weight=by_class, check=False)
-    assert one_hot.loss() == pytest.approx(operator.loss())
-    with pytest.raises(ValueError, match="`class_weight` requires one array of labels and no sample weights"):
-        HessianOperator(model, loss, (x, y, weights), class_weight=by_class)
-
-
 def masked():
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(0)
