@@ -1,6 +1,5 @@
 """Loss on the data, its gradient, and products of the two matrices with vectors."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -24,7 +23,6 @@ class Products:
 
     Attributes:
         objective: the objective.
-        replicas: number of devices that share each batch.
     """
 
     def __init__(self, objective: Objective):
@@ -32,7 +30,6 @@ class Products:
         self._backend = current_backend()
         self._functions = BatchFunctions(objective, self._backend)
         self._compiler = self._backend.Compiler(objective.arguments)
-        self.replicas = self._compiler.replicas
         self._scales: tuple[NDArray[np.float64], int] | None = None
         # The last batch and its tensors, to convert the arrays of a single batch only once.
         self._last: tuple[Any, Any] = (None, None)
@@ -43,11 +40,6 @@ class Products:
         """Return (factors of the loss terms, number of examples). The first call passes through the data."""
         loss, terms = self.objective.loss, self.objective.loss.terms
         coupling = self.objective.coupling
-        if self.replicas > 1 and (coupling or loss.is_compute_loss):
-            raise ValueError(
-                f"{coupling or f'The loss {loss!r}'} couples the examples of a batch or has its own reduction and "
-                f"cannot be split over {self.replicas} replicas. Create the operator outside the strategy's scope."
-            )
         # The outputs may have changed with the variables.
         if self._scales is None or any(term.couples_examples for term in terms):
             divisors, sizes = np.zeros(len(terms)), []
@@ -119,27 +111,7 @@ class Products:
         for batch in self.objective.batches if batches is None else batches:
             if self._last[0] is not batch or not self.objective.batches.kept:
                 self._last = batch, self._backend.tensors(batch)
-            parts = []
-            for part, share in _shares(self._last[1], self.replicas):
-                scales = [*(factors * share), share * length(part) / examples]
-                parts.append((part, self._backend.tensors(np.array(scales, self.objective.dtype))))
-            result = self._compiler(method, parts, *arguments)
+            scales = np.array([*factors, length(batch) / examples], self.objective.dtype)
+            result = self._compiler(method, self._last[1], self._backend.tensors(scales), *arguments)
             sums = result if sums is None else keras.tree.map_structure(lambda a, b: a + b, sums, result)
         return sums
-
-
-def _shares(batch: Any, replicas: int) -> list[tuple[Any, float]]:
-    """Return (part, factor) for each replica, with parts that differ in size by at most one example.
-
-    A batch with fewer examples than replicas is sent to all of them with factor zero on all but the first.
-    """
-    if replicas == 1:
-        return [(batch, 1.0)]
-    size = length(batch)
-    if size < replicas:
-        return [(batch, float(replica == 0)) for replica in range(replicas)]
-    bounds = np.linspace(0, size, replicas + 1).round().astype(int)
-    return [
-        (keras.tree.map_structure(lambda tensor, a=a, b=b: None if tensor is None else tensor[a:b], batch), 1.0)
-        for a, b in itertools.pairwise(bounds)
-    ]

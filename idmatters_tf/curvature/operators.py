@@ -170,8 +170,7 @@ class HessianOperator(CurvatureOperator):
             several batches with `training=True`.
 
     Shape `(P, P)`, with P the number of entries of the variables, in float64 for variables of float64 and otherwise in
-    float32. `@`, `matvec` and `matmat` work as in SciPy. In the scope of a `tf.distribute.MirroredStrategy`, batches
-    are split over the replicas.
+    float32. `@`, `matvec` and `matmat` work as in SciPy.
 
     Example:
 
