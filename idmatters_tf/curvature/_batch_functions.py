@@ -23,11 +23,10 @@ class BatchFunctions:
         self._objective, self._backend = objective, backend
 
     def loss_and_gradient(
-        self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Tensor, offset: Tensor
+        self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return `Objective.value` and its gradient, (P,). `Products.loss_and_gradient` describes the arguments."""
         theta, others = self._separate(values)
-        theta = [value + part for value, part in zip(theta, self._objective.split(offset), strict=True)]
         value, gradient = self._backend.gradient(
             lambda theta: self._objective.value([*theta, *others], batch, scales, draw), theta
         )

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
-import ml_dtypes
 import numpy as np
 from keras import ops
 
@@ -32,7 +31,6 @@ class Objective:
         arguments: all variables of the model, those of the flat vector first.
         slices: slice of the flat vector for each layer.
         dtype: dtype of the flat vector, "float32" or "float64".
-        eps: relative rounding of the variables.
         size: length of the flat vector.
     """
 
@@ -64,7 +62,6 @@ class Objective:
         # Dtypes of the values, because JAX stores float64 variables as float32 unless jax_enable_x64 is set.
         dtypes = {_get_dtype(variable) for variable in self.variables}
         self.dtype = "float64" if "float64" in dtypes else "float32"
-        self.eps = max(float(ml_dtypes.finfo(dtype).eps) for dtype in dtypes)
         self.slices = _layer_slices(model, self.variables, self.sizes)
         self._seeds = {id(state) for state in seed_states(model)}
         self.batches = Batches(data, batch_size)

@@ -62,19 +62,17 @@ class Products:
         """Return the loss on all data."""
         return float(self._sum(self.objective.value))
 
-    def loss_and_gradient(self, draw: int = 0, offset: Array | None = None, batch: Any = None) -> tuple[float, Array]:
+    def loss_and_gradient(self, draw: int = 0, batch: Any = None) -> tuple[float, Array]:
         """Return the loss and its gradient, (P,).
 
         Args:
             draw: offset of the seeds of the model's random generators.
-            offset: vector (P,) to add to the values of the variables.
             batch: a batch to use in place of all data.
         """
-        # Tensors, so that all calls share one trace.
-        offset = np.zeros(self.objective.size) if offset is None else offset
-        arguments = self._backend.tensors((np.asarray(draw, np.int32), offset.astype(self.objective.dtype)))
+        # A tensor, so that all calls share one trace.
+        number = self._backend.tensors(np.asarray(draw, np.int32))
         value, gradient = self._sum(
-            self._functions.loss_and_gradient, *arguments, batches=None if batch is None else [batch]
+            self._functions.loss_and_gradient, number, batches=None if batch is None else [batch]
         )
         return float(value), np.asarray(gradient)
 

@@ -12,13 +12,7 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._linear_maps import Operator, columns
-from idmatters_tf.curvature._checks import (
-    DifferenceCheck,
-    check_finite,
-    check_reproducible,
-    compare_with_differences,
-    warn_of_difference,
-)
+from idmatters_tf.curvature._checks import check_finite, check_reproducible
 from idmatters_tf.curvature._objective import Objective
 from idmatters_tf.curvature._products import Array, Kind, Products
 
@@ -50,19 +44,17 @@ class CurvatureOperator(Operator):
         self._objective, self._products = objective, Products(objective)
         _check_kind_of_loss(objective, self.needs_outputs)
         super().__init__(objective.dtype, (objective.size, objective.size))
-        self.difference: DifferenceCheck | None = None
         batch = next(iter(objective.batches), None)
         if batch is None:
             raise ValueError("Argument `data` must contain at least one example. Received: empty data.")
         outputs = self._products.outputs(batch)
         if not objective.loss.takes_model:
             objective.loss.build(model, batch, outputs)
-        if not check:
+        if check:
+            check_reproducible(self._products)
+            objective.warn_of_outputs(batch, outputs)
+        else:
             check_finite(self.loss())
-            return
-        gradient = check_reproducible(self._products)
-        objective.warn_of_outputs(batch, outputs)
-        self._check_products(gradient)
 
     def __repr__(self) -> str:
         return (
@@ -124,9 +116,6 @@ class CurvatureOperator(Operator):
     def _adjoint(self) -> "CurvatureOperator":
         return self
 
-    def _check_products(self, gradient: Array) -> None:
-        """Compare products with differences of the gradient, which is given at the current weights."""
-
 
 class HessianOperator(CurvatureOperator):
     """Hessian of a model's loss on a data set, as a SciPy `LinearOperator`.
@@ -159,9 +148,8 @@ class HessianOperator(CurvatureOperator):
             that draw random numbers.
         batch_size: batch size for arrays.
         chunk: number of products computed at once, where there are several. Memory grows with it.
-        check: True checks a new operator: two evaluations against each other, and H v along one direction against
-            central differences of the gradient. The result of the last check is the `DifferenceCheck` in `difference`,
-            and a warning is issued if H v differs or the check is inconclusive. The checks cost nine gradients.
+        check: True evaluates loss and gradient twice with different random numbers, and raises an error if the values
+            differ.
         progress: True shows a progress bar for dense matrices and blocks on standard error.
 
     Raises:
@@ -185,10 +173,6 @@ class HessianOperator(CurvatureOperator):
     """
 
     kind = "hessian"
-
-    def _check_products(self, gradient: Array) -> None:
-        self.difference = compare_with_differences(self._products, gradient)
-        warn_of_difference(self.difference)
 
 
 class GaussNewtonOperator(CurvatureOperator):

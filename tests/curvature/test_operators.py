@@ -24,7 +24,6 @@ def test_hessian_against_differences_of_plain_gradients(name):
     expected = cases.differences(model, lambda: cases.plain_gradient(model, loss, x, y))
     # Two batches, and a chunk that does not divide the number of parameters.
     operator = HessianOperator(model, loss, (x, y), batch_size=3, chunk=4)
-    assert operator.difference.status == "agrees"
     dense = operator.to_dense()
     size = np.abs(expected).max()
     np.testing.assert_allclose(dense, expected, atol=1e-8 * size)

@@ -77,7 +77,6 @@ def matrices(names=None, weights=None):
         if name in ("weights", "masks", "repeated outputs"):
             arrays[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, check=False, **options).to_dense()
         if name == "weights":
-            arrays["difference"] = np.array(hessian.difference.difference)
             # Later changes of the model are followed.
             model.set_weights([2 * weight for weight in model.get_weights()])
             arrays[f"{name}/later gradient"] = hessian.gradient()
