@@ -2,13 +2,13 @@
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
-from idmatters_tf._keras_internals import global_seed_state, layers_within, make_global_seed_state
+from idmatters_tf._keras_internals import global_seed_state, make_global_seed_state
 from idmatters_tf._tensorflow_internals.training import traced_training_steps
 from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_generators, find_optimizers
@@ -41,19 +41,6 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
         seen |= own.keys()
         owners[owner] = list(own.values())
     return owners
-
-
-def read_trainable(model: keras.Model) -> list[bool]:
-    """Return the attribute `trainable` of all layers."""
-    return [bool(layer.trainable) for layer in layers_within(model)]
-
-
-def set_trainable(model: keras.Model, values: Sequence[bool]) -> None:
-    """Set the attribute `trainable` of all layers to the result of `read_trainable`."""
-    for layer, value in zip(layers_within(model), values, strict=True):
-        # The setter sets that of the inner layers as well, which follow.
-        if layer.trainable != value:
-            layer.trainable = value
 
 
 def find_unbuilt_optimizers(model: keras.Model) -> dict[str, Any]:

@@ -126,10 +126,6 @@ class _StateCallback(keras.callbacks.Callback):
         self._pending: dict[str, Any] | None = None
         self._epoch = self._step = 0
         self._checked = False
-        # Trainable layers in the first batch of the run, None before it, and in the last one while that is repeated.
-        self._traced: list[bool] | None = None
-        self._trainable: list[bool] | None = None
-        self._has_trained = False
         # Optimizers that were not built when `fit` began and wait for their values, by owner.
         self._waiting: dict[str, WaitingOptimizer] = {}
 
@@ -175,22 +171,7 @@ class _StateCallback(keras.callbacks.Callback):
         self._pending = None
         self._source.seek(epoch, offset)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._has_trained:
-            return
-        self._has_trained = True
-        now = _training_state.read_trainable(self._model)
-        if self._traced is None:
-            self._traced = now
-        elif not self._model.run_eagerly:
-            # TensorFlow traces the training step now. It trains the same layers as in the first batch of the run.
-            self._trainable = now
-            _training_state.set_trainable(self._model, self._traced)
-
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._trainable is not None:
-            _training_state.set_trainable(self._model, self._trainable)
-            self._trainable = None
         # With several steps per execution the last step may be beyond the epoch.
         done, before = min(batch + 1, self._source.steps_per_epoch), self._step
         if done == self._source.steps_per_epoch or self._model.stop_training:
@@ -256,8 +237,6 @@ class _StateCallback(keras.callbacks.Callback):
             "identity": self._identity,
             "environment": self._environment,
             "configuration": {"start": self._configuration, "current": current},
-            "trainable": _training_state.read_trainable(model),
-            "traced": self._traced,
             "description": described,
             "state": read,
             "data": self._source.state(batch),
@@ -266,12 +245,12 @@ class _StateCallback(keras.callbacks.Callback):
         self._store.save(self._step, _encoding.Snapshot(state).write)
 
     def _check_unchanged(self, current):
-        """Raise ValueError if a callback has changed a layer, except for freezing or unfreezing it."""
+        """Raise ValueError if a callback has changed a layer."""
         difference = find_difference(*map(_select_layers, (self._configuration, self._configuration, current)))
         if difference is not None:
             raise ValueError(
                 f"{difference}: a callback has changed it, so that a restarted process cannot restore it. Make it a "
-                f"weight of the layer (`add_weight`)."
+                f"weight of the layer (`add_weight`), or freeze layers between two calls of `fit`."
             )
 
     def _describe(self, model):
@@ -354,7 +333,6 @@ class _StateCallback(keras.callbacks.Callback):
                 f"{saved['epoch']}, and {reason}. Pass another folder to ExactResume for a new run.",
                 stacklevel=2,
             )
-        self._traced = saved["traced"]
         self._resume.resumed_at = self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
         self._source.restore(saved["data"])
         self._restore(saved)
@@ -363,7 +341,6 @@ class _StateCallback(keras.callbacks.Callback):
     def _restore(self, saved):
         for waiting in self._waiting.values():
             waiting.drop()
-        _training_state.set_trainable(self._model, saved["trainable"])
         self._waiting = _training_state.assign(self._model, saved["state"], saved["description"])
         for name, state in saved["callbacks"].items():
             if state is not None:
@@ -371,9 +348,8 @@ class _StateCallback(keras.callbacks.Callback):
 
 
 def _select_layers(configuration):
-    """Return the configuration of the layers without the attributes `trainable`."""
-    names = [name for name in configuration if name.startswith("the model:") and not name.endswith(".trainable")]
-    return {name: configuration[name] for name in names}
+    """Return the configuration of the layers."""
+    return {name: value for name, value in configuration.items() if name.startswith("the model:")}
 
 
 # Models and optimizers of `fit`s that have begun and not ended, with their folders.

@@ -160,13 +160,12 @@ def test_fewer_epochs_than_the_checkpoint(tmp_path):
         fit(tmp_path, epochs=1)
 
 
-def test_a_layer_that_a_callback_changes(tmp_path):
-    def change(epoch, logs):
-        dropout.rate = 0.3
-
+@pytest.mark.parametrize(("name", "value"), [("rate", 0.3), ("trainable", False)])
+def test_a_layer_that_a_callback_changes(tmp_path, name, value):
     dropout = keras.layers.Dropout(0.5)
-    with pytest.raises(ValueError, match="Dropout.rate was .*, now 0.3: a callback has changed it"):
-        fit(tmp_path, keras.callbacks.LambdaCallback(on_epoch_begin=change), layer=dropout)
+    callback = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: setattr(dropout, name, value))
+    with pytest.raises(ValueError, match=f"Dropout.{name} was .*, now {value}: a callback has changed it"):
+        fit(tmp_path, callback, layer=dropout)
 
 
 def test_a_dataset_that_changes_differently(tmp_path):

@@ -18,38 +18,6 @@ from tests.callbacks.test_exact_resume import (
 )
 
 
-class Freezes(keras.callbacks.Callback):
-    """Callback that freezes the first layer with weights in an epoch."""
-
-    def __init__(self, epoch):
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self.epoch:
-            self.model.layers[1].trainable = False
-
-
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="on JAX, Keras fails if a callback freezes a layer")
-@pytest.mark.parametrize(("epoch", "run_eagerly"), [(1, True), (0, False), (1, False), (2, False)])
-def test_layers_that_a_callback_freezes(epoch, run_eagerly, tmp_path):
-    """In a graph, only layers frozen before the first batch are not trained."""
-    case = Case(
-        dense,
-        lambda: with_loss(keras.optimizers.SGD(0.05), run_eagerly=run_eagerly),
-        lambda folder: [Freezes(epoch)],
-        epochs=3,
-        every=10,
-    )
-    whole, _, history, _ = run(case, tmp_path / "whole")
-    with pytest.raises(Killed):
-        run(case, tmp_path / "stopped", lambda *now: now == ("batch", 2, 5))
-    resumed, _, again, resumed_at = run(case, tmp_path / "stopped")
-    assert resumed_at == 20
-    assert_same((values(whole), history), (values(resumed), again))
-    assert [layer.trainable for layer in resumed.layers] == [layer.trainable for layer in whole.layers]
-
-
 def test_rows_of_other_runs_are_kept(tmp_path):
     """Two runs append to one file. The rows of this run after the checkpoint are written once."""
     path, other = tmp_path / "log.csv", "0,0.5,NA\n1,0.25,NA\n"
