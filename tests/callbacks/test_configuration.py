@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, _training_state
+from idmatters_tf.callbacks import ArrayBatches, ExactResume
 from idmatters_tf.callbacks._configuration import describe_configuration
-from idmatters_tf.callbacks._model_parts import find_generators, find_optimizers
+from idmatters_tf.callbacks._model_parts import find_optimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -202,18 +202,3 @@ def test_all_optimizers_are_found():
     assert found["single"] is made[1]
     assert found["several['a'][1][0]"] is made[3]
     assert found["inner.optimizer"] is made[5]
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there a training step may use them")
-def test_all_random_generators_are_found():
-    import tensorflow as tf
-
-    made = [tf.random.Generator.from_seed(seed) for seed in range(3)]
-    model = functional()
-    model.rng, model.again, model.layers[1].several = made[0], made[0], {"a": [made[1], (made[2],)]}
-    found = find_generators(model)
-    assert len(found) == 3
-    assert {id(each) for each in found.values()} == {id(each) for each in made}
-    assert found["rng"] is made[0]
-    values = _training_state.read(model)["variables"]
-    np.testing.assert_array_equal(values["generator rng"], [made[0].state.numpy()])

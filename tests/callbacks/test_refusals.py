@@ -7,6 +7,7 @@ import scipy.sparse
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, exact_resume
 from idmatters_tf.checkpointing import FolderInUse, FolderLock
+from tests.support.adversarial import Adversarial
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -158,6 +159,15 @@ def test_fewer_epochs_than_the_checkpoint(tmp_path):
         fit(tmp_path, keras.callbacks.LambdaCallback(on_epoch_end=stop), epochs=2, initial_epoch=1)
     with pytest.raises(ValueError, match="within epoch 2, after 3 batches. Received: epochs=1. Call `fit` with epoch"):
         fit(tmp_path, epochs=1)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="on JAX optimizers are built before `fit`")
+def test_an_optimizer_that_the_first_step_builds(tmp_path):
+    model = Adversarial()
+    model.compile(keras.optimizers.Adam(), keras.optimizers.Adam(), build=False, run_eagerly=True)
+    images = np.random.default_rng(0).normal(size=(8, 6, 6, 1))
+    with pytest.raises(ValueError, match=r"the first training step created it.*build further optimizers before `fit`"):
+        model.fit(images, batch_size=2, callbacks=[ExactResume(tmp_path, every=1)], verbose=0)
 
 
 @pytest.mark.parametrize(("name", "value"), [("rate", 0.3), ("trainable", False)])
