@@ -9,7 +9,8 @@ from keras import ops
 class Adversarial(keras.Model):
     """A critic and a generator; `compile` takes the optimizer of each.
 
-    The generator's optimizer is in a list in a dict. `compile` builds both by default. On JAX the step has to be run eagerly.
+    The generator's optimizer is in a list in a dict. `compile` builds both by default. On JAX the step
+    has to be run eagerly.
     """
 
     def __init__(self, shape=(6, 6, 1)):

@@ -1,4 +1,4 @@
-"""TensorBoard output: scalars, norms of the blocks, augmented images, and the settings as HParams.
+"""TensorBoard output: scalars, norms of the blocks, and augmented images.
 
 Training and test are separate TensorBoard runs, so that one chart shows a quantity of both. Charts are sorted by the
 first part of a tag; the loss is first.
@@ -29,9 +29,6 @@ _TAGS = {
     "learning_rate": "optimization/learning_rate",
     "images_per_second": "speed/images_per_second",
 }
-BEST = "top1_error/best"
-# Columns of the HParams tab; the details of a trial show all settings.
-COLUMNS = ("dataset", "model", "blocks", "widths", "initializer", "shortcut", "norm", "learning_rate", "steps", "seed")
 # Number of images shown, and number per row.
 IMAGES, IMAGES_IN_A_ROW = 16, 4
 
@@ -89,29 +86,6 @@ class Events:
         """Write a grid of standardized images, each rescaled to the full range of gray levels."""
         with self._writer().as_default(step=0):
             tf.summary.image("training_images", image_grid(np.asarray(images))[np.newaxis])
-
-    def settings(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings for the HParams tab, with the errors and the loss as metrics.
-
-        The tab has one entry for each run, with the name of the TensorBoard run.
-        """
-        from tensorboard.plugins.hparams import api as hparams
-
-        # TensorBoard stores all numbers as float64 and shows 128 as 128.00. Integers are written as text.
-        plain = {
-            name: value if isinstance(value, (bool, float, str)) else str(value)
-            for name, value in settings.items()
-            if value is not None
-        }
-        metrics = [
-            hparams.Metric(BEST, display_name="best test error"),
-            hparams.Metric("top1_error", group="test", display_name="test error"),
-            hparams.Metric("loss", group="test", display_name="test loss"),
-        ]
-        with self._writer().as_default(step=0):
-            hparams.hparams_config([hparams.HParam(name) for name in COLUMNS if name in plain], metrics)
-            # Entries with equal ids are merged. Without an id each TensorBoard run is an entry of its own.
-            hparams.hparams(plain, trial_id="")
         self._writer().flush()
 
 

@@ -128,7 +128,6 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
             say_once(f"resuming from step {first}")
         else:
             fit_stem(task, learner)
-            events.settings(as_dict(settings))
             events.images(train_batches.batch(0)[0][:IMAGES])
         callback, every = None, settings.run.curvature_every
         if every is not None:
