@@ -98,20 +98,11 @@ def spectral_density(
             diagonals, off_diagonals = _lanczos(operator, signs, steps, bar)
             for probe in range(count):
                 nodes[first + probe], weights[first + probe] = _quadrature(diagonals[probe], off_diagonals[probe])
-    return smooth_density(nodes, weights, points, bandwidth)
+    return _smooth(nodes, weights, points, bandwidth)
 
 
-def smooth_density(
-    nodes: Floats, weights: Floats, points: int = 400, bandwidth: float | None = None
-) -> SpectralDensity:
-    """Compute the density of quadrature rules with a Gaussian kernel.
-
-    Args:
-        nodes: (probes, steps).
-        weights: (probes, steps). Each row sums to 1.
-        points: see `spectral_density`.
-        bandwidth: see `spectral_density`.
-    """
+def _smooth(nodes: Floats, weights: Floats, points: int, bandwidth: float | None) -> SpectralDensity:
+    """Compute the density of quadrature rules, (probes, steps), with a Gaussian kernel."""
     low, high = nodes.min(), nodes.max()
     width = float(0.01 * max(high - low, 1e-12 * (max(abs(high), abs(low)) or 1.0)) if bandwidth is None else bandwidth)
     if not width > 0:
