@@ -62,18 +62,15 @@ class Products:
         """Return the loss on all data."""
         return float(self._sum(self.objective.value))
 
-    def loss_and_gradient(self, draw: int = 0, batch: Any = None) -> tuple[float, Array]:
+    def loss_and_gradient(self, draw: int = 0) -> tuple[float, Array]:
         """Return the loss and its gradient, (P,).
 
         Args:
             draw: offset of the seeds of the model's random generators.
-            batch: a batch to use in place of all data.
         """
         # A tensor, so that all calls share one trace.
         number = self._backend.tensors(np.asarray(draw, np.int32))
-        value, gradient = self._sum(
-            self._functions.loss_and_gradient, number, batches=None if batch is None else [batch]
-        )
+        value, gradient = self._sum(self._functions.loss_and_gradient, number)
         return float(value), np.asarray(gradient)
 
     def product(self, kind: Kind, vectors: Array) -> Array:
@@ -102,11 +99,11 @@ class Products:
         batch = self._backend.tensors(batch)
         return np.asarray(ops.convert_to_numpy(self.objective.divisors(batch, self._forward(batch))), np.float64)
 
-    def _sum(self, method: Callable[..., Any], *arguments: Tensor, batches: Any = None) -> Any:
+    def _sum(self, method: Callable[..., Any], *arguments: Tensor) -> Any:
         """Return the sum over the batches of a compiled function."""
         factors, examples = self.scales()
         sums = None
-        for batch in self.objective.batches if batches is None else batches:
+        for batch in self.objective.batches:
             if self._last[0] is not batch or not self.objective.batches.kept:
                 self._last = batch, self._backend.tensors(batch)
             scales = np.array([*factors, length(batch) / examples], self.objective.dtype)

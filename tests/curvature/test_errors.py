@@ -73,14 +73,12 @@ def test_a_dense_hessian_of_an_operator_takes_no_further_arguments():
         dense_hessian(operator, "mse")
 
 
-def test_randomness_in_the_model_is_named():
+def test_randomness_in_the_model():
     dropout = network(keras.layers.Dropout(0.5, name="drop"))
     HessianOperator(dropout, "mse", (X, Y))
-    with pytest.raises(
-        ValueError, match="must be reproducible.*the model or the loss is random.*random numbers: .*drop"
-    ):
+    with pytest.raises(ValueError, match="must be reproducible"):
         HessianOperator(dropout, "mse", (X, Y), training=True)
-    with pytest.raises(ValueError, match="the loss is random"):
+    with pytest.raises(ValueError, match="must be reproducible"):
         HessianOperator(network(), lambda y, f: tf.reduce_mean((f - tf.random.normal(tf.shape(f))) ** 2), (X, Y))
 
 
@@ -94,18 +92,18 @@ class Augmented:
         yield X + self.rng.normal(size=X.shape).astype(np.float32), Y
 
 
-def test_data_that_change_are_named():
+def test_data_that_change():
     model = network()
     rows = np.random.default_rng(0).normal(size=(31, 4)).astype(np.float32)
     dropped = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).shuffle(31).batch(16, drop_remainder=True)
     for data in (Augmented(), dropped):
-        with pytest.raises(ValueError, match="`data` yields different examples at each pass"):
+        with pytest.raises(ValueError, match="must be reproducible"):
             HessianOperator(model, "mse", data)
     # With this many rows, no two passes have the same batches.
     shuffled = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).shuffle(31, seed=1).batch(16)
     HessianOperator(model, "mse", shuffled)
     centered = network(keras.layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0)))
-    with pytest.raises(ValueError, match=r"composition of the shuffled batches .*Pass all data as a single batch"):
+    with pytest.raises(ValueError, match="must be reproducible"):
         HessianOperator(centered, "mse", shuffled)
     HessianOperator(centered, "mse", shuffled, check=False)
 
