@@ -31,9 +31,9 @@ def check_reproducible(products: Products) -> None:
     if not _differ(first, second, dtype):
         return
     raise ValueError(
-        f"The loss must be reproducible, but two evaluations gave {first[0]:.9g} and {second[0]:.9g}. Pass data that are "
-        f"the same at each pass, without augmentation and shuffling, e.g. list(data). Use training=False for a model that "
-        f"draws random numbers, as in dropout."
+        f"The loss must be reproducible, but two evaluations gave {first[0]:.9g} and {second[0]:.9g}. Pass data that "
+        f"are the same at each pass, without augmentation and shuffling, e.g. list(data). Use training=False for a "
+        f"model that draws random numbers, as in dropout."
     )
 
 
