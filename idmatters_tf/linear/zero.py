@@ -61,7 +61,8 @@ def zero_hessian_spectrum(units: int, n: int, sxx: ArrayLike, syx: ArrayLike, sl
                 f"Argument `slope` is for n = 2; for n = 1 the spectrum also depends on second derivatives of the "
                 f"activations. Received: slope={slope}, n=1"
             )
-        return np.linalg.eigvalsh(shortcut_hessian(np.zeros((units, 1, *sxx.shape)), sxx, syx))
+        hessian = shortcut_hessian(np.zeros((units, 1, *sxx.shape)), sxx, syx)
+        return np.asarray(np.linalg.eigvalsh(hessian), np.float64)
     syx = real_array("syx", syx, ("d", "d"))
     sxx = real_array("sxx", sxx, syx.shape)
     if n > 2:
