@@ -6,7 +6,7 @@
 Trains a small identity network without and with batch normalization, and a plain one without skips, by full-batch
 gradient descent at a constant rate on the first images of CIFAR-10 (the built-in shapes without --data-dir). Measures
 the largest eigenvalue of the Hessian during training (Cohen et al., 2021). Prints sharpness over 2 (1 + m) / rate, and
-saves the curves, their table and images of the Hessian's block norms between layers before and after training.
+saves the curves and their table.
 
 Takes about twenty minutes on two CPU cores (extrapolated), and less with fewer --images and --steps.
 """
@@ -20,16 +20,9 @@ import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
 # isort: split
 import keras
 import numpy as np
-from matplotlib import image
 from matplotlib.figure import Figure
 
-from idmatters_tf.curvature import (
-    HessianOperator,
-    draw_coupling,
-    layer_coupling,
-    stability_threshold,
-    top_eigenpairs,
-)
+from idmatters_tf.curvature import HessianOperator, stability_threshold, top_eigenpairs
 from idmatters_tf.data import shapes
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
@@ -55,8 +48,8 @@ def load(options):
     return images, np.asarray(data.train_labels[: options.images])
 
 
-def descend(name, images, labels, options, out):
-    """Train one network. Return [(step, loss, sharpness)] and save images of its couplings to the folder."""
+def descend(name, images, labels, options):
+    """Train one network. Return [(step, loss, sharpness)]."""
     print(f"{name}: {options.steps} steps on {len(images)} images", file=sys.stderr, flush=True)
     keras.utils.set_random_seed(0)
     kind = NETWORKS[name][0]
@@ -69,7 +62,6 @@ def descend(name, images, labels, options, out):
         model, loss, (images, labels), training="norm" in kind, batch_size=len(images), check=False
     )
     splits = np.cumsum([int(np.prod(variable.shape)) for variable in model.trainable_variables])[:-1]
-    save_coupling(operator, name, "start", out)
     measured, start = [], None
     for step in range(options.steps + 1):
         if step % options.every == 0:
@@ -91,15 +83,7 @@ def descend(name, images, labels, options, out):
             for part, variable in zip(parts, model.trainable_variables, strict=True)
         ]
         optimizer.apply(gradients, model.trainable_variables)
-    save_coupling(operator, name, "end", out)
     return measured
-
-
-def save_coupling(operator, name, moment, out):
-    """Save an image of the norms of the Hessian's blocks between layers."""
-    coupling, path = layer_coupling(operator, progress=True), out / f"coupling-{name}-{moment}.png"
-    image.imsave(path, draw_coupling(coupling, f"{name}, {moment}"))
-    print(f"{name}, {moment}: {100 * coupling.off_diagonal_share:.0f} % of ||H||^2 between layers, {path}", flush=True)
 
 
 def main():
@@ -123,7 +107,7 @@ def main():
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for name in options.networks:
-        table = np.array(descend(name, images, labels, options, out))
+        table = np.array(descend(name, images, labels, options))
         axes.semilogy(table[:, 0], table[:, 2], label=NETWORKS[name][1])
         np.savetxt(out / f"sharpness-{name}.csv", table, "%.8g", ",", header="step,loss,sharpness", comments="")
     axes.axhline(options.threshold, color="grey", linestyle="dashed", label="stability threshold")
@@ -131,11 +115,7 @@ def main():
     axes.set_ylabel("largest eigenvalue of the Hessian")
     axes.legend()
     figure.savefig(out / "sharpness.png", dpi=100)
-    # All couplings in one image: one row for each network, the start on the left, the end on the right.
-    rows = [[f"coupling-{name}-{moment}.png" for moment in ("start", "end")] for name in options.networks]
-    panels = [np.concatenate([image.imread(out / path) for path in row], axis=1) for row in rows]
-    image.imsave(out / "couplings.png", np.concatenate(panels))
-    print(f"curves: {out / 'sharpness.png'}, couplings: {out / 'couplings.png'}")
+    print(f"curves: {out / 'sharpness.png'}")
 
 
 if __name__ == "__main__":

@@ -36,9 +36,7 @@ def main():
         print("the determinant is negative: augmented by one dimension with -1 on the diagonal")
         R = linear.augment(R)
         bounds = linear.factorization_bounds(R, options.depths[0])
-    scaled, factor = linear.scale_to_smallest_gamma(R)
-    least = linear.factorization_bounds(scaled, options.depths[0]).gamma
-    print(f"gamma = {bounds.gamma:.3f}; scaled by {factor:.3g} it would be {least:.3f}")
+    print(f"gamma = {bounds.gamma:.3f}; a multiple of R has {np.log(np.linalg.cond(R)) / 2:.3f}")
     print(f"{'depth':>6}{'largest norm':>14}{'lower bound':>13}{'theorem':>10}{'error of the product':>22}")
     for depth in options.depths:
         A = linear.factorize(R, depth)

@@ -11,7 +11,7 @@ Modules:
     determinism    all settings for reproducible training in one call
     surgery        insertion of identity blocks into trained models, and removal of near-identity blocks
     autodiff       gradient, jvp, vjp, hvp, linearize, jacobian, hessian of functions and Keras models
-    curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model, and their spectra
+    curvature      Hessians and Gauss-Newton matrices of any Keras model, and their spectra
     isometry       distances of blocks from the identity; singular values and norms of Jacobians and convolutions
     expressivity   networks that memorize any sample, in closed form
     linear         deep linear networks in NumPy: risks, factorizations, Hessians, gradient descent

@@ -4,7 +4,7 @@ After `make_deterministic(seed)`, two runs of the same script on the same machin
 for bit. Results still depend on
 
 - the number of threads of an operation, because the order of additions affects rounding. By default TensorFlow and XLA
-  use one thread per core available to the process; `threads=` fixes the number for TensorFlow.
+  use one thread per core available to the process; the variable TF_NUM_INTRAOP_THREADS fixes the number for TensorFlow.
 - the instructions of the processor, oneDNN (`TF_ENABLE_ONEDNN_OPTS`), the kind of GPU, and the versions of the
   packages. `idmatters_tf._environment` records them.
 - the iteration order of sets of strings, unless PYTHONHASHSEED is set before Python starts.
@@ -21,12 +21,10 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._arguments import positive_integer
-
 _XLA_FLAG = "--xla_gpu_deterministic_ops=true"
 
 
-def make_deterministic(seed: int, threads: int | None = None) -> dict[str, Any]:
+def make_deterministic(seed: int) -> dict[str, Any]:
     """Seed all generators and enable deterministic algorithms of the backend.
 
     Call it before any model, data set or tensor is created. It seeds Python's `random`, NumPy's global generator, and
@@ -37,23 +35,17 @@ def make_deterministic(seed: int, threads: int | None = None) -> dict[str, Any]:
 
     Args:
         seed: integer from 0 to 2^32 - 1.
-        threads: number of threads of one TensorFlow operation. A fixed number makes results independent of the number
-            of cores; 1 is the most portable and the slowest. None keeps the current setting.
 
     Returns:
         The settings by name, for the records of an experiment.
 
     Raises:
-        ValueError: the seed is out of range, or the backend has no setting for `threads`.
-        RuntimeError: TensorFlow has started its threads, so that `threads` has no effect.
+        ValueError: the seed is out of range.
     """
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < 2**32:
         raise ValueError(f"Argument `seed` must be an integer from 0 to 2^32 - 1. Received: seed={seed!r}")
     backend = keras.backend.backend()
     done: dict[str, Any] = {"backend": backend, "seed": int(seed)}
-    if threads is not None:
-        done["threads"] = positive_integer("threads", threads)
-        _fix_threads(backend, done["threads"])
     if backend == "jax":
         done["XLA_FLAGS"] = _add_xla_flag()
     keras.utils.set_random_seed(int(seed))
@@ -66,23 +58,6 @@ def make_deterministic(seed: int, threads: int | None = None) -> dict[str, Any]:
         done["op determinism"] = True
     done["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "random")
     return done
-
-
-def _fix_threads(backend, threads):
-    if backend != "tensorflow":
-        raise ValueError(
-            f"Argument `threads` must be None on {backend}. Received: threads={threads}. Limit the cores of the "
-            f"process instead, for example with taskset."
-        )
-    import tensorflow as tf
-
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"threads={threads} has no effect, because TensorFlow has started its threads. Call `make_deterministic` "
-            f"before any tensor is created, or set TF_NUM_INTRAOP_THREADS={threads} in the environment."
-        ) from error
 
 
 def _add_xla_flag():

@@ -1,4 +1,4 @@
-"""Seeds, deterministic algorithms and threads."""
+"""Seeds and deterministic algorithms."""
 
 import subprocess
 import sys
@@ -13,33 +13,26 @@ SCRIPT = """
 import random, keras, numpy as np, tensorflow as tf
 from idmatters_tf.determinism import make_deterministic
 
-def draws(seed, **options):
-    done = make_deterministic(seed, **options)
+def draws(seed):
+    done = make_deterministic(seed)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dropout(0.5)])
     numbers = random.random(), np.random.rand(), float(tf.random.uniform(())), model(np.ones((2, 3)), training=True)
     return done, [np.asarray(number).tobytes() for number in numbers]
 
-done, first = draws(3, threads=1)
-assert (done["seed"], done["threads"], done["op determinism"]) == (3, 1, True), done
-assert tf.config.threading.get_intra_op_parallelism_threads() == 1
+done, first = draws(3)
+assert (done["seed"], done["op determinism"]) == (3, True), done
 assert draws(3)[1] == first
 assert all(one != other for one, other in zip(draws(4)[1], first))
-try:
-    make_deterministic(3, threads=2)
-except RuntimeError as error:
-    print(error)
 """
 
 
-def test_seeds_switches_and_threads():
+def test_seeds_and_switches():
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    assert "threads=2 has no effect" in done.stdout
-    assert "TF_NUM_INTRAOP_THREADS=2" in done.stdout
 
 
-@pytest.mark.parametrize("options", [{"seed": -1}, {"seed": 2**32}, {"seed": 0.5}, {"seed": 0, "threads": 0}])
-def test_refused(options):
-    with pytest.raises(ValueError, match=f"Argument `{list(options)[-1]}` must be"):
-        make_deterministic(**options)
+@pytest.mark.parametrize("seed", [-1, 2**32, 0.5])
+def test_refused(seed):
+    with pytest.raises(ValueError, match="Argument `seed` must be"):
+        make_deterministic(seed)

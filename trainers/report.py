@@ -19,7 +19,6 @@ EXAMPLES = """
 examples:
   python -m trainers.report runs/small runs/standard            compare two runs
   python -m trainers.report runs/* --out reports/all            all runs that have a test result
-  python -m trainers.report runs/a runs/b --names pad "1x1"     other names
   python -m trainers.report runs/* --format pdf                 the plot as vector graphics
 
 The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. Finished
@@ -36,20 +35,8 @@ class Settings:
 
     runs: tuple[str, ...] = setting(help="folders of runs", metavar="RUN", positional=True)
     out: str = setting("runs/report", help="folder for the comparison", metavar="DIR")
-    names: tuple[str, ...] | None = setting(
-        None, help="names of the runs, in the same order (default: names of the folders)", metavar="NAME"
-    )
-    title: str = setting("Convergence", help="title of the plot", metavar="TEXT")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot")
     debug: bool = setting(False, help="show tracebacks")
-
-    def __post_init__(self) -> None:
-        names = self.names or _short_names(self.runs)
-        if len(names) != len(self.runs) or len(set(names)) != len(names):
-            raise UsageError(
-                f"--names must contain a different name for each of the runs, {len(self.runs)}. "
-                f"Received: {', '.join(names)}"
-            )
 
 
 def parser() -> Parser:
@@ -63,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
     runs = {}
-    for name, path in zip(settings.names or _short_names(settings.runs), settings.runs, strict=True):
+    for name, path in zip(_short_names(settings.runs), settings.runs, strict=True):
         run = Run(path)
         run.config()
         if any(record["kind"] in ("test", "diverged") for record in run.metrics()):
@@ -88,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_csv(tables[1], together)
     write_atomically(folder / "comparison.md", text)
     metrics = {name: run.metrics() for name, run in runs.items()}
-    figure = comparison(metrics, folder / f"comparison.{settings.format}", settings.title, groups)
+    figure = comparison(metrics, folder / f"comparison.{settings.format}", groups)
     print_lines(*text.splitlines(), "", f"{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
     return 0
 

@@ -67,7 +67,6 @@ from idmatters_tf._keras_internals.variables import (
     optimizer_attributes,
     outside_graphs,
     own_trainable_variables,
-    random_layers,
     replicas,
     seed_states,
     set_path,

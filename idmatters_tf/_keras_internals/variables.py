@@ -22,12 +22,6 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
     return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
 
 
-def random_layers(model: keras.Model) -> list[str]:
-    """Return the names of the layers that own a random generator, at any depth of nesting."""
-    layers: Any = model._flatten_layers(include_self=False)
-    return [layer.name for layer in layers if getattr(layer, "seed_generator", None) is not None]
-
-
 def has_global_seed() -> bool:
     """Return True if `keras.utils.set_random_seed` has seeded the global generators."""
     return rng_utils.get_random_seed() is not None

@@ -47,13 +47,10 @@ def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class Compiler:
     """See `_protocol.Compiler`. All variables are arguments of the compiled functions and not constants."""
 
-    replicas = 1
-
     def __init__(self, variables: Sequence[keras.Variable]):
         self._variables = list(variables)
         self._compiled: dict[str, Any] = {}
 
-    def __call__(self, method: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *arguments: Any) -> Any:
-        (part,) = parts
+    def __call__(self, method: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
         compiled = self._compiled.setdefault(method.__name__, jax.jit(method))
-        return compiled([variable.value for variable in self._variables], *part, *arguments)
+        return compiled([variable.value for variable in self._variables], batch, *arguments)

@@ -15,20 +15,15 @@ class Compiler(Protocol):
     """Methods of one object as compiled functions of the current values of variables.
 
     Compiled functions are freed with the compiler. The object must not refer to the compiler.
-
-    Attributes:
-        replicas: number of devices that share the work.
     """
 
-    replicas: int
-
-    def __call__(self, method: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *arguments: Tensor) -> Any:
-        """Return `method(values, *part, *arguments)`, summed over the replicas.
+    def __call__(self, method: Callable[..., Any], batch: Any, *arguments: Tensor) -> Any:
+        """Return `method(values, batch, *arguments)`.
 
         Args:
             method: bound method that returns tensors. It is compiled for each combination of shapes.
-            parts: arguments of each replica. The first one is a batch, whose shapes may vary.
-            *arguments: tensors that are shared by all replicas.
+            batch: tensors whose shapes may vary.
+            *arguments: other tensors.
         """
         ...
 

@@ -1,8 +1,4 @@
-"""Derivatives on TensorFlow: gradient tapes, and Hessian products by reverse over reverse (Pearlmutter, 1994).
-
-Compiled functions run on one or more devices: the replicas of the `tf.distribute.MirroredStrategy` in whose scope a
-compiler is created.
-"""
+"""Derivatives on TensorFlow: gradient tapes, and Hessian products by reverse over reverse (Pearlmutter, 1994)."""
 
 import contextlib
 import logging
@@ -107,52 +103,36 @@ class Compiler:
     """
 
     def __init__(self, variables: Sequence[keras.Variable]):
-        self._strategy: Any = tf.distribute.get_strategy()
-        self.replicas = int(self._strategy.num_replicas_in_sync)
         self._variables = list(variables)
         # By method and the shapes of the shared arguments, which are not generalized.
         self._functions: dict[Any, Any] = {}
         # False after a layer has failed on unknown sizes, as Keras' UpSampling2D does.
         self._generalizes = True
 
-    def __call__(self, method: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *arguments: Any) -> Any:
-        values = parts[0] if self.replicas == 1 else [self._spread(argument) for argument in zip(*parts, strict=True)]
+    def __call__(self, method: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
         key = (method.__name__, *(tuple(argument.shape) for argument in arguments))
         with _raise_missing_gradient(), differentiable_twice(), _quiet():
             function = self._traced(key, method)
             generalized = self._generalizes and function.experimental_get_tracing_count()
             try:
-                return function(*values, *arguments)
+                return function(batch, *arguments)
             except Exception:
                 if not generalized:
                     raise
                 self._generalizes = False
                 self._functions.clear()
-                return self._traced(key, method)(*values, *arguments)
+                return self._traced(key, method)(batch, *arguments)
 
     def _traced(self, key: tuple[Any, ...], method: Callable[..., Any]) -> Any:
         # The compiled functions must not refer to the compiler.
-        variables, strategy = self._variables, self._strategy
+        variables = self._variables
 
-        def on_replica(*arguments: Any) -> Any:
+        def compiled(*arguments: Any) -> Any:
             return method([variable.value for variable in variables], *arguments)
 
-        def on_replicas(*arguments: Any) -> Any:
-            results = strategy.run(on_replica, args=arguments)
-            return tf.nest.map_structure(
-                lambda result: strategy.reduce(tf.distribute.ReduceOp.SUM, result, axis=None), results
-            )
-
         if key not in self._functions:
-            function = on_replica if self.replicas == 1 else on_replicas
-            self._functions[key] = tf.function(function, autograph=False, reduce_retracing=self._generalizes)
+            self._functions[key] = tf.function(compiled, autograph=False, reduce_retracing=self._generalizes)
         return self._functions[key]
-
-    def _spread(self, values: Sequence[Any]) -> Any:
-        """Return one value for each replica."""
-        return self._strategy.experimental_distribute_values_from_function(
-            lambda context: values[context.replica_id_in_sync_group]
-        )
 
 
 def _separate(tensors: Tensors) -> Tensors:

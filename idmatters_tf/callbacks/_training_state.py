@@ -2,16 +2,15 @@
 
 import random
 import re
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from idmatters_tf._keras_internals import global_seed_state, layers_within, make_global_seed_state
+from idmatters_tf._keras_internals import global_seed_state, make_global_seed_state
 from idmatters_tf._tensorflow_internals.training import traced_training_steps
 from idmatters_tf.callbacks import _devices
-from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_generators, find_optimizers
+from idmatters_tf.callbacks._model_parts import find_optimizers
 
 # Random operations of TensorFlow with internal state, which cannot be read.
 _STATEFUL_RANDOM = re.compile(
@@ -23,7 +22,7 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
     """Return the variables that a training step may change, by owner: weights, seed states, slots, metrics.
 
     The owner "optimizer" is the compiled optimizer with the optimizers that it wraps. Other optimizers are
-    "optimizer PATH". The state of a `tf.random.Generator` is a `tf.Variable` of the owner "generator PATH".
+    "optimizer PATH".
     """
     optimizers: Any = find_optimizers(model)
     compiled = optimizers.pop("optimizer", None)
@@ -33,7 +32,6 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
         "metrics": model.metrics_variables,
         # Inner optimizers come first, so that the optimizer around them is listed with its own variables only.
         **{f"optimizer {path}": optimizer.variables for path, optimizer in reversed(optimizers.items())},
-        **{f"generator {path}": [generator.state] for path, generator in find_generators(model).items()},
     }
     seen: set[int] = set()
     for owner, several in owners.items():
@@ -43,35 +41,10 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
     return owners
 
 
-def read_trainable(model: keras.Model) -> list[bool]:
-    """Return the attribute `trainable` of all layers."""
-    return [bool(layer.trainable) for layer in layers_within(model)]
-
-
-def set_trainable(model: keras.Model, values: Sequence[bool]) -> None:
-    """Set the attribute `trainable` of all layers to the result of `read_trainable`."""
-    for layer, value in zip(layers_within(model), values, strict=True):
-        # The setter sets that of the inner layers as well, which follow.
-        if layer.trainable != value:
-            layer.trainable = value
-
-
-def find_unbuilt_optimizers(model: keras.Model) -> dict[str, Any]:
-    """Return the optimizers that are not built, by owner."""
-    return {
-        path if path == "optimizer" else f"optimizer {path}": optimizer
-        for path, optimizer in find_optimizers(model).items()
-        if not optimizer.built
-    }
-
-
 def describe_variables(model: keras.Model) -> dict[str, list[list[str]]]:
     """Return [path, shape, dtype] of each variable, by owner."""
     return {
-        owner: [
-            [getattr(variable, "path", "state"), str(tuple(variable.shape)), str(variable.dtype)]
-            for variable in several
-        ]
+        owner: [[variable.path, str(tuple(variable.shape)), str(variable.dtype)] for variable in several]
         for owner, several in variables(model).items()
     }
 
@@ -93,29 +66,10 @@ def read(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def assign(
-    model: keras.Model, state: dict[str, Any], described: dict[str, list[list[str]]]
-) -> dict[str, WaitingOptimizer]:
-    """Assign the values that `read` returned.
-
-    Args:
-        model: a model with the same variables.
-        state: result of `read`.
-        described: result of `describe_variables` at the same time.
-
-    Returns:
-        The optimizers that receive their values when they are built, by owner.
-    """
-    waiting, not_built = {}, find_unbuilt_optimizers(model)
+def assign(model: keras.Model, state: dict[str, Any]) -> None:
+    """Assign the values that `read` returned for a model with the same variables."""
     for owner, several in variables(model).items():
-        values = state["variables"].get(owner, [])
-        if owner in not_built and len(values) > len(several):
-            optimizer = not_built[owner]
-            waiting[owner] = WaitingOptimizer(
-                optimizer, owner, lambda owner=owner: variables(model)[owner], values, described[owner]
-            )
-            continue
-        for variable, value in zip(several, values, strict=True):
+        for variable, value in zip(several, state["variables"].get(owner, []), strict=True):
             _devices.assign(variable, value)
     generators = state["random"]
     version, internal, gauss = generators["python"]
@@ -124,22 +78,16 @@ def assign(
     if generators["keras"] is not None:
         with _devices.scope(model):
             _devices.assign(make_global_seed_state(), generators["keras"])
-    return waiting
 
 
-def find_difference(
-    saved: dict[str, list[list[str]]], now: dict[str, list[list[str]]], growing: Iterable[str] = ()
-) -> str | None:
-    """Return a text that names the first difference of two descriptions, or None if shapes and types are equal.
-
-    The owners `growing` are built by a training step, so that one description may have more variables.
-    """
+def find_difference(saved: dict[str, list[list[str]]], now: dict[str, list[list[str]]]) -> str | None:
+    """Return a text that names the first difference of two descriptions, or None if shapes and types are equal."""
     for owner in dict.fromkeys([*saved, *now]):
         before, after = saved.get(owner, []), now.get(owner, [])
         for old, new in zip(before, after, strict=False):
             if old[1:] != new[1:]:
                 return f"{' '.join(old)} of the {owner} has become {' '.join(new)}"
-        if len(before) != len(after) and owner not in growing:
+        if len(before) != len(after):
             longer, word = (before, "is missing") if len(before) > len(after) else (after, "is new")
             return f"{' '.join(longer[min(len(before), len(after))])} of the {owner} {word}"
     return None
@@ -166,13 +114,13 @@ def check_complete(model: keras.Model) -> None:
                 raise ValueError(
                     f"The training step uses the variable {variable.name}, which does not belong to the model, its "
                     f"optimizers or metrics and cannot be restored. Make it a weight of a layer (`add_weight`), a "
-                    f"metric, or a `keras.random.SeedGenerator` or `tf.random.Generator` of a layer."
+                    f"metric, or a `keras.random.SeedGenerator` of a layer."
                 )
         graph = step.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
         for node in filter(lambda node: _STATEFUL_RANDOM.fullmatch(node.op), nodes):
             raise ValueError(
                 f"The training step draws random numbers from TensorFlow's operation {node.op} ({node.name}), whose "
-                f"state cannot be restored. Use `keras.random` with a `keras.random.SeedGenerator` of the layer, a "
-                f"`tf.random.Generator` of the layer, or `tf.random.stateless_*`."
+                f"state cannot be restored. Use `keras.random` with a `keras.random.SeedGenerator` of the layer, or "
+                f"`tf.random.stateless_*`."
             )

@@ -16,7 +16,7 @@ from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, name_callbacks
 from idmatters_tf.callbacks._configuration import describe_configuration, find_difference, label_optimizer
-from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
+from idmatters_tf.callbacks._model_parts import find_optimizers
 from idmatters_tf.callbacks._sources import make_source
 from idmatters_tf.callbacks._sources.random_access import has_hooks
 from idmatters_tf.callbacks._stores import Store
@@ -48,11 +48,11 @@ class ExactResume(keras.callbacks.Callback):
 
     A checkpoint contains the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
     accumulated gradients; see `idmatters_tf.callbacks._model_parts.find_optimizers`) and of its metrics, also within an
-    epoch; the generators of dropout and augmentation layers, and `tf.random.Generator` objects found like optimizers;
-    the global generators of Python, NumPy and Keras; the position in the data; the history; and the state of the other
-    callbacks, see `idmatters_tf.callbacks._callback_states`. State that cannot be restored raises a ValueError when
-    training begins or when the first checkpoint is saved. Supported are TensorFlow, also under
-    `tf.distribute.MirroredStrategy`, and JAX, also under `keras.distribution`, in one process.
+    epoch; the generators of dropout and augmentation layers; the global generators of Python, NumPy and Keras; the
+    position in the data; the history; and the state of the other callbacks, see
+    `idmatters_tf.callbacks._callback_states`. State that cannot be restored raises a ValueError when training begins or
+    when the first checkpoint is saved. Supported are TensorFlow, also under `tf.distribute.MirroredStrategy`, and JAX,
+    also under `keras.distribution`, in one process.
 
     Training does not wait for the disk. The state is copied to host memory between two batches, which requires the
     memory of one more copy of the variables, and a thread writes the copy. A checkpoint receives its name when it is
@@ -126,12 +126,6 @@ class _StateCallback(keras.callbacks.Callback):
         self._pending: dict[str, Any] | None = None
         self._epoch = self._step = 0
         self._checked = False
-        # Trainable layers in the first batch of the run, None before it, and in the last one while that is repeated.
-        self._traced: list[bool] | None = None
-        self._trainable: list[bool] | None = None
-        self._has_trained = False
-        # Optimizers that were not built when `fit` began and wait for their values, by owner.
-        self._waiting: dict[str, WaitingOptimizer] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:
         model: Any = self.model
@@ -150,7 +144,6 @@ class _StateCallback(keras.callbacks.Callback):
                 "`fit`."
             ) from error
         self._variables = _training_state.describe_variables(model)
-        self._unbuilt = set(_training_state.find_unbuilt_optimizers(model))
         # Configuration at the start of the run.
         self._configuration = describe_configuration(model)
         self._source.attach(self._fit)
@@ -175,22 +168,7 @@ class _StateCallback(keras.callbacks.Callback):
         self._pending = None
         self._source.seek(epoch, offset)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._has_trained:
-            return
-        self._has_trained = True
-        now = _training_state.read_trainable(self._model)
-        if self._traced is None:
-            self._traced = now
-        elif not self._model.run_eagerly:
-            # TensorFlow traces the training step now. It trains the same layers as in the first batch of the run.
-            self._trainable = now
-            _training_state.set_trainable(self._model, self._traced)
-
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._trainable is not None:
-            _training_state.set_trainable(self._model, self._trainable)
-            self._trainable = None
         # With several steps per execution the last step may be beyond the epoch.
         done, before = min(batch + 1, self._source.steps_per_epoch), self._step
         if done == self._source.steps_per_epoch or self._model.stop_training:
@@ -214,8 +192,6 @@ class _StateCallback(keras.callbacks.Callback):
         self._source.close()
         for part in _trained_objects(self._model).values():
             _unfinished.pop(part, None)
-        for waiting in self._waiting.values():
-            waiting.drop()
         self._store.close()
 
     def _is_due(self, before):
@@ -245,8 +221,6 @@ class _StateCallback(keras.callbacks.Callback):
         if not self._checked:
             _training_state.check_complete(model)
             self._checked = True
-        read = _training_state.read(model)
-        read["variables"] |= {owner: waiting.values for owner, waiting in self._waiting.items() if not waiting.is_built}
         current = describe_configuration(model)
         self._check_unchanged(current)
         state = {
@@ -256,35 +230,32 @@ class _StateCallback(keras.callbacks.Callback):
             "identity": self._identity,
             "environment": self._environment,
             "configuration": {"start": self._configuration, "current": current},
-            "trainable": _training_state.read_trainable(model),
-            "traced": self._traced,
             "description": described,
-            "state": read,
+            "state": _training_state.read(model),
             "data": self._source.state(batch),
             "callbacks": {name: callback.get() for name, callback in self._states.items()},
         }
         self._store.save(self._step, _encoding.Snapshot(state).write)
 
     def _check_unchanged(self, current):
-        """Raise ValueError if a callback has changed a layer, except for freezing or unfreezing it."""
+        """Raise ValueError if a callback has changed a layer."""
         difference = find_difference(*map(_select_layers, (self._configuration, self._configuration, current)))
         if difference is not None:
             raise ValueError(
                 f"{difference}: a callback has changed it, so that a restarted process cannot restore it. Make it a "
-                f"weight of the layer (`add_weight`)."
+                f"weight of the layer (`add_weight`), or freeze layers between two calls of `fit`."
             )
 
     def _describe(self, model):
         """Return the description of the current variables. Raise ValueError if the first step created other ones."""
         described = _training_state.describe_variables(model)
-        difference = _training_state.find_difference(self._variables, described, self._unbuilt)
+        difference = _training_state.find_difference(self._variables, described)
         if difference is not None:
             raise ValueError(
                 f"{difference}: the first training step created it, so that a restarted process cannot restore it. "
-                f"Create all variables when the model is built."
+                f"Create all variables when the model is built, and build further optimizers before `fit`."
             )
-        waiting = {owner: optimizer.described for owner, optimizer in self._waiting.items() if not optimizer.is_built}
-        return {**described, **waiting}
+        return described
 
     def _load(self):
         """Return the newest intact checkpoint, or None. Raise ValueError if it does not belong to this run."""
@@ -309,8 +280,7 @@ class _StateCallback(keras.callbacks.Callback):
         differences = describe_differences(saved["identity"], self._identity)
         if differences:
             return f"is a checkpoint of another run: {'; '.join(differences)}"
-        growing = self._unbuilt & set(saved["description"])
-        difference = _training_state.find_difference(saved["description"], self._variables, growing)
+        difference = _training_state.find_difference(saved["description"], self._variables)
         if difference is not None:
             return f"is a checkpoint of another model: {difference}"
         difference = self._find_other_configuration(saved["configuration"])
@@ -354,26 +324,21 @@ class _StateCallback(keras.callbacks.Callback):
                 f"{saved['epoch']}, and {reason}. Pass another folder to ExactResume for a new run.",
                 stacklevel=2,
             )
-        self._traced = saved["traced"]
         self._resume.resumed_at = self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
         self._source.restore(saved["data"])
         self._restore(saved)
         start_at_epoch(self._model, epoch)
 
     def _restore(self, saved):
-        for waiting in self._waiting.values():
-            waiting.drop()
-        _training_state.set_trainable(self._model, saved["trainable"])
-        self._waiting = _training_state.assign(self._model, saved["state"], saved["description"])
+        _training_state.assign(self._model, saved["state"])
         for name, state in saved["callbacks"].items():
             if state is not None:
                 self._states[name].set(state)
 
 
 def _select_layers(configuration):
-    """Return the configuration of the layers without the attributes `trainable`."""
-    names = [name for name in configuration if name.startswith("the model:") and not name.endswith(".trainable")]
-    return {name: configuration[name] for name in names}
+    """Return the configuration of the layers."""
+    return {name: value for name, value in configuration.items() if name.startswith("the model:")}
 
 
 # Models and optimizers of `fit`s that have begun and not ended, with their folders.

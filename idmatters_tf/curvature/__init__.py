@@ -1,4 +1,4 @@
-"""Hessian, Gauss-Newton and Fisher matrices of any Keras model's loss, and their spectra.
+"""Hessian and Gauss-Newton matrices of any Keras model's loss, and their spectra.
 
 The matrices are SciPy linear operators. The estimators accept any symmetric SciPy operator;
 docs/explanation/curvature.md compares them.
@@ -7,7 +7,7 @@ docs/explanation/curvature.md compares them.
 # ruff: noqa: I001 - grouped by subject, a table of contents
 
 # Matrices, exact and never formed: products with vectors, blocks by layer.
-from idmatters_tf.curvature.operators import FisherOperator, GaussNewtonOperator, HessianOperator
+from idmatters_tf.curvature.operators import GaussNewtonOperator, HessianOperator
 
 # The whole matrix.
 from idmatters_tf.curvature.operators import dense_hessian
@@ -18,10 +18,8 @@ from idmatters_tf.curvature.eigenpairs import Eigenpairs, top_eigenpairs
 from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 
 # Stochastic estimates with standard errors.
-from idmatters_tf.curvature.estimators import Estimate, diagonal, trace
+from idmatters_tf.curvature.estimators import Estimate, trace
 
-# Coupling between layers.
-from idmatters_tf.curvature.coupling import Coupling, draw_coupling, layer_coupling
 
 # During training.
 from idmatters_tf.curvature.measurement import Measurement, measure
@@ -29,20 +27,15 @@ from idmatters_tf.curvature.stability import stability_threshold
 from idmatters_tf.curvature.callbacks import CurvatureMonitor
 
 __all__ = [
-    "Coupling",
     "CurvatureMonitor",
     "Eigenpairs",
     "Estimate",
-    "FisherOperator",
     "GaussNewtonOperator",
     "HessianOperator",
     "Measurement",
     "SpectralDensity",
     "Summary",
     "dense_hessian",
-    "diagonal",
-    "draw_coupling",
-    "layer_coupling",
     "measure",
     "spectral_density",
     "stability_threshold",

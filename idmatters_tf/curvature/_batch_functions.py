@@ -15,7 +15,7 @@ class BatchFunctions:
     """Functions to be compiled, whose sums over the batches are the values for all data.
 
     All methods take the values of the objective's arguments, a batch, and the scales: one factor for the sum of each
-    loss term and a last one for the penalties (for `fisher`, for the sum of g g^T). `vectors` is one vector (P,), with
+    loss term and a last one for the penalties. `vectors` is one vector (P,), with
     a list of tensors like the variables as the product, or k vectors (k, P).
     """
 
@@ -23,11 +23,10 @@ class BatchFunctions:
         self._objective, self._backend = objective, backend
 
     def loss_and_gradient(
-        self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Tensor, offset: Tensor
+        self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return `Objective.value` and its gradient, (P,). `Products.loss_and_gradient` describes the arguments."""
         theta, others = self._separate(values)
-        theta = [value + part for value, part in zip(theta, self._objective.split(offset), strict=True)]
         value, gradient = self._backend.gradient(
             lambda theta: self._objective.value([*theta, *others], batch, scales, draw), theta
         )
@@ -75,19 +74,6 @@ class BatchFunctions:
             return [part + other for part, other in zip(transposed, added(vector), strict=True)]
 
         return self._mapped(product, vectors)
-
-    def fisher(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
-        """Return products of the sum of g g^T with vectors, g the gradients of the examples."""
-        theta, others = self._separate(values)
-
-        def losses_at(theta: list[Tensor]) -> tuple[list[Tensor], Tensor | None]:
-            outputs, _ = self._objective.forward([*theta, *others], batch)
-            losses, weights = self._objective.example_losses(batch, outputs, scales[:-1])
-            return [losses], weights
-
-        _, weights, jvp, vjp = self._backend.linearize(losses_at, theta)
-        factor = scales[-1] if weights is None else scales[-1] * weights
-        return self._mapped(lambda vector: vjp([factor * jvp(vector)[0]]), vectors)
 
     def _mapped(self, linear_map: LinearMap, vectors: Tensor) -> Any:
         """Return tensors like the variables for a vector (P,), and (k, P) for k vectors."""

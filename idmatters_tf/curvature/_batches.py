@@ -1,6 +1,6 @@
 """Data sets as batches that can be iterated repeatedly, on any backend."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -17,7 +17,6 @@ class Batches:
         data: a `tf.data.Dataset` of batches; a tuple of arrays, which is split into batches; or any other iterable of
             batches that can be iterated more than once.
         batch_size: batch size for arrays.
-        class_weight: weight of the examples of each class, by label, as in `model.fit`.
 
     Attributes:
         kept: True if each pass yields the same objects, which holds for arrays.
@@ -26,10 +25,9 @@ class Batches:
         ValueError: if the data are not batches, can be iterated only once, or are infinite.
     """
 
-    def __init__(self, data: Any, batch_size: int, class_weight: Mapping[int, float] | None = None):
+    def __init__(self, data: Any, batch_size: int):
         positive_integer("batch_size", batch_size)
-        self._batches, self._class_weight = data, class_weight
-        self.kept = isinstance(data, tuple) and class_weight is None
+        self._batches, self.kept = data, isinstance(data, tuple)
         if isinstance(data, tuple):
             self._batches = list(_split_into_batches(checked_arrays(data), batch_size))
         elif data is None or hasattr(data, "__array__") or not hasattr(data, "__iter__"):
@@ -57,20 +55,7 @@ class Batches:
                     "Argument `data` must contain batches of dense arrays. Received: single examples, or ragged or "
                     "sparse tensors. Use data.batch(batch_size), and make tensors dense."
                 )
-            yield batch if self._class_weight is None else self._weighted(batch, self._class_weight)
-
-    def _weighted(self, batch: Any, class_weight: Mapping[int, float]) -> tuple[Any, Any, Any]:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        if weights is not None or keras.tree.is_nested(y) or y is None:
-            raise ValueError(
-                "Argument `class_weight` requires one array of labels and no sample weights in `data`, as in "
-                "`model.fit`."
-            )
-        labels = np.asarray(y)
-        if labels.ndim > 1:
-            labels = labels[..., 0] if labels.shape[-1] == 1 else labels.argmax(axis=-1)
-        by_label = [class_weight.get(int(label), 1.0) for label in np.ravel(np.round(labels).astype(int))]
-        return x, y, np.reshape(np.array(by_label, np.float64), labels.shape)
+            yield batch
 
 
 def length(batch: Any) -> int:

@@ -205,8 +205,8 @@ def loss_dtype(outputs: Any) -> str:
 def no_example_losses(values: Tensor) -> str:
     """Return the message for a loss that returns a mean where values for each example are required."""
     return (
-        f"Argument `loss` must return a value for each example with sample weights and for the Fisher matrix. "
-        f"Received: a loss of shape {tuple(values.shape)} for a batch."
+        f"Argument `loss` must return a value for each example with sample weights. Received: a loss of shape "
+        f"{tuple(values.shape)} for a batch."
     )
 
 

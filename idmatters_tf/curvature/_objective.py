@@ -5,11 +5,10 @@
 
 import itertools
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
-import ml_dtypes
 import numpy as np
 from keras import ops
 
@@ -17,7 +16,7 @@ from idmatters_tf._keras_internals import seed_states, substitute_values, variab
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.curvature._batches import Batches
-from idmatters_tf.curvature._losses import DataLoss, no_example_losses
+from idmatters_tf.curvature._losses import DataLoss
 
 
 class Objective:
@@ -32,7 +31,6 @@ class Objective:
         arguments: all variables of the model, those of the flat vector first.
         slices: slice of the flat vector for each layer.
         dtype: dtype of the flat vector, "float32" or "float64".
-        eps: relative rounding of the variables.
         size: length of the flat vector.
     """
 
@@ -45,7 +43,6 @@ class Objective:
         regularization: bool,
         training: bool,
         batch_size: int,
-        class_weight: Mapping[int, float] | None,
     ):
         if not isinstance(model, keras.Model):
             raise ValueError(f"Argument `model` must be a keras.Model. Received: {type(model).__name__}")
@@ -65,10 +62,9 @@ class Objective:
         # Dtypes of the values, because JAX stores float64 variables as float32 unless jax_enable_x64 is set.
         dtypes = {_get_dtype(variable) for variable in self.variables}
         self.dtype = "float64" if "float64" in dtypes else "float32"
-        self.eps = max(float(ml_dtypes.finfo(dtype).eps) for dtype in dtypes)
         self.slices = _layer_slices(model, self.variables, self.sizes)
         self._seeds = {id(state) for state in seed_states(model)}
-        self.batches = Batches(data, batch_size, class_weight)
+        self.batches = Batches(data, batch_size)
 
     @property
     def coupling(self) -> str | None:
@@ -142,29 +138,6 @@ class Objective:
             value = value * self._count(batch) if divisor is None else value
             total = value if total is None else total + value
         return total
-
-    def example_losses(self, batch: Any, outputs: Any, factors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return (losses, weights) of the examples of a batch, (batch,) each, whose weighted sum is `data_loss`.
-
-        Raises:
-            ValueError: if the loss does not return a value for each example.
-        """
-        total, weights, parts = None, None, self.loss.parts(batch, outputs)
-        for place, (term, (y, output, sample_weight)) in enumerate(zip(self.loss.terms, parts, strict=True)):
-            elements, divisor = term.elements(y, output, None, self.dtype)
-            if divisor is None:
-                raise ValueError(no_example_losses(elements))
-            if sample_weight is not None:
-                if any(size != 1 for size in sample_weight.shape[1:]) or len(self.loss.terms) > 1:
-                    raise ValueError(
-                        "The empirical Fisher matrix requires one sample weight per example and a loss of one output. "
-                        f"Received: sample weights of shape {tuple(sample_weight.shape)}"
-                    )
-                weights = ops.reshape(ops.cast(sample_weight, self.dtype), (-1,))
-            axes = tuple(range(1, len(elements.shape)))
-            values: Tensor = (ops.sum(elements, axis=axes) if axes else elements) * factors[place]
-            total = values if total is None else total + values
-        return total, weights
 
     def value(self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Any = 0) -> Tensor:
         """Return the contribution of a batch to the loss.

@@ -1,6 +1,5 @@
-"""Loss on the data, its gradient, and products of the three matrices with vectors."""
+"""Loss on the data, its gradient, and products of the two matrices with vectors."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from idmatters_tf.curvature._batch_functions import BatchFunctions
 from idmatters_tf.curvature._batches import length
 from idmatters_tf.curvature._objective import Objective
 
-Kind = Literal["hessian", "gauss_newton", "fisher"]
+Kind = Literal["hessian", "gauss_newton"]
 Array = NDArray[np.floating[Any]]
 
 
@@ -24,7 +23,6 @@ class Products:
 
     Attributes:
         objective: the objective.
-        replicas: number of devices that share each batch.
     """
 
     def __init__(self, objective: Objective):
@@ -32,7 +30,6 @@ class Products:
         self._backend = current_backend()
         self._functions = BatchFunctions(objective, self._backend)
         self._compiler = self._backend.Compiler(objective.arguments)
-        self.replicas = self._compiler.replicas
         self._scales: tuple[NDArray[np.float64], int] | None = None
         # The last batch and its tensors, to convert the arrays of a single batch only once.
         self._last: tuple[Any, Any] = (None, None)
@@ -43,11 +40,6 @@ class Products:
         """Return (factors of the loss terms, number of examples). The first call passes through the data."""
         loss, terms = self.objective.loss, self.objective.loss.terms
         coupling = self.objective.coupling
-        if self.replicas > 1 and (coupling or loss.is_compute_loss):
-            raise ValueError(
-                f"{coupling or f'The loss {loss!r}'} couples the examples of a batch or has its own reduction and "
-                f"cannot be split over {self.replicas} replicas. Create the operator outside the strategy's scope."
-            )
         # The outputs may have changed with the variables.
         if self._scales is None or any(term.couples_examples for term in terms):
             divisors, sizes = np.zeros(len(terms)), []
@@ -70,20 +62,15 @@ class Products:
         """Return the loss on all data."""
         return float(self._sum(self.objective.value))
 
-    def loss_and_gradient(self, draw: int = 0, offset: Array | None = None, batch: Any = None) -> tuple[float, Array]:
+    def loss_and_gradient(self, draw: int = 0) -> tuple[float, Array]:
         """Return the loss and its gradient, (P,).
 
         Args:
             draw: offset of the seeds of the model's random generators.
-            offset: vector (P,) to add to the values of the variables.
-            batch: a batch to use in place of all data.
         """
-        # Tensors, so that all calls share one trace.
-        offset = np.zeros(self.objective.size) if offset is None else offset
-        arguments = self._backend.tensors((np.asarray(draw, np.int32), offset.astype(self.objective.dtype)))
-        value, gradient = self._sum(
-            self._functions.loss_and_gradient, *arguments, batches=None if batch is None else [batch]
-        )
+        # A tensor, so that all calls share one trace.
+        number = self._backend.tensors(np.asarray(draw, np.int32))
+        value, gradient = self._sum(self._functions.loss_and_gradient, number)
         return float(value), np.asarray(gradient)
 
     def product(self, kind: Kind, vectors: Array) -> Array:
@@ -112,63 +99,14 @@ class Products:
         batch = self._backend.tensors(batch)
         return np.asarray(ops.convert_to_numpy(self.objective.divisors(batch, self._forward(batch))), np.float64)
 
-    def _sum(self, method: Callable[..., Any], *arguments: Tensor, batches: Any = None) -> Any:
+    def _sum(self, method: Callable[..., Any], *arguments: Tensor) -> Any:
         """Return the sum over the batches of a compiled function."""
         factors, examples = self.scales()
         sums = None
-        for batch in self.objective.batches if batches is None else batches:
+        for batch in self.objective.batches:
             if self._last[0] is not batch or not self.objective.batches.kept:
                 self._last = batch, self._backend.tensors(batch)
-            parts = []
-            for part, share in _shares(self._last[1], self.replicas):
-                scales = (
-                    fisher_scales(self.objective, factors, examples, share)
-                    if method == self._functions.fisher
-                    else [*(factors * share), share * length(part) / examples]
-                )
-                parts.append((part, self._backend.tensors(np.array(scales, self.objective.dtype))))
-            result = self._compiler(method, parts, *arguments)
+            scales = np.array([*factors, length(batch) / examples], self.objective.dtype)
+            result = self._compiler(method, self._last[1], self._backend.tensors(scales), *arguments)
             sums = result if sums is None else keras.tree.map_structure(lambda a, b: a + b, sums, result)
         return sums
-
-
-def _shares(batch: Any, replicas: int) -> list[tuple[Any, float]]:
-    """Return (part, factor) for each replica, with parts that differ in size by at most one example.
-
-    A batch with fewer examples than replicas is sent to all of them with factor zero on all but the first.
-    """
-    if replicas == 1:
-        return [(batch, 1.0)]
-    size = length(batch)
-    if size < replicas:
-        return [(batch, float(replica == 0)) for replica in range(replicas)]
-    bounds = np.linspace(0, size, replicas + 1).round().astype(int)
-    return [
-        (keras.tree.map_structure(lambda tensor, a=a, b=b: None if tensor is None else tensor[a:b], batch), 1.0)
-        for a, b in itertools.pairwise(bounds)
-    ]
-
-
-def fisher_scales(objective: Objective, factors: NDArray[np.float64], examples: int, share: float = 1.0) -> list[float]:
-    """Return the factors for the losses of single examples, and that of the sum of g g^T last.
-
-    For a loss that is a mean over N examples, g is N times the gradient of an example's contribution.
-
-    Raises:
-        ValueError: if the losses of the outputs have different reductions.
-    """
-    reductions = {term.reduction for term in objective.loss.terms}
-    if len(reductions) > 1:
-        raise ValueError(
-            f"The empirical Fisher matrix requires losses with the same reduction. Received: "
-            f"{', '.join(sorted(reductions))}"
-        )
-    weight = objective.loss.terms[0].weight
-    divisors = {
-        "mean": float(examples),
-        "none": float(examples),
-        "sum": 1.0,
-        "mean_with_sample_weight": weight / factors[0],
-    }
-    scale = divisors[reductions.pop()]
-    return [*(factors * scale), share / scale]

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._linear_maps import as_operator
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature.estimators import Estimate, estimate_mean
 
 Floats = NDArray[np.floating[Any]]
@@ -88,7 +87,6 @@ def spectral_density(
     steps = min(positive_integer("steps", steps), size)
     if positive_integer("points", points) < 2:
         raise ValueError(f"Argument `points` must be at least 2. Received: points={points}")
-    check_fits(size, steps, operator.dtype, f"the Lanczos basis of {steps} steps", "Use fewer `steps`.")
     rng = np.random.default_rng(seed)
     # Several probes share passes through the data while their bases stay below a gigabyte.
     together = max(1, min(probes, 2**30 // (size * steps * operator.dtype.itemsize)))
@@ -100,20 +98,11 @@ def spectral_density(
             diagonals, off_diagonals = _lanczos(operator, signs, steps, bar)
             for probe in range(count):
                 nodes[first + probe], weights[first + probe] = _quadrature(diagonals[probe], off_diagonals[probe])
-    return smooth_density(nodes, weights, points, bandwidth)
+    return _smooth(nodes, weights, points, bandwidth)
 
 
-def smooth_density(
-    nodes: Floats, weights: Floats, points: int = 400, bandwidth: float | None = None
-) -> SpectralDensity:
-    """Compute the density of quadrature rules with a Gaussian kernel.
-
-    Args:
-        nodes: (probes, steps).
-        weights: (probes, steps). Each row sums to 1.
-        points: see `spectral_density`.
-        bandwidth: see `spectral_density`.
-    """
+def _smooth(nodes: Floats, weights: Floats, points: int, bandwidth: float | None) -> SpectralDensity:
+    """Compute the density of quadrature rules, (probes, steps), with a Gaussian kernel."""
     low, high = nodes.min(), nodes.max()
     width = float(0.01 * max(high - low, 1e-12 * (max(abs(high), abs(low)) or 1.0)) if bandwidth is None else bandwidth)
     if not width > 0:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._linear_maps import as_operator
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._memory import check_fits
 
 ENDS = ("largest", "smallest", "magnitude", "both")
 # Blocks before convergence is accepted: good starting vectors converge before the random vectors have any effect.
@@ -41,7 +40,6 @@ def top_eigenpairs(
     k: int = 1,
     which: str = "largest",
     tolerance: float | None = None,
-    max_products: int | None = None,
     start: Array | None = None,
     seed: int = 0,
     progress: bool = False,
@@ -58,7 +56,6 @@ def top_eigenpairs(
         which: "largest", "smallest" (the most negative ones), "magnitude" or "both".
         tolerance: tolerance of the residuals, relative to the largest |eigenvalue|. Well separated eigenvalues are far
             more accurate. If None, 1e-9 for float64 and 1e-4 for float32.
-        max_products: maximum number of products; unlimited if None.
         start: starting vectors (P, j), e.g. `vectors` of an earlier result. A random vector is added.
         seed: seed of the random starting vectors.
         progress: True shows a progress bar on standard error.
@@ -68,7 +65,7 @@ def top_eigenpairs(
         the most negative one is last.
 
     Raises:
-        ValueError: if k is out of range, or `max_products` is not enough.
+        ValueError: if k is out of range.
     """
     operator = as_operator(operator)
     size = operator.shape[0]
@@ -97,7 +94,7 @@ def top_eigenpairs(
     block = np.stack([*sums, *rng.normal(size=(k - len(sums) + (start is not None), size))])
     with Progress(None, "eigenvalues", progress, unit="products") as bar:
         lanczos = _BlockLanczos(operator, block, k, which, rng, bar)
-        values, vectors = lanczos.run(tolerance, max_products)
+        values, vectors = lanczos.run(tolerance)
     products = np.asarray(operator @ vectors, np.float64)
     residuals = np.linalg.norm(products - vectors.astype(np.float64) * values, axis=0)
     return Eigenpairs(values[::-1], vectors[:, ::-1], residuals[::-1], lanczos.products + wanted)
@@ -111,7 +108,6 @@ class _BlockLanczos:
         self._size = operator.shape[0]
         self._wanted = 2 * k if which == "both" else k
         most = min(self._size, max(20, 2 * self._wanted + 4 * len(block)))
-        check_fits(self._size, most, operator.dtype, f"a Lanczos basis of {most} vectors", "Ask for fewer eigenvalues.")
         self._basis = np.zeros((most, self._size), operator.dtype)
         self._projected = np.zeros((most, most))
         self._filled = 0
@@ -120,15 +116,10 @@ class _BlockLanczos:
         self._block = self._orthonormal(block)
         self.products = 0
 
-    def run(self, tolerance: float, max_products: int | None) -> tuple[NDArray[np.float64], Array]:
+    def run(self, tolerance: float) -> tuple[NDArray[np.float64], Array]:
         """Iterate until the residuals are below the tolerance, and return (values, vectors), ascending."""
         steps = 0
         while True:
-            if max_products is not None and self.products + len(self._block) > max_products:
-                raise ValueError(
-                    f"Argument `max_products`: {max_products} products were not enough for {self._wanted} eigenvalues "
-                    f"to a relative {tolerance:g}. Increase it or `tolerance`, or decrease `k`."
-                )
             residual, width = self._extend(), len(self._block)
             steps += 1
             filled = self._filled

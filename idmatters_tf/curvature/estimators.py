@@ -1,4 +1,4 @@
-"""Stochastic estimators of the trace and the diagonal of an operator, with standard errors."""
+"""Stochastic estimation of the trace of an operator, with its standard error."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ class Estimate:
     """Stochastic estimate: the mean of independent samples.
 
     Attributes:
-        value: a float, or an array for the diagonal and densities.
+        value: a float, or an array for densities.
         standard_error: standard deviation of the samples over the square root of their number, in the shape of
             `value`; 0 for an exact value, NaN for a single sample.
         samples: number of samples.
@@ -71,8 +71,8 @@ def trace(operator: Any, products: int = 60, seed: int = 0, progress: bool = Fal
     if positive_integer("products", products) < 6:
         raise ValueError(f"Argument `products` must be at least 6. Received: products={products}")
     if products >= size:
-        total = float(_exact_diagonal(operator, "trace", progress).sum(dtype=np.float64))
-        return Estimate(total, 0.0, size)
+        blocks = columns(operator, slice(0, size), "trace", progress)
+        return Estimate(float(sum(np.trace(block[place], dtype=np.float64) for place, block in blocks)), 0.0, size)
     share = products // 3
     rng = np.random.default_rng(seed)
     sketch, probes = (rng.integers(0, 2, (2, size, share)) * 2.0 - 1).astype(operator.dtype)
@@ -86,50 +86,3 @@ def trace(operator: Any, products: int = 60, seed: int = 0, progress: bool = Fal
         bar.advance(share)
     rest = estimate_mean(samples)
     return Estimate(float(exact) + rest.value, rest.standard_error, share)
-
-
-def diagonal(operator: Any, probes: int = 100, seed: int = 0, progress: bool = False) -> Estimate:
-    """Estimate the diagonal as the mean of v * (A v) over random signs v.
-
-    The variance of an entry is the sum of squares of the off-diagonal entries of its row, divided by the number of
-    probes. The estimate is good where the diagonal dominates. With P or more probes, unit vectors are used and the
-    result is exact.
-    Source: Bekas, Kokiopoulou & Saad, 2007.
-
-    Args:
-        operator: symmetric operator or matrix.
-        probes: number of probes, at least 2.
-        seed: seed of the random signs.
-        progress: True shows a progress bar on standard error.
-
-    Returns:
-        `Estimate` of arrays (P,).
-    """
-    operator = as_operator(operator)
-    size = operator.shape[0]
-    if positive_integer("probes", probes) < 2:
-        raise ValueError(f"Argument `probes` must be at least 2. Received: probes={probes}")
-    if probes >= size:
-        exact = _exact_diagonal(operator, "diagonal", progress)
-        return Estimate(exact, np.zeros_like(exact), size)
-    rng = np.random.default_rng(seed)
-    mean, squares = np.zeros(size), np.zeros(size)
-    chunk = getattr(operator, "chunk", 64)
-    done = 0
-    with Progress(probes, "diagonal", progress, unit="products") as bar:
-        while done < probes:
-            count = min(chunk, probes - done)
-            signs = (rng.integers(0, 2, (size, count)) * 2.0 - 1).astype(operator.dtype)
-            # Welford's update avoids the cancellation of squared sums.
-            for sample in np.asarray(signs * (operator @ signs), np.float64).T:
-                done += 1
-                deviation = sample - mean
-                mean += deviation / done
-                squares += deviation * (sample - mean)
-            bar.advance(count)
-    return Estimate(mean, np.sqrt(squares / (probes - 1) / probes), probes)
-
-
-def _exact_diagonal(operator: Any, title: str, progress: bool) -> NDArray[Any]:
-    blocks = columns(operator, slice(0, operator.shape[0]), title, progress)
-    return np.concatenate([np.diagonal(block[place]) for place, block in blocks])

@@ -72,7 +72,7 @@ def measure(
     If loss, gradient or matrix are not finite, all other numbers are NaN.
 
     Args:
-        operator: `HessianOperator`, `GaussNewtonOperator` or `FisherOperator`.
+        operator: `HessianOperator` or `GaussNewtonOperator`.
         eigenvalues: number of eigenvalues at each end.
         probes: probes of `spectral_density`, which takes probes * steps products.
         steps: Lanczos steps of `spectral_density`.

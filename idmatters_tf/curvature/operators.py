@@ -1,10 +1,9 @@
-"""Hessian, Gauss-Newton and empirical Fisher matrices of a Keras model, as SciPy operators.
+"""Hessian and Gauss-Newton matrices of a Keras model, as SciPy operators.
 
 Products with vectors are exact and cost a few gradients each; the matrix is not formed. Vectors are in the order of the
 variables, each flattened by rows.
 """
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -13,20 +12,13 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._linear_maps import Operator, columns
-from idmatters_tf.curvature._checks import (
-    DifferenceCheck,
-    check_finite,
-    check_reproducible,
-    compare_with_differences,
-    warn_of_difference,
-)
-from idmatters_tf.curvature._memory import check_fits
+from idmatters_tf.curvature._checks import check_finite, check_reproducible
 from idmatters_tf.curvature._objective import Objective
 from idmatters_tf.curvature._products import Array, Kind, Products
 
 
 class CurvatureOperator(Operator):
-    """Base class of the three operators. `HessianOperator` describes the arguments."""
+    """Base class of the operators. `HessianOperator` describes the arguments."""
 
     # Product of `Products` that the operator computes.
     kind: ClassVar[Kind]
@@ -42,30 +34,27 @@ class CurvatureOperator(Operator):
         *,
         regularization: bool = True,
         training: bool = False,
-        class_weight: Mapping[int, float] | None = None,
         batch_size: int = 256,
         chunk: int = 64,
         check: bool = True,
         progress: bool = False,
     ):
         self.chunk, self.progress = positive_integer("chunk", chunk), progress
-        objective = Objective(model, loss, data, variables, regularization, training, batch_size, class_weight)
+        objective = Objective(model, loss, data, variables, regularization, training, batch_size)
         self._objective, self._products = objective, Products(objective)
         _check_kind_of_loss(objective, self.needs_outputs)
         super().__init__(objective.dtype, (objective.size, objective.size))
-        self.difference: DifferenceCheck | None = None
         batch = next(iter(objective.batches), None)
         if batch is None:
             raise ValueError("Argument `data` must contain at least one example. Received: empty data.")
         outputs = self._products.outputs(batch)
         if not objective.loss.takes_model:
             objective.loss.build(model, batch, outputs)
-        if not check:
+        if check:
+            check_reproducible(self._products)
+            objective.warn_of_outputs(batch, outputs)
+        else:
             check_finite(self.loss())
-            return
-        gradient = check_reproducible(self._products)
-        objective.warn_of_outputs(batch, outputs)
-        self._check_products(gradient)
 
     def __repr__(self) -> str:
         return (
@@ -92,13 +81,8 @@ class CurvatureOperator(Operator):
         return self._products.loss_and_gradient()[1]
 
     def to_dense(self) -> Array:
-        """Compute the dense symmetric matrix, (P, P), by products with unit vectors.
-
-        Raises:
-            ValueError: if the matrix would exceed half of the machine's memory.
-        """
+        """Compute the dense symmetric matrix, (P, P), by products with unit vectors."""
         size = self.shape[0]
-        check_fits(size, size, self.dtype, f"the dense matrix of {size:,} parameters")
         dense = np.empty(self.shape, self.dtype)
         for place, products in columns(self, slice(0, size), f"columns of {size:,}", self.progress):
             dense[:, place] = products
@@ -110,14 +94,7 @@ class CurvatureOperator(Operator):
         return dense
 
     def blocks(self) -> dict[str, Array]:
-        """Compute the dense diagonal blocks of the matrix by layer, {layer name: (p, p)}.
-
-        Raises:
-            ValueError: if the blocks would exceed half of the machine's memory.
-        """
-        size = self.shape[0]
-        entries = sum((layer.stop - layer.start) ** 2 for layer in self.layers.values())
-        check_fits(size, entries / size, self.dtype, f"the blocks of {size:,} parameters")
+        """Compute the dense diagonal blocks of the matrix by layer, {layer name: (p, p)}."""
         return {
             name: np.concatenate(
                 [products[layer] for _, products in columns(self, layer, f"columns of {name}", self.progress)], axis=1
@@ -138,9 +115,6 @@ class CurvatureOperator(Operator):
 
     def _adjoint(self) -> "CurvatureOperator":
         return self
-
-    def _check_products(self, gradient: Array) -> None:
-        """Compare products with differences of the gradient, which is given at the current weights."""
 
 
 class HessianOperator(CurvatureOperator):
@@ -172,12 +146,10 @@ class HessianOperator(CurvatureOperator):
         regularization: True includes `model.losses` in L.
         training: `training` argument of the model. True requires data in a single batch, and raises an error for layers
             that draw random numbers.
-        class_weight: weight of the examples of each class, by label, as in `fit`.
         batch_size: batch size for arrays.
         chunk: number of products computed at once, where there are several. Memory grows with it.
-        check: True checks a new operator: two evaluations against each other, and H v along one direction against
-            central differences of the gradient. The result of the last check is the `DifferenceCheck` in `difference`,
-            and a warning is issued if H v differs or the check is inconclusive. The checks cost nine gradients.
+        check: True evaluates loss and gradient twice with different random numbers, and raises an error if the values
+            differ.
         progress: True shows a progress bar for dense matrices and blocks on standard error.
 
     Raises:
@@ -186,8 +158,7 @@ class HessianOperator(CurvatureOperator):
             several batches with `training=True`.
 
     Shape `(P, P)`, with P the number of entries of the variables, in float64 for variables of float64 and otherwise in
-    float32. `@`, `matvec` and `matmat` work as in SciPy. In the scope of a `tf.distribute.MirroredStrategy`, batches
-    are split over the replicas.
+    float32. `@`, `matvec` and `matmat` work as in SciPy.
 
     Example:
 
@@ -202,10 +173,6 @@ class HessianOperator(CurvatureOperator):
     """
 
     kind = "hessian"
-
-    def _check_products(self, gradient: Array) -> None:
-        self.difference = compare_with_differences(self._products, gradient)
-        warn_of_difference(self.difference)
 
 
 class GaussNewtonOperator(CurvatureOperator):
@@ -222,28 +189,6 @@ class GaussNewtonOperator(CurvatureOperator):
 
     kind = "gauss_newton"
     needs_outputs = "The Gauss-Newton matrix"
-
-
-class FisherOperator(CurvatureOperator):
-    """Empirical Fisher matrix, the second moment of the gradients of the examples, as a SciPy `LinearOperator`.
-
-        F = (1/N) sum_i w_i g_i g_i^T
-
-    with g_i the gradient of the loss of example i without penalties, and w_i its sample weight. F is neither the Fisher
-    matrix nor, away from a good fit, an approximation of the Hessian (Kunstner et al., 2019). With `training=True`,
-    layers that mix examples, such as batch normalization, change g_i.
-
-    Args, errors and shape: as `HessianOperator`, without `regularization`. The loss must return a value for each
-    example.
-    """
-
-    kind = "fisher"
-    needs_outputs = "The empirical Fisher matrix"
-
-    def __init__(self, model: keras.Model, loss: Any = None, data: Any = None, variables: Any = None, **options: Any):
-        if "regularization" in options:
-            raise ValueError("Argument `regularization` is not supported: penalties do not belong to examples.")
-        super().__init__(model, loss, data, variables, regularization=False, **options)
 
 
 def dense_hessian(
@@ -265,7 +210,7 @@ def dense_hessian(
         Symmetric matrix (P, P) in the order of the variables, each flattened by rows.
 
     Raises:
-        ValueError: as `HessianOperator`, and if the matrix would exceed half of the machine's memory.
+        ValueError: as `HessianOperator`.
     """
     if isinstance(model, CurvatureOperator):
         if options or not (loss is data is variables is None):

@@ -15,11 +15,10 @@ from idmatters_tf.isometry.influence import BlockInfluence, LayerInfluence, laye
 from idmatters_tf.isometry.jacobian import JacobianOperator, jacobian
 from idmatters_tf.isometry.convolution import ConvolutionOperator
 
-# Singular values: all, extreme ones, and their density.
+# Singular values: all, and extreme ones.
 from idmatters_tf.isometry.spectra import (
     ExtremeSingularValues,
     extreme_singular_values,
-    singular_value_density,
     singular_values,
     spectral_norm,
 )
@@ -51,7 +50,6 @@ __all__ = [
     "kernel_norms",
     "layer_influence",
     "measure",
-    "singular_value_density",
     "singular_values",
     "spectral_norm",
 ]

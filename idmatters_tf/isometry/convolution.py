@@ -1,4 +1,4 @@
-"""Convolutions as linear maps between images: products, singular values and spectral norm."""
+"""Convolutions as linear maps between images: products and spectral norm."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -30,21 +30,17 @@ class ConvolutionOperator(Operator):
         kernel: (rows, cols, input channels, output channels), as in Keras.
         size: image size (rows, cols).
         strides: one stride for both directions, or one for each.
-        padding: "same" (zeros, placed as in TensorFlow), "valid", or "periodic" (the image wraps around).
+        padding: "same" (zeros, placed as in TensorFlow) or "valid".
 
     Raises:
-        ValueError: if a shape is wrong, if the kernel is larger than the image with "valid", or if a stride does not
-            divide the image size with "periodic".
+        ValueError: if a shape is wrong, or if the kernel is larger than the image with "valid".
 
     Example:
 
     >>> shift = np.zeros((3, 3, 1, 1))
     >>> shift[0, 1] = 1.0  # move the image down by one pixel
-    >>> values = ConvolutionOperator(shift, (4, 4), padding="periodic").singular_values()
-    >>> bool(np.allclose(values, 1))
-    True
-    >>> round(float(ConvolutionOperator(shift, (4, 4)).singular_values()[-1]), 6)  # zero padding loses a row
-    0.0
+    >>> np.linalg.svd(ConvolutionOperator(shift, (3, 1)) @ np.eye(3), compute_uv=False).round(6)  # loses a row
+    array([1., 1., 0.])
     """
 
     def __init__(
@@ -67,7 +63,7 @@ class ConvolutionOperator(Operator):
         if len(both) != 2:
             raise ValueError(f"Argument `strides` must be one or two integers. Received: strides={strides!r}")
         self.strides = tuple(positive_integer("strides", stride) for stride in both)
-        self.padding = check_choice("padding", padding, ("same", "valid", "periodic"))
+        self.padding = check_choice("padding", padding, ("same", "valid"))
         axes = zip(self.size, self.kernel.shape[:2], self.strides, strict=True)
         placed = [_padding(n, k, stride, padding) for n, k, stride in axes]
         self.output_size = tuple(length for length, _, _ in placed)
@@ -77,41 +73,11 @@ class ConvolutionOperator(Operator):
         shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
         super().__init__(np.float64, shape)
 
-    def singular_values(self) -> Floats:
-        """Return all singular values, in descending order.
-
-        With periodic padding they are computed by Fourier transforms, from one small matrix for each frequency,
-        (output channels, input channels). With strides, the frequencies that subsampling aliases share a matrix,
-        (output channels, strides * strides * input channels). With zero padding the dense matrix is decomposed.
-
-        Source: Sedghi, Gupta & Long, *The Singular Values of Convolutional Layers* (arXiv 1805.10408), Theorem 6, for
-        stride 1. With strides the same holds for the folded spectrum.
-
-        Returns:
-            (min(shape),) float64.
-
-        Raises:
-            ValueError: if the matrix is too large with zero padding, see `idmatters_tf.isometry.singular_values`.
-        """
-        if self.padding != "periodic":
-            return dense_singular_values(self)
-        (rows, cols), (down, right) = self.size, self.strides
-        inputs, outputs = self.kernel.shape[2:]
-        # A kernel larger than the image wraps around it, several times if necessary.
-        wrapped = np.zeros((rows, cols, inputs, outputs))
-        places = np.arange(self.kernel.shape[0])[:, None] % rows, np.arange(self.kernel.shape[1]) % cols
-        np.add.at(wrapped, places, self.kernel)
-        transfer = np.fft.fft2(wrapped, axes=(0, 1))
-        folded = transfer.reshape(down, rows // down, right, cols // right, inputs, outputs)
-        folded = folded.transpose(1, 3, 0, 2, 4, 5).reshape(-1, down * right * inputs, outputs)
-        values = np.linalg.svd(folded, compute_uv=False) / np.sqrt(down * right)
-        return np.sort(values.ravel())[::-1]
-
     def spectral_norm(self, tolerance: float = 1e-3, seed: int = 0) -> float:
         """Return the largest singular value.
 
-        With periodic padding it is exact, by Fourier transforms. With zero padding it is computed by about 20 Lanczos
-        iterations (ARPACK) on A^T A, in float32 with the convolutions of Keras' backend.
+        It is computed by about 20 Lanczos iterations (ARPACK) on A^T A, in float32 with the convolutions of Keras'
+        backend.
 
         Args:
             tolerance: relative accuracy of the iterations.
@@ -120,8 +86,6 @@ class ConvolutionOperator(Operator):
         largest = float(np.abs(self.kernel).max())
         if not 0 < largest < np.inf:
             return 0.0 if largest == 0 else np.nan
-        if self.padding == "periodic":
-            return float(self.singular_values()[0])
         if self.shape[1] < 3:
             return float(dense_singular_values(self)[0])
         kernel = ops.convert_to_tensor(self.kernel / largest, dtype="float32")
@@ -139,8 +103,7 @@ class ConvolutionOperator(Operator):
 
     def _matmat(self, matrix: ArrayLike) -> Floats:
         vectors = np.asarray(matrix, np.float64).T
-        mode = "wrap" if self.padding == "periodic" else "constant"
-        images = np.pad(vectors.reshape(-1, *self.input_shape), [(0, 0), *self._pads, (0, 0)], mode=mode)
+        images = np.pad(vectors.reshape(-1, *self.input_shape), [(0, 0), *self._pads, (0, 0)])
         outputs = np.zeros((len(images), *self.output_shape))
         for i, j, window in self._windows():
             outputs += images[window] @ self.kernel[i, j]
@@ -153,13 +116,7 @@ class ConvolutionOperator(Operator):
         padded = np.zeros((len(images), top + rows + bottom, left + cols + right, self.input_shape[2]))
         for i, j, window in self._windows():
             padded[window] += images @ self.kernel[i, j].T
-        if self.padding == "periodic":
-            inputs = np.zeros((len(images), *self.input_shape))
-            down, right = ((np.arange(padded.shape[1]) - top) % rows, (np.arange(padded.shape[2]) - left) % cols)
-            places: Any = (slice(None), down[:, None], right)
-            np.add.at(inputs, places, padded)
-        else:
-            inputs = padded[:, top : top + rows, left : left + cols]
+        inputs = padded[:, top : top + rows, left : left + cols]
         return inputs.reshape(len(images), -1).T
 
     def _rmatvec(self, vector: ArrayLike) -> Floats:
@@ -191,14 +148,6 @@ def _padding(size: int, kernel: int, stride: int, padding: str) -> tuple[int, in
                 f"on {size} pixels"
             )
         return (size - kernel) // stride + 1, 0, 0
-    if padding == "periodic":
-        if size % stride:
-            raise ValueError(
-                f"Argument `strides` must divide the image size with padding='periodic'. Received: a stride of "
-                f"{stride} on {size} pixels. Use padding='same', or another size."
-            )
-        before = (kernel - 1) // 2
-        return size // stride, before, kernel - 1 - before
     outputs = -(-size // stride)
     total = max((outputs - 1) * stride + kernel - size, 0)
     # With a stride larger than the kernel, no window covers the last pixels.

@@ -1,4 +1,4 @@
-"""Singular values of SciPy operators: all of small ones, extreme values and density of large ones."""
+"""Singular values of SciPy operators: all of small ones, extreme values of large ones."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._linear_maps import Operator, as_operator
-from idmatters_tf.curvature.density import SpectralDensity, smooth_density, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 
 Floats = NDArray[np.float64]
@@ -74,10 +73,7 @@ class GramOperator(Operator):
 
 
 def singular_values(operator: Any) -> Floats:
-    """Return all singular values of a linear map.
-
-    A convolution with periodic padding is decomposed by Fourier transforms, for any size. All other maps are decomposed
-    as dense matrices.
+    """Return all singular values of a linear map, from the dense matrix.
 
     Args:
         operator: matrix or SciPy operator with products from both sides, such as a `JacobianOperator` or a
@@ -87,15 +83,13 @@ def singular_values(operator: Any) -> Floats:
         (min(shape),) float64, in descending order.
 
     Raises:
-        ValueError: if a map other than a periodic convolution has more than 4,096 rows and columns.
+        ValueError: if the map has more than 4,096 rows and columns.
 
     Example:
 
     >>> singular_values(np.diag([3.0, -4.0]))
     array([4., 3.])
     """
-    if hasattr(operator, "singular_values"):
-        return operator.singular_values()
     return dense_singular_values(as_operator(operator))
 
 
@@ -104,8 +98,8 @@ def dense_singular_values(operator: Any) -> Floats:
     if min(operator.shape) > LARGEST_DENSE:
         raise ValueError(
             f"Argument `operator` must have at most {LARGEST_DENSE:,} rows or columns. Received: "
-            f"{operator.shape[0]:,} rows and {operator.shape[1]:,} columns. Use extreme_singular_values or "
-            f"singular_value_density, padding='periodic' for a convolution, or end_to_end=False for a model."
+            f"{operator.shape[0]:,} rows and {operator.shape[1]:,} columns. Use extreme_singular_values, or "
+            f"end_to_end=False for a model."
         )
     return matrix_singular_values(dense(operator))
 
@@ -167,7 +161,7 @@ def extreme_singular_values(
 def spectral_norm(operator: Any, tolerance: float = 1e-3, seed: int = 0) -> float:
     """Return the largest singular value of a linear map.
 
-    The result is exact for arrays, for operators with at most 256 rows or columns, and for periodic convolutions.
+    The result is exact for arrays and for operators with at most 256 rows or columns.
 
     Args:
         operator: matrix or SciPy operator with products from both sides. Pass the kernel of a convolution as a
@@ -200,33 +194,3 @@ def spectral_norm(operator: Any, tolerance: float = 1e-3, seed: int = 0) -> floa
     if not gram.scale > 0:
         return gram.scale
     return float(gram.singular_values(top_eigenpairs(gram, 1, "largest", tolerance, seed=seed).values)[0])
-
-
-def singular_value_density(
-    operator: Any,
-    probes: int = 4,
-    steps: int = 40,
-    points: int = 400,
-    bandwidth: float | None = None,
-    seed: int = 0,
-    progress: bool = False,
-) -> SpectralDensity:
-    """Estimate the density of the singular values of a map by stochastic Lanczos quadrature on A^T A or A A^T.
-
-    The nodes are the roots of the nodes of `idmatters_tf.curvature.spectral_density`, with the same weights.
-
-    Args:
-        operator: matrix or SciPy operator with products from both sides.
-        probes: number of probe vectors.
-        steps: number of Lanczos steps for each probe.
-        points: number of points of the density.
-        bandwidth: see `idmatters_tf.curvature.spectral_density`.
-        seed: seed of the probe vectors.
-        progress: True to show a progress bar on standard error.
-
-    Returns:
-        `SpectralDensity` of the min(shape) singular values.
-    """
-    gram = GramOperator(as_operator(operator))
-    squares = spectral_density(gram, probes, steps, points, seed=seed, progress=progress)
-    return smooth_density(gram.singular_values(squares.nodes), squares.weights, points, bandwidth)

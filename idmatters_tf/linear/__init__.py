@@ -25,11 +25,9 @@ from idmatters_tf.linear.risk import (
 # Hardt & Ma: optima of small norm (Theorem 2.1).
 from idmatters_tf.linear.factorization import (
     FactorizationBounds,
-    ScaledTarget,
     augment,
     factorization_bounds,
     factorize,
-    scale_to_smallest_gamma,
 )
 from idmatters_tf.linear.orthogonal import NormalForm, normal_form
 
@@ -58,7 +56,6 @@ __all__ = [
     "NormalForm",
     "Optimum",
     "PrincipalComponents",
-    "ScaledTarget",
     "ShortcutHessian",
     "Statistics",
     "Trajectories",
@@ -76,7 +73,6 @@ __all__ = [
     "normal_form",
     "population_risk",
     "risk_gradient",
-    "scale_to_smallest_gamma",
     "shortcut_compose",
     "shortcut_gradient",
     "shortcut_hessian",

@@ -147,30 +147,6 @@ def augment(R: ArrayLike) -> Floats:
     return scipy.linalg.block_diag(real_array("R", R, ("d", "d")), np.array([[-1.0]]))
 
 
-class ScaledTarget(NamedTuple):
-    """Scaled target, `scaled = factor * R`."""
-
-    scaled: Floats
-    factor: float
-
-
-def scale_to_smallest_gamma(R: ArrayLike) -> ScaledTarget:
-    """Scale R to sigma_min = 1/sqrt(kappa) and sigma_max = sqrt(kappa), which minimizes gamma = log(kappa) / 2.
-
-    Source: Hardt & Ma, after Theorem 2.1 (v2; v3 omits the square roots).
-
-    Args:
-        R: non-singular matrix, (d, d).
-
-    Returns:
-        `ScaledTarget`, (scaled, factor).
-    """
-    R = real_array("R", R, ("d", "d"))
-    _, singular_values, _ = _singular_value_decomposition(R)
-    factor = float(np.exp(-(np.log(singular_values[0]) + np.log(singular_values[-1])) / 2))
-    return ScaledTarget(factor * R, factor)
-
-
 class _Decomposition(NamedTuple):
     """Singular value decomposition R = U diag(singular_values) Vt, with descending singular values."""
 

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, _training_state
+from idmatters_tf.callbacks import ArrayBatches, ExactResume
 from idmatters_tf.callbacks._configuration import describe_configuration
-from idmatters_tf.callbacks._model_parts import find_generators, find_optimizers
+from idmatters_tf.callbacks._model_parts import find_optimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -48,15 +48,11 @@ def decay(steps=8):
 
 
 class Slower(keras.callbacks.Callback):
-    """Callback that changes the learning rate and frozen layers, as schedules and gradual unfreezing do."""
+    """Callback that changes the learning rate."""
 
     def on_epoch_begin(self, epoch, logs=None):
         rate = self.model.optimizer.learning_rate
         rate.assign(0.5 * keras.ops.convert_to_tensor(rate))
-
-    def on_epoch_end(self, epoch, logs=None):
-        # On JAX Keras keeps the lists of variables from the beginning.
-        self.model.layers[0].trainable = keras.backend.backend() == "jax"
 
 
 def fit(folder, model, *callbacks, epochs=2, initial_epoch=0):
@@ -131,12 +127,11 @@ def test_stopped_by_a_callback(tmp_path):
 
 @pytest.mark.parametrize("model", [lambda: Own("relu"), lambda: sequential(lambda x: x**2)])
 def test_more_epochs_after_changes_by_callbacks(tmp_path, model):
-    # A compiled step trains a layer that is frozen later, as in a restarted process.
-    make = functools.partial(compiled, model, run_eagerly=False)
+    make = functools.partial(compiled, model)
     whole = fit(tmp_path / "whole", make(), Slower(), epochs=4)
     started = make()
     fit(tmp_path / "parts", started, Slower(), epochs=2)
-    # The same objects, whose rate is a quarter of the first one and whose first layer is frozen.
+    # The same objects, whose rate is a quarter of the first one.
     fit(tmp_path / "parts", started, Slower(), epochs=3)
     # The same script in another process.
     last = fit(tmp_path / "parts", make(), Slower(), epochs=4)
@@ -207,18 +202,3 @@ def test_all_optimizers_are_found():
     assert found["single"] is made[1]
     assert found["several['a'][1][0]"] is made[3]
     assert found["inner.optimizer"] is made[5]
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there a training step may use them")
-def test_all_random_generators_are_found():
-    import tensorflow as tf
-
-    made = [tf.random.Generator.from_seed(seed) for seed in range(3)]
-    model = functional()
-    model.rng, model.again, model.layers[1].several = made[0], made[0], {"a": [made[1], (made[2],)]}
-    found = find_generators(model)
-    assert len(found) == 3
-    assert {id(each) for each in found.values()} == {id(each) for each in made}
-    assert found["rng"] is made[0]
-    values = _training_state.read(model)["variables"]
-    np.testing.assert_array_equal(values["generator rng"], [made[0].state.numpy()])

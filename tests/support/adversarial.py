@@ -9,9 +9,8 @@ from keras import ops
 class Adversarial(keras.Model):
     """A critic and a generator; `compile` takes the optimizer of each.
 
-    The generator's optimizer is in a list in a dict. On TensorFlow both are built by the first training step, and a
-    `tf.random.Generator` in a list adds to the noise. On JAX both are built by `compile`, and the step has to be run
-    eagerly.
+    The generator's optimizer is in a list in a dict. `compile` builds both by default. On JAX the step
+    has to be run eagerly.
     """
 
     def __init__(self, shape=(6, 6, 1)):
@@ -20,17 +19,13 @@ class Adversarial(keras.Model):
         self.generator = keras.Sequential(
             [keras.Input((3,)), keras.layers.Dense(math.prod(shape), "tanh"), keras.layers.Reshape(shape)]
         )
-        self.noise, self.random = keras.random.SeedGenerator(3), []
-        if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
+        self.noise = keras.random.SeedGenerator(3)
 
-            self.random = [tf.random.Generator.from_seed(4)]
-
-    def compile(self, critic_optimizer, generator_optimizer, **options):
+    def compile(self, critic_optimizer, generator_optimizer, build=True, **options):
         super().compile(**options)
         self.critic_optimizer = critic_optimizer
         self.others = {"generators": [generator_optimizer]}
-        if keras.backend.backend() == "jax":
+        if build:
             critic_optimizer.build(self.critic.trainable_variables)
             generator_optimizer.build(self.generator.trainable_variables)
 
@@ -51,7 +46,6 @@ class Adversarial(keras.Model):
 
         real, losses = ops.cast(data[0], "float32"), []
         noise = keras.random.normal((ops.shape(real)[0], 3), seed=self.noise)
-        noise += 0.1 * self.random[0].normal(ops.shape(noise))
         functions = (lambda: self.critic_loss(real, self.generator(noise)), lambda: self.generator_loss(noise))
         for part, optimizer, loss in zip((self.critic, self.generator), self.own_optimizers(), functions, strict=True):
             with tf.GradientTape() as tape:

@@ -61,7 +61,7 @@ def matrices(names=None, weights=None):
         names: names of the models. If None, all.
         weights: list of arrays by model. If None, the weights of the models are used.
     """
-    from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
+    from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
 
     arrays, used = {}, {}
     every = models()
@@ -77,8 +77,6 @@ def matrices(names=None, weights=None):
         if name in ("weights", "masks", "repeated outputs"):
             arrays[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, check=False, **options).to_dense()
         if name == "weights":
-            arrays[f"{name}/fisher"] = FisherOperator(model, loss, data, check=False, **options).to_dense()
-            arrays["difference"] = np.array(hessian.difference.difference)
             # Later changes of the model are followed.
             model.set_weights([2 * weight for weight in model.get_weights()])
             arrays[f"{name}/later gradient"] = hessian.gradient()

@@ -115,3 +115,16 @@ def differences(model, function, step=1e-5):
             columns.append((values[0] - values[1]) / (2 * step))
         variable.assign(start)
     return np.stack(columns, axis=-1)
+
+
+def relative_error(operator, step=1e-5):
+    """Return the relative distance of a random product of a Hessian from central differences of its gradient."""
+    vector = np.random.default_rng(0).normal(size=operator.shape[0])
+    parts = np.split(vector, np.cumsum([int(np.prod(variable.shape)) for variable in operator.variables])[:-1])
+    starts, gradients = [np.array(variable) for variable in operator.variables], []
+    for size in (step, -step, 0):
+        for variable, start, part in zip(operator.variables, starts, parts, strict=True):
+            variable.assign(start + size * part.reshape(start.shape))
+        gradients.append(operator.gradient())
+    expected = (gradients[0] - gradients[1]) / (2 * step)
+    return np.linalg.norm(operator @ vector - expected) / np.linalg.norm(expected)

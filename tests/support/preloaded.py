@@ -6,7 +6,7 @@ import os
 import sys
 
 # Modules that `trainers.cifar` imports.
-MODULES = ("keras", "matplotlib.pyplot", "tensorflow", "tensorboard.plugins.hparams.api", "trainers.cifar")
+MODULES = ("keras", "matplotlib.pyplot", "tensorflow", "trainers.cifar")
 MODULES += (
     "idmatters_tf.curvature",
     "idmatters_tf.data.augment",

@@ -83,13 +83,10 @@ def test_seeds_as_mean_and_deviation_of_the_finished_runs(report, tmp_path):
 
 
 def test_bad_input(tmp_path):
-    run, empty, damaged = (
-        make(tmp_path / name, {}, errors) for name, errors in (("a", [0.5]), ("e", []), ("d", [0.5]))
-    )
+    empty, damaged = make(tmp_path / "e", {}, []), make(tmp_path / "d", {}, [0.5])
     (damaged / "result.json").write_text("{")
     out = tmp_path / "report"
     for arguments, message in (
-        ([run, "--names", "x", "y"], "--names must contain a different name"),
         ([empty, "--out", out], "none of the runs"),
         ([damaged, "--out", out], f"{damaged / 'result.json'} is damaged"),
     ):

@@ -16,7 +16,6 @@ experiments, each with a table (CSV) and a figure in --out:
   factorization    norm of the best factorization against depth, with the theorem's bound and a lower bound
   descent          gradient descent of residual and standard parameterizations from a small start
   certificate      (figure only) squared gradient along the path, and its guaranteed lower bound (2.3)
-  augmentation     target with a negative determinant, unchanged and with one additional coordinate
 
 examples:
   python -m trainers.landscape                                          under two minutes on two CPU cores
@@ -68,7 +67,7 @@ def _load(settings: Settings) -> "Targets":
 def _experiments(settings: Settings) -> "list[Experiment]":
     from trainers.landscape import descent, factorization
 
-    return [factorization.EXPERIMENT, descent.DESCENT, descent.AUGMENTATION]
+    return [factorization.EXPERIMENT, descent.EXPERIMENT]
 
 
 PROGRAM = Program("trainers.landscape", __doc__, EXAMPLES, Settings, _load, _experiments)

@@ -1,4 +1,4 @@
-"""Gradient descent: residual and standard parameterizations, the lower bound (2.3), and augmented targets."""
+"""Gradient descent: residual and standard parameterizations, and the lower bound (2.3)."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -24,9 +24,6 @@ STYLES = {
     "residual": {"linestyle": "--", "linewidth": 4, "alpha": 0.35},
     "standard": {"linestyle": ":"},
 }
-ROUGH_START = 0.2
-STARTS = 4
-PROBLEMS = {"as it is": "tab:red", "augmented": "tab:blue"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,73 +130,4 @@ def _certificate_panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
     axes.set_xlabel("step")
 
 
-DESCENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate})
-
-
-@dataclasses.dataclass(frozen=True)
-class AugmentationRow:
-    """One record of one descent."""
-
-    target: str
-    problem: str  # "as it is" for R, "augmented" for diag(R, -1)
-    start: int  # number of the random start
-    depth: int
-    step: int
-    risk: float  # f - C
-    tau: float  # |||A|||
-    inside: bool  # True if |||A||| < 1
-    barrier: float  # sigma_min(R)^2, the squared distance from R to the singular maps
-
-
-def augmentation_cases(targets: Targets, settings: "Settings") -> Cases:
-    """Yield the arguments of `measure_augmentation` for each negative determinant, unchanged and augmented."""
-    networks = settings.networks
-    middle_depth = sorted(networks.depths)[len(networks.depths) // 2]
-    # Many more steps than for a positive determinant, to test if any number of them is sufficient.
-    steps, record_every = 6 * networks.steps, 6 * networks.record_every
-    for name, R in targets.with_sign(-1).items():
-        for problem in PROBLEMS:
-            yield name, R, problem, middle_depth, STARTS, steps, record_every
-
-
-def measure_augmentation(
-    name: str, R: NDArray[np.float64], problem: str, depth: int, starts: int, steps: int, record_every: int
-) -> Iterator[AugmentationRow]:
-    """Train from small random starts on R with a negative determinant, or on diag(R, -1).
-
-    A path inside the ball keeps the sign of the determinant, so that the risk of R stays above sigma_min(R)^2, the
-    squared distance to the singular maps. For diag(R, -1), the optimum has the sign of the start.
-    """
-    barrier = float(np.linalg.svd(R, compute_uv=False)[-1] ** 2)
-    target = linear.augment(R) if problem == "augmented" else R
-    d, rate = len(target), learning_rate(R, depth) / 2
-    start = ROUGH_START * linear.initial_weights("xavier", depth, 1, d, seed=1, networks=starts)
-    history = linear.gradient_descent(start, np.eye(d), target, rate, steps, record_every=record_every)
-    for number in range(starts):
-        for k, step in enumerate(history.steps):
-            yield AugmentationRow(
-                target=name,
-                problem=problem,
-                start=number,
-                depth=depth,
-                step=int(step),
-                risk=2 * history.excess_risk[number, k],
-                tau=history.tau[number, k],
-                inside=bool(history.inside[number, k]),
-                barrier=barrier,
-            )
-
-
-def draw_augmentation(rows: Sequence[AugmentationRow]) -> Figure:
-    """Draw the risk against steps, with a panel for each of the first four targets."""
-    return panel_for_each(rows, "target", _augmentation_panel, "risk f - C", most=4, lowest=1e-10)
-
-
-def _augmentation_panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
-    for (problem, start), run in by_columns(rows, "problem", "start").items():
-        line(axes, run, "step", "risk", color=PROBLEMS[problem], alpha=0.7, label=None if start else problem)
-    axes.axhline(rows[0].barrier, color="black", linestyle=":", label="squared distance to the singular maps")
-    axes.set_xlabel("step")
-
-
-AUGMENTATION = Experiment("augmentation", augmentation_cases, measure_augmentation, {"augmentation": draw_augmentation})
+EXPERIMENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate})

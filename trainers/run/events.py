@@ -1,19 +1,16 @@
-"""TensorBoard output: scalars, norms of the blocks, augmented images, and the settings as HParams.
+"""TensorBoard output: scalars, and norms of the blocks.
 
 Training and test are separate TensorBoard runs, so that one chart shows a quantity of both. Charts are sorted by the
 first part of a tag; the loss is first.
 """
 
-import math
 import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from idmatters_tf.callbacks._monitor import write_summary
 from idmatters_tf.callbacks.block_norms import NormsMeasurement
@@ -29,11 +26,6 @@ _TAGS = {
     "learning_rate": "optimization/learning_rate",
     "images_per_second": "speed/images_per_second",
 }
-BEST = "top1_error/best"
-# Columns of the HParams tab; the details of a trial show all settings.
-COLUMNS = ("dataset", "model", "blocks", "widths", "initializer", "shortcut", "norm", "learning_rate", "steps", "seed")
-# Number of images shown, and number per row.
-IMAGES, IMAGES_IN_A_ROW = 16, 4
 
 
 class Events:
@@ -84,54 +76,3 @@ class Events:
         for block, block_values in norms["blocks"].items():
             values |= {f"norms_{name}/{block}": value for name, value in block_values.items()}
         self.scalars(step, values)
-
-    def images(self, images: tf.Tensor) -> None:
-        """Write a grid of standardized images, each rescaled to the full range of gray levels."""
-        with self._writer().as_default(step=0):
-            tf.summary.image("training_images", image_grid(np.asarray(images))[np.newaxis])
-
-    def settings(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings for the HParams tab, with the errors and the loss as metrics.
-
-        The tab has one entry for each run, with the name of the TensorBoard run.
-        """
-        from tensorboard.plugins.hparams import api as hparams
-
-        # TensorBoard stores all numbers as float64 and shows 128 as 128.00. Integers are written as text.
-        plain = {
-            name: value if isinstance(value, (bool, float, str)) else str(value)
-            for name, value in settings.items()
-            if value is not None
-        }
-        metrics = [
-            hparams.Metric(BEST, display_name="best test error"),
-            hparams.Metric("top1_error", group="test", display_name="test error"),
-            hparams.Metric("loss", group="test", display_name="test loss"),
-        ]
-        with self._writer().as_default(step=0):
-            hparams.hparams_config([hparams.HParam(name) for name in COLUMNS if name in plain], metrics)
-            # Entries with equal ids are merged. Without an id each TensorBoard run is an entry of its own.
-            hparams.hparams(plain, trial_id="")
-        self._writer().flush()
-
-
-def image_grid(images: NDArray[Any]) -> NDArray[np.float32]:
-    """Arrange images in a grid, each rescaled to the full range of gray levels.
-
-    Args:
-        images: (n, rows, cols, channels).
-
-    Returns:
-        float32 in 0..1, (rows of the grid, cols of the grid, channels), with white lines of one pixel between images.
-    """
-    low = images.min(axis=(1, 2, 3), keepdims=True)
-    high = images.max(axis=(1, 2, 3), keepdims=True)
-    spread = (images - low) / np.maximum(high - low, 1e-6)
-    count, rows, cols, channels = images.shape
-    across = min(count, IMAGES_IN_A_ROW)
-    down = math.ceil(count / across)
-    grid = np.ones((down * (rows + 1) - 1, across * (cols + 1) - 1, channels), np.float32)
-    for number, image in enumerate(spread):
-        top, left = number // across * (rows + 1), number % across * (cols + 1)
-        grid[top : top + rows, left : left + cols] = image
-    return grid

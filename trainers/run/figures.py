@@ -53,21 +53,20 @@ def convergence(records: Records, path: str | os.PathLike, title: str) -> None:
 
 
 def comparison(
-    runs: Mapping[str, Records], path: str | os.PathLike, title: str, groups: Mapping[str, Sequence[str]]
+    runs: Mapping[str, Records], path: str | os.PathLike, groups: Mapping[str, Sequence[str]]
 ) -> pathlib.Path:
     """Draw the test error (lines) and training error (faint) against steps for several runs.
 
     Args:
         runs: records of metrics.jsonl by name of the run. Runs without an evaluation appear only in the legend.
         path: file to write, .png, .svg or .pdf.
-        title: title of the plot.
         groups: names of runs by name of the group. Each group is drawn as its mean with a band of one standard
             deviation. Diverged runs are counted but not part of the mean.
 
     Returns:
         The path.
     """
-    figure, axes = _make_axes(title)
+    figure, axes = _make_axes("Convergence")
     drawn, errors = 0, []
     for name, members in groups.items():
         # A diverged seed would end the mean early; the table also excludes it.

@@ -13,7 +13,7 @@ from idmatters_tf.checkpointing import describe_newest
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import RunError
 from trainers.cluster.tasks import Cluster
-from trainers.run.events import BEST, Events
+from trainers.run.events import Events
 from trainers.run.folder import Run
 from trainers.run.signals import SignalHandler
 from trainers.training.checkpoints import Checkpoints
@@ -165,7 +165,6 @@ class Session:
         before = [record["error"] for record in self.run.records if record["kind"] == "test" and record["step"]]
         self.run.record(kind="test", step=step, seconds=self.seconds(), **measured, norms=norms)
         self.events.record(step, "test", measured)
-        self.events.scalars(step, {BEST: min([*before, measured["error"]])})
         self.events.write_norms(step, norms)
         if step and self.run.writes and measured["error"] < min(before, default=math.inf):
             self.checkpoints.save_best(step)

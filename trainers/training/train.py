@@ -95,7 +95,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     # Run.
     from idmatters_tf._environment import describe_numerics
     from trainers.datasets import preprocessing
-    from trainers.run.events import IMAGES, Events
+    from trainers.run.events import Events
     from trainers.training.session import Session
 
     names = tuple(data.class_names)
@@ -128,8 +128,6 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
             say_once(f"resuming from step {first}")
         else:
             fit_stem(task, learner)
-            events.settings(as_dict(settings))
-            events.images(train_batches.batch(0)[0][:IMAGES])
         callback, every = None, settings.run.curvature_every
         if every is not None:
             from trainers.training.curvature import curvature_callback

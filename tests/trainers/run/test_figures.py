@@ -10,7 +10,7 @@ def test_names_and_titles_are_no_formulas_and_errors_may_be_zero(tmp_path):
     names = ["plain", "$x$", r"$\frac{$", r"\$5 and $\bad{$"]
     figures.convergence(records, tmp_path / "convergence.png", r"$\frac{$")
     groups = {name: [name] for name in names}
-    figures.comparison(dict.fromkeys(names, records), tmp_path / "comparison.png", r"$\bad{$", groups)
+    figures.comparison(dict.fromkeys(names, records), tmp_path / "comparison.png", groups)
     for name in ("convergence.png", "comparison.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
