@@ -1,9 +1,48 @@
 """Effects of callbacks on an exact resume, and of a resume on callbacks, log files and the model."""
 
 import keras
+import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume
-from tests.callbacks.test_exact_resume import BATCH, STEPS, data, dense, with_loss
+from tests.callbacks.test_exact_resume import (
+    BATCH,
+    STEPS,
+    Case,
+    Killed,
+    assert_same,
+    data,
+    dense,
+    run,
+    values,
+    with_loss,
+)
+
+
+def test_rows_of_other_runs_are_kept(tmp_path):
+    """Two runs append to one file. The rows of this run after the checkpoint are written once."""
+    path, other = tmp_path / "log.csv", "0,0.5,NA\n1,0.25,NA\n"
+    case = Case(
+        dense,
+        lambda: with_loss("sgd", run_eagerly=True),
+        lambda folder: [keras.callbacks.CSVLogger(path, append=True)],
+        epochs=3,
+        every=STEPS + 2,
+    )
+    run(case, tmp_path / "whole")
+    expected = path.read_text()
+    path.unlink()
+    with pytest.raises(Killed):
+        run(case, tmp_path / "stopped", lambda *now: now == ("batch", 2, 1))
+    with path.open("a") as file:
+        file.write(other)
+    # Before and after the row is written again.
+    for moment in (("batch", 1, 4), ("batch", 2, 1)):
+        with pytest.raises(Killed):
+            run(case, tmp_path / "stopped", lambda *now, moment=moment: now == moment)
+    _, _, _, resumed_at = run(case, tmp_path / "stopped")
+    assert resumed_at == STEPS + 2
+    header, first, second, third = expected.splitlines(keepends=True)
+    assert path.read_text() == "".join([header, first, second, other, third])
 
 
 def test_nothing_else_changes(tmp_path):
