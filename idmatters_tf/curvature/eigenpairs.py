@@ -54,8 +54,9 @@ def top_eigenpairs(
         operator: symmetric operator or matrix.
         k: number of eigenvalues; with "both", the number at each end.
         which: "largest", "smallest" (the most negative ones), "magnitude" or "both".
-        tolerance: tolerance of the residuals, relative to the largest |eigenvalue|. Well separated eigenvalues are far
-            more accurate. If None, 1e-9 for float64 and 1e-4 for float32.
+        tolerance: tolerance of the residuals, relative to the eigenvalue, or to 1 % of the largest |eigenvalue| for
+            smaller ones. Well separated eigenvalues are far more accurate. If None, 1e-9 for float64 and 1e-4 for
+            float32.
         start: starting vectors (P, j), e.g. `vectors` of an earlier result. A random vector is added.
         seed: seed of the random starting vectors.
         progress: True shows a progress bar on standard error.
@@ -131,7 +132,10 @@ class _BlockLanczos:
                 gram = residual.astype(np.float64) @ residual.T.astype(np.float64)
                 last = rotation[filled - width :, chosen]
                 errors = np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", last, gram, last), 0))
-                if filled == self._size or (errors <= tolerance * self._scale).all():
+                # Relative to the other end of the spectrum, values inside of it can have small residuals.
+                allowed = tolerance * np.maximum(np.abs(values[chosen]), 0.01 * self._scale)
+                rounding = 100 * float(np.finfo(self._basis.dtype).eps) * self._scale
+                if filled == self._size or (errors <= np.maximum(allowed, rounding)).all():
                     return values[chosen], (rotation[:, chosen].T.astype(self._basis.dtype) @ self._basis[:filled]).T
             if filled + self._width > len(self._basis):
                 self._restart(values, rotation)
