@@ -1,0 +1,62 @@
+"""Power laws against SciPy's linear regression, coverage of their intervals, and verdicts."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from idmatters_tf.depth import fit_power_law
+
+DEPTHS = np.repeat([2.0, 4.0, 8.0, 16.0], 3)
+
+
+def noisy(exponent, deviation, seed=0):
+    return -3 * DEPTHS**exponent * np.exp(np.random.default_rng(seed).normal(0, deviation, len(DEPTHS)))
+
+
+def test_fit_is_that_of_scipy():
+    values = noisy(0.7, 0.2)
+    law, expected = fit_power_law(DEPTHS, values), scipy.stats.linregress(np.log(DEPTHS), np.log(-values))
+    half = scipy.stats.t.ppf(0.975, len(DEPTHS) - 2) * expected.stderr
+    interval = [expected.slope, expected.slope - half, expected.slope + half]
+    np.testing.assert_allclose([law.exponent, law.low, law.high], interval, rtol=1e-12)
+    assert law.scale == pytest.approx(-np.exp(expected.intercept))
+    assert law.verdict().startswith(f"grows like depth^{law.exponent:.2f} (95 % interval {law.low:.2f} to ")
+
+
+def test_prediction_intervals_contain_19_of_20_new_values():
+    inside, rng = 0, np.random.default_rng(1)
+    for seed in range(1000):
+        prediction = fit_power_law(DEPTHS, noisy(0.7, 0.2, seed)).predict(64)
+        inside += prediction.low <= -3 * 64**0.7 * np.exp(rng.normal(0, 0.2)) <= prediction.high
+    assert 930 <= inside <= 970
+
+
+@pytest.mark.parametrize(
+    ("values", "errors", "state", "words"),
+    [
+        (noisy(0.01, 0.01), 0, "constant", "does not depend on depth (exponent 0.01, 95 % interval 0.00 to 0.01)"),
+        (noisy(-1, 0.1), 0, "falls", "falls like depth^-1.0"),
+        # Excludes 0 and an exponent of 0.1 neither.
+        (noisy(0, 0.5, 1), 0, "undetermined", "may or may not depend on depth"),
+        (2.0**DEPTHS, 0, "no power law", "follows no power law"),
+        # The means deviate by as much as the scatter of the seeds explains.
+        (noisy(1, 1.0), 0, "grows", "grows like"),
+        (noisy(1, 0.1), 1000, "zero", "is zero at all depths"),
+        (np.where(DEPTHS == 8, np.nan, 1), 0, "undefined", "at depths 8"),
+        (np.where(DEPTHS > 4, -1, 1) * DEPTHS, 0, "undefined", "of another sign at depths 8, 16"),
+        (noisy(1, 0.01), 9, "undefined", "at depths 2"),
+    ],
+)
+def test_verdicts(values, errors, state, words):
+    law = fit_power_law(DEPTHS, values, errors)
+    assert law.state == state
+    assert words in law.verdict()
+    prediction = law.predict(32)
+    assert np.isnan(prediction).all() == (state in ("no power law", "undefined"))
+    assert (prediction == (0, 0, 0)) == (state == "zero")
+
+
+def test_two_points_give_a_law_without_an_interval():
+    law = fit_power_law([2, 4], [1.0, 2.0])
+    assert (law.state, law.low, law.high) == ("undetermined", -np.inf, np.inf)
+    assert law.predict(8) == (pytest.approx(4), 0, np.inf)
