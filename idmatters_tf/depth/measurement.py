@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,14 +33,14 @@ QUANTITIES: Mapping[str, str] = {
     "jacobian_smallest": "the smallest singular value from input to output",
     "distance_mean": "the mean distance ||J - I|| of the blocks",
     "distance_largest": "the largest distance ||J - I|| of a block",
-    "sgd_rate": "2 / lambda, the largest rate of SGD,",
-    "momentum_rate": "(2 + 2 m) / lambda, the largest rate of momentum,",
+    "sgd_rate": "the largest stable rate of SGD, 2 / lambda,",
+    "momentum_rate": "the largest stable rate of momentum, (2 + 2 m) / lambda,",
 }
 """Names of the measured quantities, and their descriptions in verdicts."""
 
-# Largest number of parameters for dense matrices; probes and Lanczos steps for percentiles of larger ones; relative
-# tolerance of extreme eigenvalues and of the squares of singular values.
-DENSE, PROBES, STEPS, TOLERANCE = 1000, 2, 32, 1e-2
+# Largest number of parameters for dense matrices; Lanczos steps for percentiles of larger ones; relative tolerance of
+# extreme eigenvalues and of the squares of singular values.
+DENSE, STEPS, TOLERANCE = 1000, 32, 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +53,8 @@ class DepthMeasurement:
         order: order of the stationary point of the blocks' variables (Li et al., Definition 4): 0 if their gradient is
             not exactly zero, 1 if it is but their Hessian is not, otherwise 2 for two or more. None without a Hessian.
         values: values by quantity; NaN if one is not defined or not finite.
-        errors: errors of the values: residuals of eigenvalues, or the rounding of dense matrices; for percentiles the
-            larger one of the standard error and the distance to the neighboring nodes of the quadrature.
+        errors: errors of the values: residuals of eigenvalues and distances of percentiles to the neighboring nodes of
+            the quadrature, or the rounding of dense matrices.
         block_gradients: norm of the gradient by block; by layer, if the model has no blocks.
         block_distances: ||J - I|| by block, the mean over the examples.
     """
@@ -80,18 +81,24 @@ def measure_model(
     training: bool | None,
     momentum: float,
     examples: int,
+    check: bool,
     **args: Any,
 ) -> DepthMeasurement:
     """Measure a model of a depth and seed. Names are those of blocks; `args` are arguments of `HessianOperator`."""
-    result = DepthMeasurement(depth, seed, sum(int(np.prod(variable.shape)) for variable in model.trainable_variables))
+    size, data = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables), args["data"]
+    result = DepthMeasurement(depth, seed, size)
     blocks = residual_blocks(model) if names is None else find_blocks(model, names)
-    data = args["data"]
     if training is None:
         training = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_within(model))
     if training and isinstance(data, tuple):
         args["batch_size"] = len(keras.tree.flatten(data)[0])
+    # TensorFlow compiles products with several vectors separately, which takes longer than many single products.
+    args |= {"training": training, "chunk": 64 if size <= DENSE else 1}
     try:
-        hessian = curvature.HessianOperator(model, training=training, **args)
+        with warnings.catch_warnings():
+            # Kinks of ReLU near the weights, the usual cause, do not affect products.
+            warnings.filterwarnings("ignore", "The check of the Hessian is inconclusive")
+            hessian = curvature.HessianOperator(model, check=check, **args)
     except ValueError as error:
         if "The loss on the data must be finite" not in str(error):
             raise
@@ -100,12 +107,12 @@ def measure_model(
     result.record("loss", hessian.loss())
     result.record("gradient_norm", np.linalg.norm(gradient))
     order = _record_blocks(result, hessian, gradient, blocks)
-    if not np.isfinite(gradient + hessian @ np.ones(len(gradient))).all():
+    if not np.isfinite(gradient + hessian @ np.ones(size)).all():
         return result
     largest, error = _record_spectrum(result, "hessian", hessian)
-    _record_spectrum(result, "gauss_newton", curvature.GaussNewtonOperator(model, training=training, **args))
+    _record_spectrum(result, "gauss_newton", curvature.GaussNewtonOperator(model, check=False, **args))
     for name, factor in (("sgd_rate", 0.0), ("momentum_rate", momentum)):
-        rate = (curvature.stability_threshold(1.0, factor) or 0.0) / largest if largest > error else np.inf
+        rate = (2 + 2 * factor) / largest if largest > error else np.inf
         result.record(name, rate, rate * error / largest if largest > error else 0.0)
     batch = data if isinstance(data, tuple) else next(iter(data))
     # Batch normalization couples all examples of the batch.
@@ -124,12 +131,11 @@ def measure_model(
 
 def _record_blocks(result: DepthMeasurement, hessian: Any, gradient: NDArray[Any], blocks: Sequence[Block]) -> int:
     """Record the gradients of the blocks, and return the order of the stationary point of their variables."""
-    owners = np.concatenate(
-        [np.full(np.prod(variable.shape, dtype=int), id(variable)) for variable in hessian.variables]
-    )
+    owners = np.repeat([id(v) for v in hessian.variables], [int(np.prod(v.shape)) for v in hessian.variables])
     chosen: dict[str, Any] = {}
     for block in blocks:
-        owned = [id(v) for call in block.calls for v in getattr(call.operation, "trainable_variables", ())]
+        operations = [call.operation for call in block.calls] or [block.inner]
+        owned = [id(v) for operation in operations for v in getattr(operation, "trainable_variables", ())]
         chosen[block.name] = np.isin(owners, owned)
     chosen = {name: part for name, part in chosen.items() if part.any()} or hessian.layers
     result.block_gradients.update({name: float(np.linalg.norm(gradient[part])) for name, part in chosen.items()})
@@ -153,13 +159,12 @@ def _record_spectrum(result: DepthMeasurement, matrix: str, operator: Any) -> tu
     if size <= DENSE:
         eigenvalues = np.linalg.eigvalsh(operator.to_dense().astype(np.float64))
         rounding = size * float(np.finfo(operator.dtype).eps) * float(np.abs(eigenvalues).max())
-        summary = curvature.summarize(eigenvalues, rounding)
-        ends = [(summary.largest, rounding), (summary.smallest, rounding)]
-        p10, p10_error = summary.p10_abs, rounding
+        ends = [(eigenvalues[-1], rounding), (eigenvalues[0], rounding)]
+        p10, p10_error = float(np.percentile(np.abs(eigenvalues), 10)), rounding
     else:
         pairs = curvature.top_eigenpairs(operator, 1, "both", TOLERANCE, seed=result.seed)
         ends = list(zip(pairs.values, pairs.residuals, strict=True))
-        p10, p10_error = _percentile(curvature.spectral_density(operator, PROBES, STEPS, seed=result.seed))
+        p10, p10_error = _percentile(operator, result.seed)
     for name, end in zip(("largest", "smallest"), ends, strict=True):
         result.record(f"{matrix}_{name}", *end)
     result.record(f"{matrix}_p10", p10, p10_error)
@@ -169,18 +174,17 @@ def _record_spectrum(result: DepthMeasurement, matrix: str, operator: Any) -> tu
     return ends[0]
 
 
-def _percentile(density: curvature.SpectralDensity, share: float = 0.1) -> tuple[float, float]:
-    """Return a percentile of |eigenvalues| with its error.
+def _percentile(operator: Any, seed: int) -> tuple[float, float]:
+    """Return the 10th percentile of |eigenvalues| by Lanczos quadrature, with the distance to its neighboring nodes.
 
-    The neighboring nodes bound the error of the quadrature. Below the node closest to zero nothing is resolved.
+    Below the node closest to zero nothing is resolved.
     """
-    order, rows = np.argsort(np.abs(density.nodes), axis=1), np.arange(len(density.nodes))
-    sizes = np.pad(np.take_along_axis(np.abs(density.nodes), order, axis=1), ((0, 0), (1, 1)), mode="edge")
-    sizes[:, 0] = 0
-    place = np.argmax(np.cumsum(np.take_along_axis(density.weights, order, axis=1), axis=1) >= share, axis=1) + 1
-    values = sizes[rows, place]
-    truncation = np.maximum(values - sizes[rows, place - 1], sizes[rows, place + 1] - values)
-    return float(values.mean()), float(max(values.std(ddof=1) / np.sqrt(len(values)), truncation.mean()))
+    density = curvature.spectral_density(operator, 1, STEPS, seed=seed)
+    sizes = np.abs(density.nodes[0])
+    order = np.argsort(sizes)
+    place = np.searchsorted(np.cumsum(density.weights[0, order]), 0.1)
+    low, value, high = np.array([0.0, *sizes[order], sizes.max()])[place : place + 3]
+    return value, max(value - low, high - value)
 
 
 def _record_singular_values(result: DepthMeasurement, jacobians: Sequence[JacobianOperator]) -> None:

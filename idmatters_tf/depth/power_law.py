@@ -31,13 +31,13 @@ class PowerLaw:
         state: "constant" if the interval of the exponent is within -0.1 and 0.1; "grows" or "falls" in magnitude if it
             excludes 0; "undetermined" if it does neither; "no power law" if the means of the depths deviate from the
             fit by a typical factor above 1.25, and by more than the scatter of the seeds explains (F test of the lack
-            of fit at 5 %); "zero" if no value exceeds its error; "undefined" if some values are not finite, do not
-            exceed their errors, or differ in sign. The fit is NaN for "no power law" and "undefined".
+            of fit at 5 %); "zero" if all values are finite and none exceeds its error; "undefined" for the `reason`.
+            The fit is NaN for "no power law" and "undefined".
         exponent, low, high: exponent with its 95 % confidence interval, by Student's t distribution.
         scale: value of the fit at depth 1.
         deviation: standard deviation of the residuals of log |value|.
         points, center, spread: number of points, mean of log depth, and sum of squares about it.
-        excluded: depths of the values that make the law undefined.
+        reason: predicates that make the law undefined, with their depths; empty for other states.
     """
 
     state: State
@@ -49,7 +49,7 @@ class PowerLaw:
     points: int = 3
     center: float = 0.0
     spread: float = 1.0
-    excluded: tuple[int, ...] = ()
+    reason: str = ""
 
     def predict(self, depth: float) -> Prediction:
         """Return the value at a depth with its prediction interval; NaN for "no power law" and "undefined"."""
@@ -62,7 +62,7 @@ class PowerLaw:
         """Return the predicate of a sentence about the dependence on depth."""
         # Without negative zeros.
         exponent, low, high = (f"{round(number, 2) + 0.0:.2f}" for number in (self.exponent, self.low, self.high))
-        interval, depths = f"95 % interval {low} to {high}", ", ".join(map(str, self.excluded))
+        interval = f"95 % interval {low} to {high}"
         return {
             "constant": f"does not depend on depth (exponent {exponent}, {interval})",
             "grows": f"grows like depth^{exponent} ({interval})",
@@ -70,7 +70,7 @@ class PowerLaw:
             "undetermined": f"may or may not depend on depth (exponent {exponent}, {interval})",
             "no power law": "follows no power law",
             "zero": "is zero at all depths, to the accuracy of the measurement",
-            "undefined": f"has no power law: it is infinite, not resolved or of another sign at depths {depths}",
+            "undefined": f"has no power law: it is {self.reason}",
         }[self.state]
 
 
@@ -95,9 +95,17 @@ def fit_power_law(depths: Sequence[int], values: ArrayLike, errors: ArrayLike = 
     if np.isfinite(y).all() and not resolved.any():
         return PowerLaw("zero", 0.0, 0.0, 0.0, 0.0, 0.0)
     sign = 1.0 if np.sum(y > 0) >= np.sum(y < 0) else -1.0
-    bad = ~np.isfinite(y) | ~resolved | (sign * y <= 0)
-    if bad.any():
-        return PowerLaw("undefined", excluded=tuple(sorted({int(depth) for depth in x[bad]})))
+    cases = {
+        "not defined": np.isnan(y),
+        "infinite": np.isinf(y),
+        "below its error": np.isfinite(y) & ~resolved,
+        "of another sign": np.isfinite(y) & resolved & (sign * y < 0),
+    }
+    reasons = [
+        f"{case} at depth {', '.join(f'{d:g}' for d in np.unique(x[bad]))}" for case, bad in cases.items() if any(bad)
+    ]
+    if reasons:
+        return PowerLaw("undefined", reason=" and ".join(reasons))
     log_x, log_y = np.log(x), np.log(np.abs(y))
     center, freedom = float(log_x.mean()), len(x) - 2
     spread = float(np.sum((log_x - center) ** 2))

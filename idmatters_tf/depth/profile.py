@@ -23,6 +23,7 @@ PANELS: Mapping[str, Sequence[str]] = {
     "Jacobians": ("jacobian_largest", "jacobian_smallest", "distance_mean", "distance_largest"),
     "largest stable rates": ("sgd_rate", "momentum_rate"),
 }
+SINGULAR = "A tenth of the eigenvalues is zero to the accuracy of the measurement, as with few examples."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,9 @@ class DepthProfile:
     def verdicts(self) -> dict[str, str]:
         """One sentence for each quantity, computed from the confidence interval of its power law."""
         sentences = {name: f"{QUANTITIES[name]} {law.verdict()}." for name, law in self.laws.items()}
+        for name in ("hessian_condition", "gauss_newton_condition"):
+            if "infinite" in self.laws[name].reason:
+                sentences[name] += f" {SINGULAR}"
         orders = sorted({measurement.order for measurement in self.measurements if measurement.order is not None})
         if orders:
             kinds = " or ".join(("0 (not stationary)", "1", "2 or more")[order] for order in orders)
@@ -58,9 +62,14 @@ class DepthProfile:
         return {name: law.predict(depth) for name, law in self.laws.items()}
 
     def rows(self) -> list[dict[str, float | None]]:
-        """Return depth, seed, parameters, order and values of each model."""
+        """Return depth, seed, parameters, order, values and errors ("NAME_error") of each model."""
         names = ("depth", "seed", "parameters", "order")
-        return [{name: getattr(m, name) for name in names} | m.values for m in self.measurements]
+        return [
+            {name: getattr(m, name) for name in names}
+            | m.values
+            | {f"{name}_error": m.errors[name] for name in m.errors}
+            for m in self.measurements
+        ]
 
     def table(self) -> str:
         """Return a table of the means over the seeds, with the exponents and their 95 % intervals."""
@@ -72,7 +81,7 @@ class DepthProfile:
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike) -> None:
-        """Draw resolved magnitudes against depth in six panels: a point for each seed, lines for the power laws."""
+        """Draw resolved magnitudes with error bars against depth in six panels, and lines for the power laws."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(13, 7), layout="constrained")
@@ -81,9 +90,9 @@ class DepthProfile:
             axes.set(title=title, xlabel="depth", xscale="log", yscale="log")
             for number, name in enumerate(names):
                 values = [(m.depth, abs(m.values[name]), m.errors[name]) for m in self.measurements]
-                points = [(depth, value) for depth, value, error in values if error < value < np.inf]
+                points = [point for point in values if point[2] < point[1] < np.inf]
                 if points:
-                    axes.plot(*zip(*points, strict=True), "o", color=f"C{number}", markersize=4, label=name)
+                    axes.errorbar(*zip(*points, strict=True), fmt="o", color=f"C{number}", markersize=4, label=name)
                     axes.plot(ends, [abs(self.laws[name].predict(end).value) for end in ends], color=f"C{number}")
             axes.set_xticks(self.depths, list(map(str, self.depths)))
             axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)

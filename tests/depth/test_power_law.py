@@ -42,9 +42,14 @@ def test_prediction_intervals_contain_19_of_20_new_values():
         # The means deviate by as much as the scatter of the seeds explains.
         (noisy(1, 1.0), 0, "grows", "grows like"),
         (noisy(1, 0.1), 1000, "zero", "is zero at all depths"),
-        (np.where(DEPTHS == 8, np.nan, 1), 0, "undefined", "at depths 8"),
-        (np.where(DEPTHS > 4, -1, 1) * DEPTHS, 0, "undefined", "of another sign at depths 8, 16"),
-        (noisy(1, 0.01), 9, "undefined", "at depths 2"),
+        (np.where(DEPTHS == 8, np.nan, 1), 0, "undefined", "it is not defined at depth 8"),
+        (np.where(DEPTHS > 4, -1, 1) * DEPTHS, 0, "undefined", "it is of another sign at depth 8, 16"),
+        (
+            np.where(DEPTHS > 8, np.inf, noisy(1, 0.01)),
+            9,
+            "undefined",
+            "infinite at depth 16 and below its error at depth 2",
+        ),
     ],
 )
 def test_verdicts(values, errors, state, words):

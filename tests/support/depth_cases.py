@@ -10,42 +10,39 @@ import keras
 import numpy as np
 
 from idmatters_tf import depth_profile
-from idmatters_tf.layers import ResidualDense
+from idmatters_tf.models.linear import assign_weights, shortcut_network
 
-FLOATS = "float64"
-WIDTH = 4
+WIDTH = 3
 
 
-def assign(model, seed):
-    rng = np.random.default_rng(seed)
-    for variable in model.weights:
-        variable.assign(rng.normal(0, 0.5, variable.shape))
+def half_squares(y, outputs):
+    return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2
+
+
+def units(depth, seed):
+    """Build a network of linear 2-shortcut units."""
+    model = shortcut_network(WIDTH, depth, 2)
+    assign_weights(model, np.random.default_rng(seed).normal(0, 0.5, (depth, 2, WIDTH, WIDTH)))
     return model
 
 
-def vectors(depth, seed):
-    """Build a residual network with tanh."""
-    inputs = hidden = keras.Input((WIDTH,), dtype=FLOATS)
-    for number in range(depth):
-        hidden = ResidualDense(WIDTH, activation="tanh", name=f"residual{number}", dtype=FLOATS)(hidden)
-    return assign(keras.Model(inputs, keras.layers.Dense(2, name="head", dtype=FLOATS)(hidden)), seed)
-
-
-def vectors_data():
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(6, WIDTH)), rng.normal(size=(6, 2))
+def units_data():
+    """Return X and Y, (examples, dim) each."""
+    return tuple(np.random.default_rng(0).normal(size=(2, 20, WIDTH)))
 
 
 def sequences(depth, seed):
     """Build a network of attention blocks on two inputs of padded tokens."""
+    layers, rng = keras.layers, np.random.default_rng(seed)
     inputs = [keras.Input((None,), dtype="int32", name=name) for name in ("tokens", "segments")]
-    embedded = [keras.layers.Embedding(6, WIDTH, mask_zero=True, dtype=FLOATS)(tokens) for tokens in inputs]
-    hidden = keras.layers.Add(dtype=FLOATS)(embedded)
+    hidden = layers.Add()([layers.Embedding(6, WIDTH, mask_zero=True)(tokens) for tokens in inputs])
     for number in range(depth):
-        attention = keras.layers.MultiHeadAttention(1, WIDTH, dtype=FLOATS)(hidden, hidden)
-        hidden = keras.layers.Add(name=f"sum{number}", dtype=FLOATS)([hidden, attention])
-    pooled = keras.layers.GlobalAveragePooling1D(dtype=FLOATS)(hidden)
-    return assign(keras.Model(inputs, keras.layers.Dense(2, dtype=FLOATS)(pooled)), seed)
+        attention = layers.MultiHeadAttention(1, WIDTH)(hidden, hidden)
+        hidden = layers.Add(name=f"sum{number}")([hidden, attention])
+    model = keras.Model(inputs, layers.Dense(2)(layers.GlobalAveragePooling1D()(hidden)))
+    for variable in model.weights:
+        variable.assign(rng.normal(0, 0.5, variable.shape))
+    return model
 
 
 def sequences_data(padding):
@@ -57,8 +54,9 @@ def sequences_data(padding):
 @functools.cache
 def profiles():
     """Return the profiles of both models, with data as arrays and as batches."""
+    keras.config.set_dtype_policy("float64")
     return (
-        depth_profile(vectors, (1, 2), vectors_data(), "mse", seeds=1),
+        depth_profile(units, (1, 3), units_data(), half_squares, seeds=1),
         depth_profile(sequences, (1, 2), [sequences_data(2)], "mse", seeds=1),
     )
 
