@@ -37,7 +37,9 @@ def sequences(depth, seed):
     inputs = [keras.Input((None,), dtype="int32", name=name) for name in ("tokens", "segments")]
     hidden = layers.Add()([layers.Embedding(6, WIDTH, mask_zero=True)(tokens) for tokens in inputs])
     for number in range(depth):
-        attention = layers.MultiHeadAttention(1, WIDTH)(hidden, hidden)
+        # Attention removes the mask of its input.
+        branch = layers.LayerNormalization()(hidden)
+        attention = layers.MultiHeadAttention(1, WIDTH)(branch, branch)
         hidden = layers.Add(name=f"sum{number}")([hidden, attention])
     model = keras.Model(inputs, layers.Dense(2)(layers.GlobalAveragePooling1D()(hidden)))
     for variable in model.weights:
