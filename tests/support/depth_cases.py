@@ -1,6 +1,6 @@
 """Models for depth profiles, in float64 and with weights that do not depend on the backend.
 
-`python -m tests.support.depth_cases` prints the values of both profiles as JSON.
+`python -m tests.support.depth_cases` prints the rows of both profiles as JSON.
 """
 
 import functools
@@ -12,8 +12,6 @@ import numpy as np
 from idmatters_tf import depth_profile
 from idmatters_tf.models.linear import assign_weights, shortcut_network
 
-WIDTH = 3
-
 
 def half_squares(y, outputs):
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2
@@ -21,26 +19,24 @@ def half_squares(y, outputs):
 
 def units(depth, seed):
     """Build a network of linear 2-shortcut units."""
-    model = shortcut_network(WIDTH, depth, 2)
-    assign_weights(model, np.random.default_rng(seed).normal(0, 0.5, (depth, 2, WIDTH, WIDTH)))
+    model = shortcut_network(3, depth, 2)
+    assign_weights(model, np.random.default_rng(seed).normal(0, 0.5, (depth, 2, 3, 3)))
     return model
 
 
 def units_data():
-    """Return X and Y, (examples, dim) each."""
-    return tuple(np.random.default_rng(0).normal(size=(2, 20, WIDTH)))
+    return tuple(np.random.default_rng(0).normal(size=(2, 20, 3)))
 
 
 def sequences(depth, seed):
     """Build a network of attention blocks on two inputs of padded tokens."""
     layers, rng = keras.layers, np.random.default_rng(seed)
     inputs = [keras.Input((None,), dtype="int32", name=name) for name in ("tokens", "segments")]
-    hidden = layers.Add()([layers.Embedding(6, WIDTH, mask_zero=True)(tokens) for tokens in inputs])
+    hidden = layers.Add()([layers.Embedding(6, 3, mask_zero=True)(tokens) for tokens in inputs])
     for number in range(depth):
         # Attention removes the mask of its input.
         branch = layers.LayerNormalization()(hidden)
-        attention = layers.MultiHeadAttention(1, WIDTH)(branch, branch)
-        hidden = layers.Add(name=f"sum{number}")([hidden, attention])
+        hidden = layers.Add(name=f"sum{number}")([hidden, layers.MultiHeadAttention(1, 3)(branch, branch)])
     model = keras.Model(inputs, layers.Dense(2)(layers.GlobalAveragePooling1D()(hidden)))
     for variable in model.weights:
         variable.assign(rng.normal(0, 0.5, variable.shape))
@@ -63,10 +59,5 @@ def profiles():
     )
 
 
-def values(profile):
-    """Return the values of all quantities at all depths."""
-    return {f"{m.depth} {name}": value for m in profile.measurements for name, value in m.values.items()}
-
-
 if __name__ == "__main__":
-    print(json.dumps([values(profile) for profile in profiles()]))
+    print(json.dumps([row for profile in profiles() for row in profile.rows()]))
