@@ -13,14 +13,14 @@ from trainers.depth.blocks import load
 
 @pytest.mark.parametrize("block", ["batch-norm", "pre-norm"])
 def test_table_figure_and_verdicts(tmp_path, block):
-    out = tmp_path / "run"
     options = ("--dataset", "shapes", "--depths", 1, 2, "--width", 4, "--seeds", 1, "--examples", 2, "--length", 2)
-    result = run_here("trainers.depth", "--block", block, *options, "--out", out)
-    assert result.returncode == 0 and (out / "depth.png").exists(), result.stderr
-    rows = list(csv.DictReader((out / "depth.csv").read_text().splitlines()))
+    result = run_here("trainers.depth", "--block", block, *options, "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "depth.png").exists()
+    rows = list(csv.DictReader((tmp_path / "depth.csv").read_text().splitlines()))
     assert [row["depth"] for row in rows] == ["1", "2"]
     assert all(np.isfinite(float(row[name])) for row in rows for name in ("sgd_rate", "distance_mean"))
-    assert all(verdict in result.stdout for verdict in json.loads((out / "result.json").read_text())["verdicts"])
+    assert all(verdict in result.stdout for verdict in json.loads((tmp_path / "result.json").read_text())["verdicts"])
 
 
 @pytest.mark.parametrize("block", ["near-identity", "standard", "zero-branch", "batch-norm", "pre-norm", "post-norm"])
