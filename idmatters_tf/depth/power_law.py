@@ -69,7 +69,7 @@ class PowerLaw:
             "falls": f"falls like depth^{exponent} ({interval})",
             "undetermined": f"may or may not depend on depth (exponent {exponent}, {interval})",
             "no power law": "follows no power law",
-            "zero": "is zero at all depths, to the accuracy of the measurement",
+            "zero": "cannot be distinguished from zero at any depth",
             "undefined": f"has no power law: it is {self.reason}",
         }[self.state]
 
@@ -97,7 +97,7 @@ def fit_power_law(depths: Sequence[int], values: ArrayLike, errors: ArrayLike = 
     sign = 1.0 if np.sum(y > 0) >= np.sum(y < 0) else -1.0
     cases = {
         "not defined": np.isnan(y),
-        "infinite": np.isinf(y),
+        "infinite or not resolved": np.isinf(y),
         "below its error": np.isfinite(y) & ~resolved,
         "of another sign": np.isfinite(y) & resolved & (sign * y < 0),
     }

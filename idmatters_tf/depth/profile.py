@@ -23,7 +23,7 @@ PANELS: Mapping[str, Sequence[str]] = {
     "Jacobians": ("jacobian_largest", "jacobian_smallest", "distance_mean", "distance_largest"),
     "largest stable rates": ("sgd_rate", "momentum_rate"),
 }
-SINGULAR = "A tenth of the eigenvalues is zero to the accuracy of the measurement, as with few examples."
+SINGULAR = "A tenth of the eigenvalues cannot be distinguished from zero, as with few examples."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +120,13 @@ def depth_profile(
 
     `QUANTITIES` lists the measurements. Condition numbers are those of Li et al. (*Demystifying ResNet*, footnote 1),
     the largest |eigenvalue| over the 10th percentile; distances are those of Hardt & Ma. Rates are those of a quadratic
-    model; training becomes unstable at other rates, by a factor that depends on the architecture. A model takes about
-    100 products with each matrix, the cost of 500 gradients on the data. One model exists at a time.
+    model; training becomes unstable at other rates, by a factor that depends on the architecture. The percentile
+    is zero for fewer than 0.9 P / C examples, with P parameters and C outputs for an example, unless the second
+    derivatives of the outputs have a large rank. Condition numbers are then infinite or not resolved.
+
+    A model takes about 50 products with each matrix. With TensorFlow, compiling takes about half of the time. A profile
+    of transformers with 2, 4, 8 and 16 blocks of width 64 (0.8 million parameters), 32 sequences of 32 tokens and three
+    seeds took 6.6 minutes and 1.9 GB on two cores of an AMD EPYC. One model exists at a time.
 
     Args:
         build: function of a depth, or of `depth` and `seed`, that returns a built `keras.Model`. Keras' global random

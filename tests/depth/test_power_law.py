@@ -40,8 +40,8 @@ def test_prediction_intervals_contain_19_of_20_new_values():
         (noisy(0, 0.5, 1), 0, "undetermined", "may or may not depend on depth"),
         (2.0**DEPTHS, 0, "no power law", "follows no power law"),
         (noisy(1, 1.0), 0, "grows", "grows like"),  # means deviate by the scatter of the seeds
-        (noisy(1, 0.1), 1000, "zero", "is zero at all depths"),
-        (MIXED, 0.1, "undefined", "it is not defined at depth 2 and infinite at depth 4 and "),
+        (noisy(1, 0.1), 1000, "zero", "cannot be distinguished from zero"),
+        (MIXED, 0.1, "undefined", "it is not defined at depth 2 and infinite or not resolved at depth 4 and "),
         (MIXED, 0.1, "undefined", "and below its error at depth 8 and of another sign at depth 8, 16"),
     ],
 )
