@@ -1,7 +1,6 @@
 """Power laws in depth with confidence intervals, and verdicts computed from them."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -74,7 +73,7 @@ class PowerLaw:
         }[self.state]
 
 
-def fit_power_law(depths: Sequence[int], values: ArrayLike, errors: ArrayLike = 0.0) -> PowerLaw:
+def fit_power_law(depths: ArrayLike, values: ArrayLike, errors: ArrayLike = 0.0) -> PowerLaw:
     """Fit a power law to one value for each depth and seed.
 
     The interval covers the scatter of the seeds, not the bias of a law that holds approximately.

@@ -61,7 +61,7 @@ class DepthProfile:
         positive_integer("depth", depth)
         return {name: law.predict(depth) for name, law in self.laws.items()}
 
-    def rows(self) -> list[dict[str, float | None]]:
+    def rows(self) -> list[dict[str, Any]]:
         """Return depth, seed, parameters, order, values and errors ("NAME_error") of each model."""
         names = ("depth", "seed", "parameters", "order")
         return [
@@ -99,6 +99,8 @@ class DepthProfile:
             axes.grid(alpha=0.3)
             if axes.lines:
                 axes.legend(fontsize=7)
+            else:
+                axes.text(0.5, 0.5, "not resolved", transform=axes.transAxes, ha="center")
         figure.savefig(path, dpi=150)
 
 

@@ -1,9 +1,11 @@
 """Profiles against closed forms of linear networks, dense matrices, data without padding, and the other backend."""
 
+import functools
 import gc
 import importlib.util
 import json
 import weakref
+from typing import Any
 
 import keras
 import numpy as np
@@ -26,9 +28,7 @@ def test_linear_networks_at_zero_have_the_spectrum_of_theorem_1(n):
     X, Y = depth_cases.units_data()
     sxx, syx, _ = linear.sufficient_statistics(X.T, Y.T)
 
-    def build(depth):
-        return shortcut_network(3, depth, n, kernel_initializer="zeros")
-
+    build = functools.partial(shortcut_network, 3, shortcut_depth=n, kernel_initializer="zeros")
     profile = depth_profile(build, (1, 4), (X, Y), depth_cases.half_squares, seeds=1)
     for m in profile.measurements:
         expected = summarize(linear.zero_hessian_spectrum(m.depth, n, sxx, syx))
@@ -119,7 +119,7 @@ def test_one_model_at_a_time_batch_normalization_and_a_loss_that_overflows(tmp_p
 
     def build(depth):
         assert not [model for model in models if model() is not None]
-        scale = keras.initializers.RandomNormal(stddev=1e90 if depth > 2 else 0.1)
+        scale: Any = keras.initializers.RandomNormal(stddev=1e90 if depth > 2 else 0.1)
         dense = [keras.layers.Dense(3, kernel_initializer=scale) for _ in range(depth)]
         model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(), *dense])
         models.append(weakref.ref(model))

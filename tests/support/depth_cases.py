@@ -14,7 +14,7 @@ from idmatters_tf.models.linear import assign_weights, shortcut_network
 
 
 def half_squares(y, outputs):
-    return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2
+    return keras.ops.sum(0.5 * (y - outputs) ** 2, axis=-1)
 
 
 def units(depth, seed):

@@ -34,4 +34,4 @@ def test_block_types(block):
         assert deviations[1] == 0 < deviations[0]
     elif block in ("near-identity", "standard"):
         np.testing.assert_allclose(deviations, 1 / 72 if block == "near-identity" else 1 / (3 * 8**0.5), rtol=0.1)
-    assert np.isfinite(float(problem.loss(problem.y, model(problem.x))))
+    assert np.isfinite(np.asarray(problem.loss(problem.y, model(problem.x))))

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
 from trainers.cli.startup import import_tensorflow, run_program
 from trainers.experiments.program import EXIT_CODES, Program, RunSettings
@@ -48,6 +49,13 @@ class NetworkSettings:
     depths: tuple[int, ...] = setting((2, 4, 8, 16), help="numbers of blocks", at_least=1, at_most=1000)
     width: int = setting(64, help="number of channels, a multiple of 4", at_least=4)
     seeds: int = setting(3, help="number of networks of each depth", at_least=1)
+
+    def __post_init__(self) -> None:
+        if len(set(self.depths)) < 2 or self.width % 4:
+            received = f"--depths {' '.join(map(str, self.depths))} --width {self.width}"
+            raise UsageError(
+                f"--depths must have two different values, and --width be a multiple of 4. Received: {received}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
