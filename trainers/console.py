@@ -17,6 +17,7 @@ def _run(module: str) -> NoReturn:
 
 card = functools.partial(_run, "trainers.card.__main__")
 cifar = functools.partial(_run, "trainers.cifar")
+depth = functools.partial(_run, "trainers.depth.__main__")
 expressivity = functools.partial(_run, "trainers.expressivity.__main__")
 imagenet = functools.partial(_run, "trainers.imagenet")
 landscape = functools.partial(_run, "trainers.landscape.__main__")

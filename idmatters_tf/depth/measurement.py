@@ -1,0 +1,206 @@
+"""Measurements of one model at the start of training."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from idmatters_tf import curvature
+from idmatters_tf._keras_internals import graph_calls, layers_within
+from idmatters_tf.isometry import Block, block_distances, extreme_singular_values, find_blocks
+from idmatters_tf.isometry.blocks import between, residual_blocks
+from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
+
+QUANTITIES: Mapping[str, str] = {
+    "loss": "the loss",
+    "gradient_norm": "the norm of the gradient",
+    "block_gradient": "the norm of the gradient of a block (root mean square)",
+    "block_gradient_ratio": "the ratio of the largest to the smallest gradient of a block",
+    "hessian_largest": "the largest eigenvalue of the Hessian",
+    "hessian_smallest": "the smallest eigenvalue of the Hessian",
+    "hessian_p10": "the 10th percentile of |eigenvalues| of the Hessian",
+    "hessian_condition": "the condition number of the Hessian",
+    "gauss_newton_largest": "the largest eigenvalue of the Gauss-Newton matrix",
+    "gauss_newton_smallest": "the smallest eigenvalue of the Gauss-Newton matrix",
+    "gauss_newton_p10": "the 10th percentile of |eigenvalues| of the Gauss-Newton matrix",
+    "gauss_newton_condition": "the condition number of the Gauss-Newton matrix",
+    "jacobian_largest": "the largest singular value from input to output",
+    "jacobian_smallest": "the smallest singular value from input to output",
+    "distance_mean": "the mean distance ||J - I|| of the blocks",
+    "distance_largest": "the largest distance ||J - I|| of a block",
+    "sgd_rate": "the largest stable rate of SGD, 2 / lambda,",
+    "momentum_rate": "the largest stable rate of momentum, (2 + 2 m) / lambda,",
+}
+"""Names of the measured quantities, and their descriptions in verdicts."""
+
+# Largest number of parameters for dense matrices; Lanczos steps for percentiles of larger ones; relative tolerance of
+# extreme eigenvalues and of the squares of singular values.
+DENSE, STEPS, TOLERANCE = 1000, 32, 1e-2
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthMeasurement:
+    """Measurements of one model.
+
+    Attributes:
+        depth, seed: arguments of the model.
+        parameters: number of trainable parameters.
+        order: order of the stationary point of the blocks' variables (Li et al., Definition 4): 0 if their gradient is
+            not exactly zero, 1 if it is but their Hessian is not, otherwise 2 for two or more. None without a Hessian.
+        values: values by quantity; NaN if one is not defined or not finite.
+        errors: errors of the values: residuals of eigenvalues and distances of percentiles to the neighboring nodes of
+            the quadrature, or the rounding of dense matrices.
+        block_gradients: norm of the gradient by block; by layer, if the model has no blocks.
+        block_distances: ||J - I|| by block, the mean over the examples.
+    """
+
+    depth: int
+    seed: int
+    parameters: int
+    order: int | None = None
+    values: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(QUANTITIES, np.nan))
+    errors: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(QUANTITIES, 0.0))
+    block_gradients: dict[str, float] = dataclasses.field(default_factory=dict)
+    block_distances: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def record(self, name: str, value: Any, error: Any = 0.0) -> None:
+        """Set a value and its error."""
+        self.values[name], self.errors[name] = float(value), float(error)
+
+
+def measure_model(
+    model: keras.Model,
+    depth: int,
+    seed: int,
+    names: Any,
+    training: bool | None,
+    momentum: float,
+    examples: int,
+    check: bool,
+    **args: Any,
+) -> DepthMeasurement:
+    """Measure a model of a depth and seed. Names are those of blocks; `args` are arguments of `HessianOperator`."""
+    size, data = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables), args["data"]
+    result = DepthMeasurement(depth, seed, size)
+    blocks = residual_blocks(model) if names is None else find_blocks(model, names)
+    if training is None:
+        training = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_within(model))
+    if training and isinstance(data, tuple):
+        args["batch_size"] = len(keras.tree.flatten(data)[0])
+    # TensorFlow compiles products with several vectors separately, which takes longer than many single products.
+    args |= {"training": training, "chunk": 64 if size <= DENSE else 1}
+    try:
+        hessian = curvature.HessianOperator(model, check=check, **args)
+    except ValueError as error:
+        if "The loss on the data must be finite" not in str(error):
+            raise
+        return result
+    gradient = hessian.gradient().astype(np.float64)
+    result.record("loss", hessian.loss())
+    result.record("gradient_norm", np.linalg.norm(gradient))
+    order = _record_blocks(result, hessian, gradient, blocks)
+    if not np.isfinite(gradient + hessian @ np.ones(size)).all():
+        return result
+    largest, error = _record_spectrum(result, "hessian", hessian)
+    _record_spectrum(result, "gauss_newton", curvature.GaussNewtonOperator(model, check=False, **args))
+    for name, factor in (("sgd_rate", 0.0), ("momentum_rate", momentum)):
+        rate = (2 + 2 * factor) / largest if largest > error else np.inf
+        result.record(name, rate, rate * error / largest if largest > error else 0.0)
+    batch = data if isinstance(data, tuple) else next(iter(data))
+    # Batch normalization couples all examples of the batch.
+    inputs = keras.tree.map_structure(
+        lambda array: array[: None if training else examples], keras.utils.unpack_x_y_sample_weight(batch)[0]
+    )
+    _record_singular_values(result, _jacobians(model, inputs, blocks, training))
+    distances = block_distances(model, inputs, names, training, TOLERANCE, seed) if blocks else {}
+    # Blocks that change the shape may have no identity.
+    result.block_distances.update({n: float(row.mean()) for n, row in distances.items() if not np.isnan(row).all()})
+    if result.block_distances:
+        result.record("distance_mean", np.mean(list(result.block_distances.values())))
+        result.record("distance_largest", max(result.block_distances.values()))
+    return dataclasses.replace(result, order=order)
+
+
+def _record_blocks(result: DepthMeasurement, hessian: Any, gradient: NDArray[Any], blocks: Sequence[Block]) -> int:
+    """Record the gradients of the blocks, and return the order of the stationary point of their variables."""
+    owners = np.repeat([id(v) for v in hessian.variables], [int(np.prod(v.shape)) for v in hessian.variables])
+    chosen: dict[str, Any] = {}
+    for block in blocks:
+        operations = [call.operation for call in block.calls] or [block.inner]
+        owned = [id(v) for operation in operations for v in getattr(operation, "trainable_variables", ())]
+        chosen[block.name] = np.isin(owners, owned)
+    chosen = {name: part for name, part in chosen.items() if part.any()} or hessian.layers
+    result.block_gradients.update({name: float(np.linalg.norm(gradient[part])) for name, part in chosen.items()})
+    norms = np.array(list(result.block_gradients.values()))
+    result.record("block_gradient", np.sqrt(np.mean(norms**2)))
+    if norms.min() > 0:
+        result.record("block_gradient_ratio", norms.max() / norms.min())
+    inside = np.zeros(len(gradient), bool)
+    for part in chosen.values():
+        inside[part] = True
+    # Products with kernels of zeros are exact zeros.
+    if gradient[inside].any():
+        return 0
+    vector = np.where(inside, np.random.default_rng(0).normal(size=len(gradient)), 0)
+    return 1 if (hessian @ vector)[inside].any() else 2
+
+
+def _record_spectrum(result: DepthMeasurement, matrix: str, operator: Any) -> tuple[float, float]:
+    """Record eigenvalues and the condition number of a matrix. Return the largest eigenvalue with its error."""
+    size = operator.shape[0]
+    if size <= DENSE:
+        eigenvalues = np.linalg.eigvalsh(operator.to_dense().astype(np.float64))
+        rounding = size * float(np.finfo(operator.dtype).eps) * float(np.abs(eigenvalues).max())
+        ends = [(eigenvalues[-1], rounding), (eigenvalues[0], rounding)]
+        p10, p10_error = float(np.percentile(np.abs(eigenvalues), 10)), rounding
+    else:
+        pairs = curvature.top_eigenpairs(operator, 1, "both", TOLERANCE, seed=result.seed)
+        ends = list(zip(pairs.values, pairs.residuals, strict=True))
+        p10, p10_error = _percentile(operator, result.seed)
+    for name, end in zip(("largest", "smallest"), ends, strict=True):
+        result.record(f"{matrix}_{name}", *end)
+    result.record(f"{matrix}_p10", p10, p10_error)
+    value, error = max(ends, key=lambda end: abs(end[0]))
+    condition = abs(value) / p10 if p10 > p10_error else np.inf
+    result.record(f"{matrix}_condition", condition, (error + condition * p10_error) / p10 if p10 > p10_error else 0)
+    return ends[0]
+
+
+def _percentile(operator: Any, seed: int) -> tuple[float, float]:
+    """Return the 10th percentile of |eigenvalues| by Lanczos quadrature, with the distance to its neighboring nodes.
+
+    Below the node closest to zero nothing is resolved.
+    """
+    density = curvature.spectral_density(operator, 1, STEPS, seed=seed)
+    sizes = np.abs(density.nodes[0])
+    order = np.argsort(sizes)
+    place = np.searchsorted(np.cumsum(density.weights[0, order]), 0.1)
+    low, value, high = np.array([0.0, *sizes[order], sizes.max()])[place : place + 3]
+    return value, max(value - low, high - value)
+
+
+def _record_singular_values(result: DepthMeasurement, jacobians: Sequence[JacobianOperator]) -> None:
+    found = [extreme_singular_values(operator, 1, TOLERANCE, result.seed) for operator in jacobians]
+    if found:
+        largest = float(np.mean([values.largest for values in found]))
+        smallest = float(np.mean([values.smallest for values in found]))
+        rounding = max(jacobians[0].shape) * float(np.finfo(jacobians[0].dtype).eps) * largest
+        # The tolerance of iterations is that of squares, relative to the largest one.
+        bound = 0.0 if all(values.exact for values in found) else TOLERANCE * largest / 2
+        result.record("jacobian_largest", largest, max(bound, rounding))
+        result.record("jacobian_smallest", smallest, max(bound * largest / smallest if smallest else 0.0, rounding))
+
+
+def _jacobians(model: keras.Model, inputs: Any, blocks: Sequence[Block], training: bool) -> list[JacobianOperator]:
+    """Return Jacobians from input to output; from the first block, for several inputs and integers."""
+    with contextlib.suppress(ValueError):
+        return list(model_jacobians(model, inputs, training))
+    # Without blocks, or with a path around them, there are none.
+    with contextlib.suppress(ValueError, IndexError):
+        stack = between("blocks", blocks[0].start, model.outputs[0], graph_calls(model) or [])
+        return list(next(iter(block_jacobians(model, inputs, [stack], training)))[1])
+    return []

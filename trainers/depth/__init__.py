@@ -1,0 +1,1 @@
+"""Depth profiles of built-in block types."""

@@ -1,0 +1,94 @@
+"""Measure how the start of training depends on the depth of a network, for built-in types of blocks."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import group, setting
+from trainers.cli.startup import import_tensorflow, run_program
+from trainers.experiments.program import EXIT_CODES, Program, RunSettings
+
+if TYPE_CHECKING:
+    from trainers.depth.blocks import Problem
+    from trainers.run.folder import Run
+
+EXAMPLES = f"""
+types of blocks:
+  near-identity    two convolutions, initialized near zero (Hardt & Ma)
+  standard         the same with standard initialization; zero-branch: with zeros in the second one
+  batch-norm       two convolutions with batch normalization (He et al.)
+  pre-norm         attention and MLP, each after layer normalization; post-norm: each before it
+
+examples:
+  python -m trainers.depth --block pre-norm --depths 2 4 8 16              text of Python's documentation
+  python -m trainers.depth --block near-identity --dataset shapes --seeds 5
+
+{EXIT_CODES}
+"""
+Block = Literal["near-identity", "standard", "batch-norm", "pre-norm", "post-norm", "zero-branch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """Examples."""
+
+    dataset: Literal["cifar10", "shapes"] = setting("cifar10", help="images for convolutions; shapes is built in")
+    data_dir: str | None = setting(
+        None, help="folder with CIFAR-10", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR"
+    )
+    download: bool = setting(True, help="download CIFAR-10 if it is missing")
+    examples: int = setting(32, help="number of images or sequences", at_least=2)
+    length: int = setting(32, help="length of sequences in bytes", at_least=2, at_most=4096)
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """Networks."""
+
+    block: Block = setting(help="type of blocks")
+    depths: tuple[int, ...] = setting((2, 4, 8, 16), help="numbers of blocks", at_least=1, at_most=1000)
+    width: int = setting(64, help="number of channels, a multiple of 4", at_least=4)
+    seeds: int = setting(3, help="number of networks of each depth", at_least=1)
+
+    def __post_init__(self) -> None:
+        if len(set(self.depths)) < 2 or self.width % 4:
+            received = f"--depths {' '.join(map(str, self.depths))} --width {self.width}"
+            raise UsageError(
+                f"--depths must have two different values, and --width be a multiple of 4. Received: {received}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings of the program."""
+
+    data: DataSettings = group(DataSettings, "data")
+    networks: NetworkSettings = group(NetworkSettings, "networks")
+    run: RunSettings = group(RunSettings, "run", out="runs/depth")
+
+
+def _load(settings: Settings) -> "Problem":
+    import_tensorflow()
+    from trainers.depth.blocks import load
+
+    return load(settings.networks.block, settings.networks.width, **dataclasses.asdict(settings.data))
+
+
+def _report(problem: "Problem", settings: Settings, run: "Run") -> dict[str, Any]:
+    from idmatters_tf import depth_profile
+    from trainers.run.records import write_csv
+
+    data, options = (problem.x, problem.y), {"blocks": problem.block_names, "progress": True}
+    networks = settings.networks
+    profile = depth_profile(problem.build, networks.depths, data, problem.loss, networks.seeds, **options)
+    write_csv(run.path / "depth.csv", profile.rows())
+    profile.plot(run.path / f"depth.{settings.run.format}")
+    print(profile.table(), *profile.verdicts.values(), sep="\n")
+    return {"verdicts": list(profile.verdicts.values()), "tables": {"depth": len(profile.measurements)}}
+
+
+PROGRAM = Program("trainers.depth", __doc__, EXAMPLES, Settings, _load, report=_report)
+parser, main = PROGRAM.parser, PROGRAM.main
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,97 @@
+"""Built-in block types in networks of one width, and their data: images for convolutions, text for transformers."""
+
+import dataclasses
+import hashlib
+import pydoc_data.topics
+from typing import Any
+
+import keras
+import numpy as np
+
+from idmatters_tf.data import cifar, shapes
+from idmatters_tf.initializers import IdentityNormal, StandardNormal
+from idmatters_tf.layers import BasicBlock2D, ResidualConv2D
+
+CONVOLUTIONS = ("near-identity", "standard", "batch-norm", "zero-branch")
+CHARACTERS, HEADS = 256, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Block type with a batch of examples."""
+
+    block: str
+    width: int
+    x: np.ndarray  # standardized images of float32, (examples, rows, cols, channels), or bytes, (examples, length)
+    y: np.ndarray  # labels, (examples,), or next bytes, (examples, length)
+    origin: str
+
+    @property
+    def digest(self) -> str:
+        """Checksum of the data."""
+        return hashlib.sha256(self.x.tobytes() + self.y.tobytes()).hexdigest()
+
+    @property
+    def loss(self) -> keras.losses.Loss:
+        """Cross-entropy of logits."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def build(self, depth: int) -> keras.Model:
+        """Return the network with this number of blocks, whose weights depend on Keras' random seed."""
+        return self._convolutional(depth) if self.block in CONVOLUTIONS else self._transformer(depth)
+
+    def block_names(self, depth: int) -> dict[str, tuple[str, str]]:
+        """Return the layers at both ends of each block of `build(depth)`."""
+        return {f"block{number}": (f"block{number - 1}", f"block{number}") for number in range(1, depth + 1)}
+
+    def _convolutional(self, depth: int) -> keras.Model:
+        """Return a network of blocks of two convolutions on patches of 4x4 pixels."""
+        has_norm, width = self.block == "batch-norm", self.width
+        initializer = IdentityNormal() if self.block == "near-identity" else StandardNormal()
+        options: dict[str, Any] = {"kernel_initializer": initializer}
+        options |= {"last_kernel_initializer": "zeros"} if self.block == "zero-branch" else {}
+        inputs = keras.Input(self.x.shape[1:])
+        standard: Any = StandardNormal()
+        stem = keras.layers.Conv2D(width, 4, 4, use_bias=False, kernel_initializer=standard)(inputs)
+        stem = keras.layers.BatchNormalization()(stem) if has_norm else stem
+        hidden = keras.layers.Activation("relu" if has_norm else "linear", name="block0")(stem)
+        for number in range(1, depth + 1):
+            kind, arguments = (BasicBlock2D, {}) if has_norm else (ResidualConv2D, options)
+            hidden = kind(width, name=f"block{number}", **arguments)(hidden)
+        return keras.Model(inputs, keras.layers.Dense(10)(keras.layers.GlobalAveragePooling2D()(hidden)))
+
+    def _transformer(self, depth: int) -> keras.Model:
+        """Return a causal language model. The causal mask takes the place of position embeddings."""
+        layers, width = keras.layers, self.width
+        is_pre = self.block == "pre-norm"
+        inputs = keras.Input(self.x.shape[1:], dtype="int32")
+        normal = keras.initializers.RandomNormal(stddev=1.0)
+        hidden = layers.Embedding(CHARACTERS, width, embeddings_initializer=normal, name="block0")(inputs)
+        for number in range(1, depth + 1):
+            for name in (None, f"block{number}"):
+                branch = layers.LayerNormalization()(hidden) if is_pre else hidden
+                if name is None:
+                    branch = layers.MultiHeadAttention(HEADS, width // HEADS)(branch, branch, use_causal_mask=True)
+                else:
+                    branch = layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(branch))
+                hidden = layers.Add(name=name if is_pre else None)([hidden, branch])
+                hidden = hidden if is_pre else layers.LayerNormalization(name=name)(hidden)
+        return keras.Model(inputs, layers.Dense(CHARACTERS)(layers.LayerNormalization()(hidden)))
+
+
+def load(
+    block: str, width: int, dataset: str, data_dir: str | None, download: bool, examples: int, length: int
+) -> Problem:
+    """Return a block type with its data: the first images of a data set, or random sequences of the text.
+
+    The text is the language reference in Python's standard library, `pydoc_data`. It differs between versions.
+    """
+    if block not in CONVOLUTIONS:
+        text = "\n".join(pydoc_data.topics.topics.values()).encode()
+        starts = np.random.default_rng(0).integers(0, len(text) - length, examples)
+        sequences = np.frombuffer(text, np.uint8)[starts[:, None] + np.arange(length + 1)].astype(np.int32)
+        return Problem(block, width, sequences[:, :-1], sequences[:, 1:], "pydoc_data.topics")
+    data = shapes.load(examples, 10) if dataset == "shapes" else cifar.load(dataset, data_dir, download)
+    images = data.train_images[:examples].astype(np.float32)
+    images = (images - images.mean((1, 2, 3), keepdims=True)) / images.std((1, 2, 3), keepdims=True)
+    return Problem(block, width, images, data.train_labels[:examples], data.origin)
