@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.sparse
 import scipy.sparse.linalg
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,13 @@ def test_repeated_eigenvalues_are_found_with_multiplicity():
     np.testing.assert_allclose(pairs.values, expected, atol=1e-10)
     np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(len(expected)), atol=1e-10)
     assert pairs.residuals.max() < 1e-8
+
+
+def test_the_largest_eigenvalue_is_found_beside_a_much_larger_negative_one():
+    """Check a spectrum like that of a network with batch normalization, whose first Ritz value is near zero."""
+    diagonal = np.r_[-1464.0, 48.0, np.random.default_rng(0).normal(0, 1, 20_000)]
+    operator = scipy.sparse.linalg.aslinearoperator(scipy.sparse.diags_array(diagonal))
+    assert top_eigenpairs(operator, 1, "largest", tolerance=1e-2).values == pytest.approx([48], rel=1e-3)
 
 
 def test_a_zero_operator_has_zero_eigenvalues():
