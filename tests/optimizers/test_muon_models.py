@@ -65,8 +65,8 @@ HUB = {
             "/key": "8 x 4",
             "/value": "8 x 4",
             "attention_output": "2 of 4 x 8",
-            "gating": "8 x 8",
-            "gating_2": "8 x 8",
+            "gating": "8 x 16",
+            "gating_2": "8 x 16",
         },
     ),
     "BERT": (
