@@ -121,11 +121,15 @@ class ConfiguredModel:
                     f"With another number of layers, a {type(self.backbone).__name__} has other weights in the place "
                     f"of {name!r}. Insert or remove layers elsewhere."
                 )
+            paths = {fresh.path for fresh in news}
             for old, fresh in zip(olds, news, strict=True):
                 fresh.assign(ops.convert_to_numpy(old))
                 if not is_inserted:
                     fresh.trainable = old.trainable
                     rebuilt.variables[id(old)] = fresh
+                elif f"{fresh.path.removesuffix(fresh.name)}lora_{fresh.name}_a" in paths:
+                    # On JAX, `trainable = True` of a layer also applies to the kernel that LoRA has frozen.
+                    fresh.trainable = False
         return rebuilt
 
     def _build(self, sources: Sequence[Slot]) -> Any:
