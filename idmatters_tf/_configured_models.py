@@ -1,5 +1,6 @@
 """Models whose configuration contains their number of layers, such as KerasHub's, with more or fewer layers."""
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -62,7 +63,7 @@ class ConfiguredModel:
     Attributes:
         model: the argument.
         backbone: the backbone of a task, otherwise the model.
-        slots: places of the repeated layers, in order.
+        slots: places of the repeated layers, in order; empty if layers share their weights, as ALBERT's.
     """
 
     def __init__(self, model: Any):
@@ -73,24 +74,25 @@ class ConfiguredModel:
         self._is_staged = not isinstance(config[self._key], int)
         counts = list(enumerate(config[self._key])) if self._is_staged else [(None, config[self._key])]
         paths = [weight.path for weight in self.backbone.weights]
-        self.slots: list[Slot] = []
-        for stage, count in counts:
-            rows = _numbered_prefixes(paths, count, stage)
-            if not rows:
-                raise ValueError(
-                    f"The {count} layers of {type(self.backbone).__name__} have no numbers in the paths of their "
-                    f"variables. Layers that share their weights cannot be inserted or removed."
-                )
-            self.slots += [Slot(stage, index, names) for index, names in enumerate(zip(*rows, strict=True))]
+        rows = {stage: _numbered_prefixes(paths, count, stage) for stage, count in counts}
+        self.slots = [
+            Slot(stage, index, names)
+            for stage, starts in (rows if all(rows.values()) else {}).items()
+            for index, names in enumerate(zip(*starts, strict=True))
+        ]
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """Return the model as a `ConfiguredModel`, or None if its configuration has no number of layers."""
+        """Return the model as a `ConfiguredModel`, or None if its configuration has no number of its own layers."""
         backbone = getattr(model, "backbone", None) or model
         is_graph = isinstance(backbone, keras.Model) and _keras_internals.get_graph(backbone) is not None
         if not is_graph or isinstance(model, keras.Sequential) or _keras_internals.has_functional_constructor(model):
             return None
-        return cls(model) if any(key in backbone.get_config() for key in _COUNTS) else None
+        # The class may have no configuration.
+        with contextlib.suppress(NotImplementedError):
+            if any(key in backbone.get_config() for key in _COUNTS) and (configured := cls(model)).slots:
+                return configured
+        return None
 
     def rebuild(self, sources: Sequence[Slot]) -> "Rebuilt":
         """Build the model again with the layers of given slots, with their weights, in this order.
@@ -119,11 +121,15 @@ class ConfiguredModel:
                     f"With another number of layers, a {type(self.backbone).__name__} has other weights in the place "
                     f"of {name!r}. Insert or remove layers elsewhere."
                 )
+            paths = {fresh.path for fresh in news}
             for old, fresh in zip(olds, news, strict=True):
                 fresh.assign(ops.convert_to_numpy(old))
                 if not is_inserted:
                     fresh.trainable = old.trainable
                     rebuilt.variables[id(old)] = fresh
+                elif f"{fresh.path.removesuffix(fresh.name)}lora_{fresh.name}_a" in paths:
+                    # On JAX, `trainable = True` of a layer also applies to the kernel that LoRA has frozen.
+                    fresh.trainable = False
         return rebuilt
 
     def _build(self, sources: Sequence[Slot]) -> Any:

@@ -239,10 +239,9 @@ def build_for_training(model: keras.Model, batch: Any) -> None:
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
-    """Return the arguments of `model.compile`, as objects; None if it was not called, or is overridden."""
-    if not model.compiled or type(model).compile is not keras.Model.compile:
-        return None
-    return dict(model._compile_config.config)
+    """Return the arguments of `keras.Model.compile`, as objects; None if it was not called, also by an override."""
+    config = getattr(model, "_compile_config", None)
+    return None if config is None else dict(config.config)
 
 
 def copy_metric(metric: keras.metrics.Metric) -> keras.metrics.Metric:

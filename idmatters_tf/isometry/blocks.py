@@ -157,11 +157,9 @@ def _repeated_operations(model: keras.Model) -> dict[int, str]:
     """Return the names of the repeated layers and sums of KerasHub's backbones in a model by the `id` of each."""
     names: dict[int, str] = {}
     for part in layers_within(model):
-        # Layers that share their weights have no slots.
-        with contextlib.suppress(ValueError, NotImplementedError):
-            if (configured := ConfiguredModel.of(part)) is not None:
-                found = [entry for slot in configured.slots for entry in configured.operations(slot).items()]
-                names |= {id(operation): name for name, (operation, _) in found}
+        if (configured := ConfiguredModel.of(part)) is not None:
+            found = [entry for slot in configured.slots for entry in configured.operations(slot).items()]
+            names |= {id(operation): name for name, (operation, _) in found}
     return names
 
 

@@ -67,12 +67,11 @@ def check_norms_can_grow(optimizer: Any, blocks: Mapping[str, Sequence[keras.Var
 def _compile_arguments(model: Any) -> dict[str, Any] | None:
     """Return the arguments of `model.compile`, as objects; None if they are unknown or the model is not compiled."""
     arguments = _keras_internals.compile_arguments(model)
-    if arguments is not None or not model.compiled or not hasattr(model, "preprocessor"):
-        return arguments
     # Tasks of KerasHub have a `compile` with other defaults, and those of language models have a sampler.
-    config = model.get_compile_config() | {"optimizer": None, "loss": None}
-    sampler = {"sampler": model.sampler} if hasattr(model, "sampler") else {}
-    return keras.saving.deserialize_keras_object(config) | {"loss": model.loss} | sampler
+    is_task = hasattr(model, "preprocessor")
+    if arguments is None or (type(model).compile is not keras.Model.compile and not is_task):
+        return None
+    return arguments | ({"sampler": model.sampler} if hasattr(model, "sampler") else {})
 
 
 def _carry_optimizer(

@@ -124,19 +124,13 @@ def remove_identities(
 
 
 def _candidates(model: Any) -> dict[str, tuple[Any, int]]:
-    """Return the operations of a functional model that may be residual blocks, by path."""
-    skips = _keras_internals.skip_positions(checked_graph(model))
-    return {
-        path: (operation, skips.get(id(operation), 0))
-        for path, operation in operations(model)
-        if id(operation) in skips or _may_be_block(operation)
-    }
-
-
-def _may_be_block(operation: Any) -> bool:
-    """Return True if an operation has kernels and may have a skip, which excludes Keras' own layers."""
-    may_have_skip = isinstance(operation, keras.Model) or _keras_internals.is_own_layer(operation)
-    return may_have_skip and any(len(weight.shape) > 1 for weight in operation.weights)
+    """Return the operations of a functional model that may be residual blocks: sums, and layers with kernels."""
+    found = _keras_internals.skip_positions(checked_graph(model))
+    for _, operation in operations(model):
+        may_have_skip = isinstance(operation, keras.Model) or _keras_internals.is_own_layer(operation)
+        if may_have_skip and any(len(weight.shape) > 1 for weight in operation.weights):
+            found.setdefault(id(operation), 0)
+    return {path: (operation, found[id(operation)]) for path, operation in operations(model) if id(operation) in found}
 
 
 def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:

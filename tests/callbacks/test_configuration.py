@@ -17,12 +17,15 @@ Y = X.sum(1, keepdims=True)
 
 
 class Own(keras.Model):
-    """A model without `get_config`."""
+    """A model without `get_config`, with an own `compile`, as tasks of KerasHub have."""
 
     def __init__(self, activation, extra=None):
         super().__init__()
         self.layers_in_a_dict = {"hidden": [keras.layers.Dense(4, activation)]}
         self.last = keras.layers.Dense(1)
+
+    def compile(self, *args, **options):
+        super().compile(*args, **options)
 
     def call(self, x):
         return self.last(self.layers_in_a_dict["hidden"][0](x))
@@ -82,6 +85,7 @@ def compiled(model=sequential, optimizer=sgd, loss="mse", run_eagerly=True):
             "the optimizer: learning_rate.decay_steps was 8, now 9",
         ),
         ({}, {"loss": "mae"}, "the loss: loss was 'mse', now 'mae'"),
+        ({"model": lambda: Own("relu")}, {"model": lambda: Own("relu"), "loss": "mae"}, "loss was 'mse', now 'mae'"),
         ({"loss": keras.losses.Huber(1.0)}, {"loss": keras.losses.Huber(2.0)}, "the loss: loss.delta was 1.0, now 2.0"),
         ({}, {"model": lambda: sequential("tanh")}, "the model: Dense.activation was 'relu', now 'tanh'"),
         ({"model": functional}, {"model": lambda: functional(trainable=False)}, "Dense.trainable was True, now False"),

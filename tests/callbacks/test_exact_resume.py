@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
+from idmatters_tf.optimizers import Muon
 from tests.support.adversarial import Adversarial
 from tests.support.killed_fit import shown_scalars
 
@@ -193,6 +194,16 @@ CASES = {
         fit={"validation_data": data()},
         # From the end of an epoch, when the model contains the averages, and then from the middle of an epoch.
         moments=(("batch", 3, 1), ("batch", 3, 4)),
+    ),
+    "Muon": Case(
+        lambda: [
+            keras.layers.Reshape((6, 6)),
+            keras.layers.EinsumDense("abc,cde->abde", (6, 2, 3)),
+            *dense(keras.layers.Dropout(0.3)),
+        ],
+        lambda: with_loss(Muon(norm="free", other="adamw", use_ema=True, gradient_accumulation_steps=2)),
+        epochs=3,
+        moments=(("batch", 1, 6),),
     ),
     "two optimizers": several_optimizers(),
 }

@@ -48,19 +48,6 @@ def layers_of_a_transformer():
     return keras.Model(inputs, keras.layers.Add(name="transformed")([hidden, branch]))
 
 
-def test_a_transformer_is_measured():
-    model = layers_of_a_transformer()
-    tokens = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
-    for distances in block_distances(model, tokens).values():
-        assert distances.shape == (2,)
-        assert (distances > 0.01).all()
-    with pytest.raises(
-        ValueError,
-        match="block 'x' is not a function of its input alone: it also depends on the model's input by a path",
-    ):
-        find_blocks(model, {"x": (model.layers[-2].name, "transformed")})
-
-
 def test_blocks_are_named():
     model = residual()
     assert names(model, [("vectors", "sum"), ("sum", "head")]) == ["vectors to sum", "sum to head"]

@@ -1,26 +1,187 @@
-"""Tests of blocks with Keras masks against finite differences of the whole model."""
+"""Tests of blocks of models with Keras masks against finite differences of the whole model."""
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
-from idmatters_tf.isometry import JacobianOperator, jacobian, measure
-from tests.support import mask_cases
+from idmatters_tf.isometry import JacobianOperator, block_distances, jacobian, measure
+
+TIME, WIDTH, STEP = 5, 4, 1e-2
+# Number of time steps of the two examples. The others are padding.
+LENGTHS = (3, 4)
+PADDING = np.arange(TIME) >= np.array(LENGTHS)[:, None]
 
 
-@pytest.mark.parametrize("name", mask_cases.CASES)
+class Shift(keras.layers.Layer):
+    """Layer that adds `shift` to its input, for finite differences inside of the model."""
+
+    supports_masking = True
+    shift = 0.0
+
+    def call(self, x):
+        return x + self.shift
+
+
+class Attach(keras.layers.Layer):
+    """Layer that attaches a mask to its input."""
+
+    supports_masking = True
+
+    def call(self, x, mask=None):
+        return 1.0 * x
+
+
+def vectors():
+    x = np.random.default_rng(0).normal(size=(2, TIME, WIDTH)).astype("float32")
+    x[PADDING] = 0
+    return x
+
+
+def residual(branch, start, name="sum"):
+    return keras.layers.Add(name=name)([start, branch])
+
+
+def attention(name="attention"):
+    return keras.layers.MultiHeadAttention(2, 3, name=name)
+
+
+def recurrent(kind=keras.layers.SimpleRNN):
+    return kind(WIDTH, return_sequences=True, name="recurrent")
+
+
+# Each function receives a function for the beginning of the block. It returns symbolic inputs and end, data and block.
+
+
+def masked_recurrence(begin):
+    x = keras.Input((TIME, WIDTH))
+    return x, recurrent(keras.layers.GRU)(begin(keras.layers.Masking()(x))), vectors(), "recurrent"
+
+
+def mask_of_every_pair(begin):
+    x, pairs = keras.Input((TIME, WIDTH)), keras.Input((TIME, TIME), dtype="bool")
+    hidden = begin(keras.layers.Dense(WIDTH)(x))
+    allowed = np.random.default_rng(2).random((2, TIME, TIME)) < 0.6
+    end = residual(attention()(hidden, hidden, attention_mask=ops.logical_not(pairs)), hidden)
+    return [x, pairs], end, [vectors(), ~allowed], "sum"
+
+
+class Causal(keras.layers.Layer):
+    """Layer that returns the causal mask of its input, (time, time)."""
+
+    def call(self, x):
+        places = ops.arange(ops.shape(x)[1])
+        return places[:, None] >= places
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor((x.shape[1], x.shape[1]), "bool")
+
+
+def mask_of_all_examples(begin):
+    """Return a model of sequences of any length, with a mask without an axis of examples."""
+    x = keras.Input((None, WIDTH))
+    hidden = begin(keras.layers.Dense(WIDTH)(x))
+    end = attention()(hidden, hidden, attention_mask=Causal()(hidden))
+    return x, end, np.random.default_rng(0).normal(size=(2, TIME, WIDTH)).astype("float32"), "attention"
+
+
+def two_explicit_masks(begin):
+    x, real, other = keras.Input((TIME, WIDTH)), *(keras.Input((TIME,), dtype="bool") for _ in range(2))
+    hidden = begin(keras.layers.Dense(WIDTH)(x))
+    keys = keras.layers.Dense(WIDTH)(hidden)
+    end = keras.layers.Attention()([hidden, keys], mask=[real, other])
+    return [x, real, other], residual(end, hidden), [vectors(), ~PADDING, PADDING[:, ::-1]], "sum"
+
+
+def two_attached_masks(begin):
+    x, real, other = keras.Input((TIME, WIDTH)), *(keras.Input((TIME,), dtype="bool") for _ in range(2))
+    hidden = begin(keras.layers.Dense(WIDTH, name="first")(x))
+    one, two = Attach()(hidden, mask=real), Attach()(keras.layers.Dense(WIDTH)(hidden), mask=other)
+    end = residual(attention()(one, two), hidden)
+    return [x, real, other], end, [vectors(), ~PADDING, ~PADDING[:, ::-1]], "sum"
+
+
+def removed_mask(begin):
+    """Return a model whose attention removes the mask, so that later layers receive none."""
+    x = keras.Input((TIME, WIDTH))
+    hidden = begin(keras.layers.Masking()(x))
+    middle = keras.layers.Add(name="middle")([hidden, attention()(hidden, hidden)])
+    return x, residual(recurrent()(middle), hidden), vectors(), "sum"
+
+
+def nested(begin):
+    inner = keras.Input((TIME, WIDTH))
+    hidden = begin(keras.layers.Dense(WIDTH)(inner))
+    body = keras.Model(inner, residual(recurrent()(hidden), hidden), name="body")
+    x = keras.Input((TIME, WIDTH))
+    return x, body(keras.layers.Masking()(x)), vectors(), "body/sum"
+
+
+def nested_with_explicit_mask(begin):
+    inner = keras.Input((TIME, WIDTH))
+    body = keras.Sequential([inner, keras.layers.Dense(WIDTH), recurrent()], name="body")
+    x, real = keras.Input((TIME, WIDTH)), keras.Input((TIME,), dtype="bool")
+    hidden = begin(keras.layers.Dense(WIDTH)(x))
+    return [x, real], residual(body(hidden, mask=real), hidden), [vectors(), ~PADDING], "sum"
+
+
+CASES = {
+    "masked GRU by name": masked_recurrence,
+    "attention_mask": mask_of_every_pair,
+    "mask shared by all examples": mask_of_all_examples,
+    "attention with two explicit masks": two_explicit_masks,
+    "attention with two attached masks": two_attached_masks,
+    "a mask that attention removes": removed_mask,
+    "nested model": nested,
+    "nested model with an explicit mask": nested_with_explicit_mask,
+}
+
+
+def build(name, begin=lambda tensor: tensor):
+    """Return (model, data, block) of a case."""
+    keras.utils.set_random_seed(0)
+    inputs, end, data, block = CASES[name](begin)
+    return keras.Model(inputs, end), data, block
+
+
+def by_differences(name):
+    """Return central differences of the model by a shift of the block's input, (examples, outputs, inputs)."""
+    plain, data, _ = build(name)
+    layer = Shift()
+    model, _, _ = build(name, layer)
+    model.set_weights(plain.get_weights())
+    directions = np.eye(TIME * WIDTH).reshape(-1, TIME, WIDTH)
+    shifts = STEP * np.concatenate([directions, -directions])
+    layer.shift = np.concatenate([shifts, shifts]).astype("float32")
+    ends = ops.convert_to_numpy(model(keras.tree.map_structure(lambda array: np.repeat(array, len(shifts), 0), data)))
+    plus, minus = np.moveaxis(ends.astype(np.float64).reshape(2, 2, len(directions), -1), 1, 0)
+    return np.swapaxes(plus - minus, 1, 2) / (2 * STEP)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_blocks_have_the_masks_of_the_model(name):
-    mask_cases.compare(name)
+    """The Jacobians are compared for each example and for the batch."""
+    model, data, block = build(name)
+    expected = by_differences(name)
+    distances = [np.linalg.norm(matrix - np.eye(TIME * WIDTH), 2) for matrix in expected]
+    blocks = None if block.endswith("sum") else [block]
+    np.testing.assert_allclose(block_distances(model, data, blocks)[block], distances, 3e-3)
+    if blocks is not None:
+        # Jacobian of the batch, in chunks of copies of it.
+        dense = jacobian(model, data, block, chunk=4) @ np.eye(2 * TIME * WIDTH, dtype="float32")
+        for place, matrix in enumerate(expected):
+            rows = slice(place * TIME * WIDTH, (place + 1) * TIME * WIDTH)
+            np.testing.assert_allclose(dense[rows, rows], matrix, atol=3e-3)
 
 
 def test_masks_of_the_inputs():
-    x = mask_cases.vectors()
+    x = vectors()
     masked = keras.layers.Masking()(x)
     pooling = keras.layers.GlobalAveragePooling1D()
     inputs = keras.Input(x.shape[1:])
     model = keras.Model(inputs, pooling(inputs))
-    expected = np.zeros((2, 4, 2, mask_cases.TIME, 4))
-    for place, length in enumerate(mask_cases.LENGTHS):
+    expected = np.zeros((2, 4, 2, TIME, 4))
+    for place, length in enumerate(LENGTHS):
         expected[place, :, place, :length] = np.eye(4)[:, None] / length
     expected = expected.reshape(8, -1)
     # A single product, and several on copies of the inputs.
@@ -28,4 +189,4 @@ def test_masks_of_the_inputs():
         np.testing.assert_allclose(operator @ np.ones(expected.shape[1]), expected.sum(axis=1), atol=1e-6)
         np.testing.assert_allclose(operator @ np.eye(expected.shape[1]), expected, atol=1e-6)
     values = measure(model, masked, [pooling.name]).end_to_end
-    np.testing.assert_allclose(values, 1 / np.sqrt(np.array(mask_cases.LENGTHS))[:, None].repeat(4, axis=1), atol=1e-6)
+    np.testing.assert_allclose(values, 1 / np.sqrt(np.array(LENGTHS))[:, None].repeat(4, axis=1), atol=1e-6)

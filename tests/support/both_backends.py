@@ -10,9 +10,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from tests.support import hub_models
+
 ROWS = 6
 # Keras 3.15 rounds float64 to float32 on JAX in `mean`, `tanh` and others, but not in sums and squares.
-ROUNDED = ("layer normalisation", "masks")
+ROUNDED = ("layer normalisation", "masks", "language model")
 
 
 def _squares(y, outputs):
@@ -22,6 +24,22 @@ def _squares(y, outputs):
 def _of_model(model, batch):
     x, y = batch
     return ops.sum(ops.square(ops.square(model(x)) - y)) / x.shape[0]
+
+
+def language_model(rank=None):
+    """Return GPT-2, its loss, and tokens with padding and weights, in float64. With a rank only LoRA is trained."""
+    model, rng = hub_models.gpt2(dropout=0.0, dtype="float64"), np.random.default_rng(1)
+    model.preprocessor = None
+    if rank is not None:
+        model.backbone.enable_lora(rank)
+        hub_models.randomized(model)
+    # Large derivatives, because the factors of LoRA and their gradients are rounded to float32.
+    model.set_weights([2 * weight for weight in model.get_weights()])
+    # Without padding at the start: scores of attention that are all masked are rounded.
+    inputs = {name: values[:3] for name, values in hub_models.inputs_for(model).items()}
+    weights = inputs["padding_mask"] * np.array([[0.5], [1.0], [2.0]])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype="float64")
+    return model, loss, (inputs, rng.integers(0, 9, weights.shape), weights)
 
 
 def models():
@@ -50,6 +68,7 @@ def models():
         "embedding": (embedding, _squares, (tokens, y)),
         "masks": (masked, _squares, (sequences, rng.normal(size=(ROWS, 3, 2)))),
         "repeated outputs": (repeated, lambda y, f: sum(_squares(y, part) for part in f), (x, y)),
+        "language model": language_model(rank=1),
         "of the model": (stack(keras.layers.Dense(3, activation=ops.square)), _of_model, (x, np.eye(2)[labels])),
     }
 

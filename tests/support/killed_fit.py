@@ -1,16 +1,16 @@
 """`fit` in processes that are killed by SIGKILL at random moments and started again.
 
 `python -m tests.support.killed_fit FOLDER KILLS SEED` trains with the data of each source in
-`tests.support.fit_sources`, or with `--tasks` each KerasHub task in `tests.support.hub_tasks`, and on each number of
-devices. It prints the number of kills survived. A kill is
-survived if the run ends with the weights, slots, metrics, history, CSV file and TensorBoard scalars of an uninterrupted
-run, bit for bit. The processes are forked after the imports, so that a kill costs one second instead of ten. A run is
-killed until it has ended.
+`tests.support.fit_sources`, or with `--tasks` each KerasHub task in `tests.support.hub_models`, and on each number of
+devices. It prints the number of kills survived. A kill is survived if the run ends with the weights, slots, metrics,
+history, CSV file and TensorBoard scalars of an uninterrupted run, bit for bit. The processes are forked after the
+imports, so that a kill costs one second instead of ten. A run is killed until it has ended.
 """
 
 import argparse
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import pathlib
@@ -27,7 +27,6 @@ from tensorboard.util import tensor_util
 
 from idmatters_tf.callbacks import ExactResume
 from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, installed_sources, problem
-from tests.support.hub_tasks import TASKS
 
 # Number of batches between two kills, exclusive. Two kills fit into the other runs, which have 16 batches.
 MOST_OF_CLASSIFIER, MOST = 10, 8
@@ -80,7 +79,7 @@ def train(folder, source, progress=None, devices=1, network=classifier):
 
     Args:
         folder: folder of the checkpoints and logs; files that all runs share are in its parent.
-        source: name of the training data in `SOURCES`, or of a task in `TASKS`.
+        source: name of the training data in `SOURCES`, or of a task.
         progress: a file descriptor to which a byte is written after each batch.
         devices: number of logical devices.
         network: function that returns the model and the monitored quantity; that of the task if `source` is one.
@@ -245,22 +244,24 @@ def main(argv):
     parser.add_argument("--network", default="classifier", choices=NETWORKS)
     parser.add_argument("--tasks", nargs="*", help="words in the names of tasks; all tasks if empty")
     options = parser.parse_args(argv)
-    sources = installed_sources()
-    modules = {module for source in sources for module in SOURCES[source][1]}
-    if options.tasks is not None:
-        sources = [name for name in TASKS if all(word in name for word in options.tasks)]
-        modules = {"keras_hub", "tensorflow"}
+    if options.tasks is None:
+        networks = dict.fromkeys(installed_sources(), NETWORKS[options.network])
+        modules = {module for source in networks for module in SOURCES[source][1]}
+    else:
+        from tests.support.hub_models import TASKS
+
+        networks = {name: task for name, task in TASKS.items() if all(word in name for word in options.tasks)}
+        modules = {"tensorflow"}
     for module in sorted(modules):
         importlib.import_module(module)
-    cases = [(source, devices) for devices in options.devices for source in sources]
     counts = []
-    for source, devices in cases:
-        folder = options.folder / f"{devices}-{[*SOURCES, *TASKS].index(source):02d}"
+    for number, (devices, source) in enumerate(itertools.product(options.devices, networks)):
+        folder = options.folder / f"{devices}-{number:02d}"
         folder.mkdir(parents=True, exist_ok=True)
         chance = random.Random(f"{options.seed} {source} {devices}")
-        network = TASKS.get(source, NETWORKS[options.network])
+        case = {"source": source, "devices": devices, "network": networks[source]}
         try:
-            survived = attempt(folder, options.kills, chance, source=source, devices=devices, network=network)
+            survived = attempt(folder, options.kills, chance, **case)
         except Failed as error:
             print(error, file=sys.stderr)
             survived = 0

@@ -1,13 +1,11 @@
-"""Fits with Muon in every mode of Keras, and the same path in NumPy with singular value decompositions.
+"""Fits with Muon in every mode of Keras, compared with the same path in NumPy with singular value decompositions.
 
-As a program: `python -m tests.support.muon_fits` prints a line of JSON that maps each case to the kernel and the bias
-after three steps and to those expected.
+`python -m tests.support.muon_fits` prints the number of modes.
 """
-
-import json
 
 import keras
 import numpy as np
+import pytest
 
 from idmatters_tf.optimizers import Muon
 from idmatters_tf.optimizers.muon import NEWTON_SCHULZ
@@ -31,6 +29,16 @@ def by_svd(matrix, iterations):
     return left * polynomial(s / np.linalg.norm(s), iterations) @ right
 
 
+def moved(matrix, step, rate, norm, iterations=3):
+    """Return a matrix after Muon's update along the step of an optimizer with momentum."""
+    rows, columns = matrix.shape
+    direction = by_svd(step, iterations)
+    if norm == "free":
+        return matrix - rate * np.sqrt(columns / rows) * direction
+    new = matrix - rate * np.linalg.norm(matrix) / np.sqrt(min(rows, columns)) * direction
+    return new * np.linalg.norm(matrix) / np.linalg.norm(new)
+
+
 def expected(norm, decay=0.0, average=0.0):
     """Return kernel and bias after gradient descent on the mean squared error of a linear map."""
     x, W, bias = IMAGES.reshape(6, -1).astype(float), KERNEL.reshape(-1, 4), BIAS
@@ -41,46 +49,31 @@ def expected(norm, decay=0.0, average=0.0):
         dW, db = x.T @ residual, residual.sum(0)
         v, u = 0.9 * v + dW, 0.9 * u + db
         W, bias = W * (1 - RATE * decay), bias * (1 - RATE * decay)
-        bias = bias - 0.5 * RATE * (db + 0.9 * u)
-        D = by_svd(dW + 0.9 * v, 3)
-        if norm == "free":
-            W = W - RATE * np.sqrt(4 / 12) * D
-        else:
-            moved = W - RATE * np.linalg.norm(W) / np.sqrt(4) * D
-            W = moved * np.linalg.norm(W) / np.linalg.norm(moved)
+        W, bias = moved(W, dW + 0.9 * v, RATE, norm), bias - 0.5 * RATE * (db + 0.9 * u)
         old = averages or (W, bias)
         averages = tuple(average * a + (1 - average) * b for a, b in zip(old, (W, bias), strict=True))
     return averages if average else (W, bias)
 
 
-def fitted(optimizer, batch_size=6, **options):
+def fitted(optimizer, batch_size=6, kernel=KERNEL, **options):
     # The last layer would count among the other variables.
     last = keras.layers.Dense(4, use_bias=False, kernel_initializer="identity", trainable=False)
     convolution = keras.layers.Conv2D(4, 2, name="conv")
     model = keras.Sequential([keras.Input((2, 2, 3)), convolution, keras.layers.Flatten(), last])
-    model.get_layer("conv").set_weights([KERNEL, BIAS])
+    convolution.set_weights([kernel, BIAS])
     model.compile(optimizer, "mse", **options)
     model.fit(IMAGES, TARGETS, batch_size=batch_size, epochs=STEPS, verbose=0)
-    return model.get_layer("conv").get_weights()
-
-
-def are_zeros_refused(**options):
-    convolution = keras.layers.Conv2D(4, 2, kernel_initializer="zeros")
-    model = keras.Sequential([keras.Input((2, 2, 3)), convolution, keras.layers.Flatten(), keras.layers.Dense(4)])
-    model.compile(Muon(), "mse", **options)
-    try:
-        model.fit(IMAGES, TARGETS, verbose=0)
-    except ValueError as error:
-        return "never learn" in str(error)
-    return False
+    return convolution.get_weights()
 
 
 def main():
-    results = {}
+    modes = []
 
-    def compare(name, optimizer, wanted, **options):
-        values = (*fitted(optimizer, **options), *wanted)
-        results[name] = [np.reshape(value, (-1, 4)).tolist() for value in values]
+    def compare(mode, optimizer, wanted, **options):
+        atol = 2e-3 if mode == "float16" else 2e-5
+        for value, correct in zip(fitted(optimizer, **options), wanted, strict=True):
+            np.testing.assert_allclose(value, np.reshape(correct, value.shape), atol=atol, err_msg=mode)
+        modes.append(mode)
 
     # On TensorFlow a graph. Compilation by XLA takes longer and is a separate case.
     plain = {"jit_compile": keras.backend.backend() == "jax"}
@@ -92,18 +85,18 @@ def main():
     compare("keep, averages", averaged, expected("keep", average=AVERAGE), **plain)
     decaying = Muon(RATE, norm="free", weight_decay=DECAY)
     compare("decay, eager", decaying, expected("free", decay=DECAY), run_eagerly=True)
-    if not are_zeros_refused(**plain):
-        raise RuntimeError("Kernels of zeros were accepted.")
+    with pytest.raises(ValueError, match="never learn"):
+        fitted(Muon(RATE), kernel=0 * KERNEL, **plain)
     accumulated = Muon(RATE, gradient_accumulation_steps=2)
     compare("keep, accumulated", accumulated, expected("keep"), batch_size=3, **plain)
     keras.config.set_dtype_policy("mixed_float16")
     compare("float16", Muon(RATE, norm="free"), expected("free"), **plain)
     keras.config.set_dtype_policy("float32")
 
-    def compare_adamw(name, batch_size=6, **arguments):
+    def compare_adamw(mode, batch_size=6, **arguments):
         adamw = keras.optimizers.AdamW(RATE / 2, DECAY, beta_2=0.95, **arguments)
         muon = Muon(RATE, other="adamw", other_weight_decay=DECAY, exclude=["conv"], **arguments)
-        compare(f"adamw, {name}", muon, fitted(adamw, batch_size, **plain), batch_size=batch_size, **plain)
+        compare(f"adamw, {mode}", muon, fitted(adamw, batch_size, **plain), batch_size=batch_size, **plain)
 
     compare_adamw("accumulated, averages", 3, gradient_accumulation_steps=2, use_ema=True)
     with two_devices.scope():
@@ -111,7 +104,7 @@ def main():
         decaying = Muon(RATE, norm="free", weight_decay=DECAY)
         compare("decay, two devices", decaying, expected("free", decay=DECAY), **plain)
         compare_adamw("two devices")
-    print(json.dumps(results))
+    print(len(modes))
 
 
 if __name__ == "__main__":

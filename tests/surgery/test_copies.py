@@ -1,22 +1,188 @@
+"""Copies keep more than weights: vocabularies, state, trainability and compile arguments."""
+
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from keras import layers
+from keras import layers, ops
 
-from tests.support import surgery_state_cases as cases
+from idmatters_tf.layers import ResidualDense
+from idmatters_tf.surgery import deepen, remove_identities
+
+NUMBERS = np.array([1, 2, 30, 30, 5])
 
 
-@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
-def test_copies_on_tensorflow(case):
-    """`test_surgery_on_jax` runs the same cases."""
+@pytest.fixture(autouse=True)
+def seed():
     keras.utils.set_random_seed(0)
-    case()
 
 
+def adapted(layer, data, dtype=None):
+    """Return a model with a layer adapted to data, and a block."""
+    layer.adapt(data)
+    inputs = keras.Input((1,), dtype=dtype or data.dtype)
+    features = layers.Activation("linear", dtype="float32")(layer(inputs))
+    model = keras.Model(inputs, ResidualDense(3, name="block")(features))
+    for variable in model.trainable_variables:
+        variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+    return model
+
+
+def check_adapted(model, x):
+    """Check that both functions keep the outputs of a model with a block called "block"."""
+    expected = np.array(model(x))
+    np.testing.assert_array_equal(remove_identities(model, 0.0, x).model(x), expected)
+    np.testing.assert_array_equal(deepen(model, "block", ResidualDense(16), data=x)(x), expected)
+
+
+def test_adapted_preprocessing():
+    for layer, data in (
+        (layers.Discretization(num_bins=3), NUMBERS.astype("float32")),
+        (layers.IntegerLookup(output_mode="tf_idf"), NUMBERS[:, None]),
+        (layers.Normalization(axis=None), NUMBERS.astype("float32")),
+    ):
+        check_adapted(adapted(layer, data), data.reshape(-1, 1))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there text can be processed")
 def test_adapted_text():
-    """Text can be processed with TensorFlow only."""
-    keras.utils.set_random_seed(0)
     words = np.array(["a b", "b", "c d a", "a"])
-    model = cases.adapted(layers.TextVectorization(output_mode="tf_idf"), words, "string")
-    cases.check_adapted(model, tf.constant(words[:, None]))
+    model = adapted(layers.TextVectorization(output_mode="tf_idf"), words, "string")
+    check_adapted(model, ops.convert_to_tensor(words[:, None]))
+
+
+def classifier():
+    model = keras.Sequential(
+        [keras.Input((3,)), layers.Dense(4, name="hidden"), ResidualDense(2, name="block"), layers.Dense(2)]
+    )
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    rng = np.random.default_rng(0)
+    return model, rng.normal(size=(8, 3)).astype("float32"), rng.integers(0, 2, 8)
+
+
+def test_lists_of_batches():
+    model, x, y = classifier()
+    expected, weights = model.evaluate(x, y, return_dict=True, verbose=0), model.get_weights()
+    result = remove_identities(model, 0.0, [(x[:5], y[:5]), (x[5:], y[5:])])
+    for name, value in expected.items():
+        np.testing.assert_allclose([result.before[name], result.after[name]], value, rtol=1e-6)
+    with pytest.raises(Exception, match="."):  # of another class on each backend
+        remove_identities(model, 0.0, [(x[:5], y[:5]), (x[5:], y[:2])])
+    for weight, value in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(weight, value)
+
+
+def test_state_of_the_model():
+    """A stateful layer and moving averages change in any call, also with `training=False`."""
+    inputs = keras.Input((3, 4), batch_size=2)
+    hidden = layers.BatchNormalization(name="norm")(inputs, training=True)
+    hidden = layers.GRU(4, stateful=True, name="gru")(ResidualDense(2, name="block")(hidden))
+    model = keras.Model(inputs, layers.Dense(2)(hidden))
+    model.compile("sgd", "mse", metrics=["mae"])
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 3, 4)).astype("float32"), rng.normal(size=(2, 2)).astype("float32")
+    model.evaluate(x, y, batch_size=2, verbose=0)
+    model(x)
+
+    def state(model):
+        old = [variable for variable in model.variables if "_deeper" not in variable.path]
+        return [np.array(variable) for variable in (*old, *model.get_layer("gru").states)]
+
+    expected = state(model)
+    assert np.any(expected[-1])
+    for copied in (deepen(model, "gru"), remove_identities(model, 0.0, (x, y), batch_size=2).model, model):
+        for value, before in zip(state(copied), expected, strict=True):
+            np.testing.assert_array_equal(value, before)
+
+
+def test_layers_unfrozen_in_a_frozen_model():
+    base = keras.Sequential(
+        [keras.Input((3,)), layers.Dense(4, name="frozen"), layers.Dense(4, name="unfrozen")], name="base"
+    )
+    base.trainable = False
+    base.get_layer("unfrozen").trainable = True
+    model = keras.Sequential([keras.Input((3,)), base, layers.Dense(2, name="head")])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
+    deeper = deepen(model, "unfrozen", optimizer=model.optimizer)
+    trained = [variable.path for variable in model.trainable_variables]
+    assert [variable.path for variable in deeper.trainable_variables if "_deeper" not in variable.path] == trained
+    assert not deeper.get_layer("base").get_layer("frozen").trainable
+    slots = {variable.path: np.array(variable) for variable in deeper.optimizer.variables}
+    for variable in model.optimizer.variables[2:]:
+        assert np.any(variable)
+        np.testing.assert_array_equal(slots[variable.path], variable)
+
+
+def test_loss_scaling():
+    """The policy of the model decides, not the current one."""
+    keras.config.set_dtype_policy("mixed_float16")
+    model = classifier()[0]
+    keras.config.set_dtype_policy("float32")
+    for optimizer in (None, model.optimizer, model.optimizer.inner_optimizer):
+        deeper = deepen(model, "hidden", optimizer=optimizer)
+        assert type(deeper.optimizer) is keras.optimizers.LossScaleOptimizer
+        assert deeper.dtype_policy.name == "mixed_float16"
+
+
+def test_metrics_with_arguments():
+    class AtLeast(keras.metrics.Metric):
+        """Metric whose configuration lacks its argument."""
+
+        def __init__(self, bound=0.5, name="at_least"):
+            super().__init__(name=name)
+            self.bound, self.inner = bound, keras.metrics.Mean()
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.inner.update_state(ops.cast(y_pred >= self.bound, "float32"))
+
+        def result(self):
+            return self.inner.result()
+
+    model, x, y = classifier()
+    metrics = [AtLeast(-100.0), keras.metrics.SparseTopKCategoricalAccuracy(k=1)]
+    model.compile("sgd", "mse", metrics=metrics)
+    y = y[:, None]
+    expected = model.evaluate(x, y, return_dict=True, verbose=0)
+    assert expected["at_least"] == 1.0
+    copied = deepen(model, "hidden")
+    for _ in range(2):
+        assert copied.evaluate(x, y, return_dict=True, verbose=0) == expected
+
+
+def test_names_of_outputs():
+    inputs = keras.Input((3,))
+    outputs = [layers.Dense(2, name="a")(inputs), layers.Dense(1, name="b")(inputs)]
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", loss={"a": "mse", "b": "mae"}, metrics={"b": ["mse"]})
+    x, y = np.ones((4, 3)), {"a": np.ones((4, 2)), "b": np.ones((4, 1))}
+    expected = model.evaluate(x, y, return_dict=True, verbose=0)
+    deeper = deepen(model, "a")
+    for values in (deeper.evaluate(x, y, return_dict=True, verbose=0), remove_identities(deeper, 0.0, (x, y)).after):
+        assert values.keys() == expected.keys()
+        np.testing.assert_allclose(list(values.values()), list(expected.values()), rtol=1e-6)
+
+
+def test_channels_first():
+    inputs = keras.Input((3, 6, 8))
+    hidden = layers.Conv2D(4, 3, data_format="channels_first", name="conv")(inputs)
+    hidden = layers.GlobalAveragePooling2D("channels_first", name="pooled")(hidden)
+    deeper = deepen(keras.Model(inputs, layers.Dense(2)(hidden)), ["conv", "pooled"])
+    block = deeper.get_layer("conv_deeper1")
+    assert (block.filters, block.data_format) == (4, "channels_first")
+
+
+def test_trained_copies():
+    """A copy shares no buffers, although `fit` on JAX donates those of its model."""
+    model, x, y = classifier()
+    model.compile("adam", model.loss)
+    model.fit(x, y, verbose=0)
+    deeper, held = (deepen(model, "hidden", optimizer=model.optimizer) for _ in range(2))
+    start = np.array(model(x))
+    for trained in (model, deeper):
+        trained.fit(x, y, verbose=0)
+        assert int(trained.optimizer.iterations) == 2
+        assert not np.array_equal(trained(x), start)
+    np.testing.assert_array_equal(held(x), start)
+    removal = remove_identities(held, 0.0, (x, y))
+    assert removal.removed == ("hidden_deeper1",)
+    np.testing.assert_array_equal(removal.model(x), start)

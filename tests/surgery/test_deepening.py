@@ -1,5 +1,3 @@
-import importlib.util
-
 import keras
 import numpy as np
 import pytest
@@ -267,12 +265,3 @@ def test_muon_with_a_zero_kernel_raises():
         model, after, ResidualConv2D(4, branch_scale=0.0, kernel_initializer="he_normal"), optimizer=model.optimizer
     )
     assert isinstance(gated.optimizer, Muon)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_surgery_on_jax(program, tmp_path):
-    env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    done = program("tests.support.surgery_on_jax", tmp_path / "deeper.keras", env=env, timeout=500)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == "jax"

@@ -1,27 +1,59 @@
 """`deepen` for the kinds of KerasHub models, and its choice of layers."""
 
-import importlib.util
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
-
-pytest.importorskip("keras_hub")
+from keras_hub.models import AlbertBackbone
 
 from idmatters_tf.autodiff import gradient
 from idmatters_tf.surgery import deepen
-from tests.surgery import hub_models as cases
+from tests.support.hub_models import bert, gemma3, gpt2, inputs_for, randomized, resnet, vit
 
-LAYER = "transformer_layer_"
-VIT = "vit_encoder/transformer_block_"
+LAYER, VIT = "transformer_layer_", "vit_encoder/transformer_block_"
+OUTPUTS = {"self_attention/attention_output", "feedforward_output_dense"}
 # Model, arguments, beginning of the names of layers, place of the old layer of each layer, zeros of new layers.
 CASES = {
-    "backbone": (lambda: cases.gpt2().backbone, {"after": 1}, LAYER, [0, 1, 1], cases.OUTPUTS),
-    "GPT-2": (cases.gpt2, {"after": [0]}, LAYER, [0, 0, 1], cases.OUTPUTS),
-    "Gemma 3": (cases.gemma3, {"after": 0, "count": 2}, "decoder_block_", [0, 0, 0, 1], cases.GEMMA_OUTPUTS),
-    "ViT": (cases.vit, {"after": f"{VIT}1"}, VIT, [0, 0, 1], {"mha/attention_output", "mlp/dense_2"}),
+    "backbone": (lambda: gpt2().backbone, {"after": 1}, LAYER, [0, 1, 1], OUTPUTS),
+    "GPT-2": (gpt2, {"after": [0]}, LAYER, [0, 0, 1], OUTPUTS),
+    "Gemma 3": (
+        gemma3,
+        {"after": 0, "count": 2},
+        "decoder_block_",
+        [0, 0, 0, 1],
+        {"attention/attention_output", "ffw_linear"},
+    ),
+    "ViT": (vit, {"after": f"{VIT}1"}, VIT, [0, 0, 1], {"mha/attention_output", "mlp/dense_2"}),
 }
+
+
+def arrays(model, prefix=""):
+    """Return the weights below a prefix by the rest of their paths."""
+    return {w.path[len(prefix) :]: np.array(w) for w in model.weights if w.path.startswith(prefix)}
+
+
+def check_layers(model, deeper, prefix, sources, zeros=()):
+    """Check all outputs and weights of a deepened model, whose layers are called `prefix` and a number.
+
+    `sources` contains the place of the old layer of each layer; those that occur again are new. `zeros` are layers
+    inside of new layers that must be zero, other than in the old layer; without them the outputs may differ.
+    """
+    assert type(deeper) is type(model)
+    assert getattr(deeper, "backbone", deeper).num_layers == len(sources)
+    if zeros:
+        x = keras.tree.map_structure(ops.convert_to_tensor, inputs_for(model))
+        np.testing.assert_array_equal(model(x), deeper(x))
+    first = int(prefix == VIT)
+    for new, old in enumerate(sources):
+        expected, found = (arrays(m, f"{prefix}{n + first}/") for m, n in ((model, old), (deeper, new)))
+        assert expected
+        assert expected.keys() == found.keys()
+        changed = [path for path, value in expected.items() if not np.array_equal(value, found[path])]
+        assert {path.rpartition("/")[0] for path in changed} == set(zeros if old in sources[:new] else ())
+        assert not any(np.any(found[path]) for path in changed)
+    found = arrays(deeper)
+    others = {path: value for path, value in arrays(model).items() if not path.startswith(prefix)}
+    assert all(np.array_equal(found[path], value) for path, value in others.items())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -29,13 +61,10 @@ def test_new_layers_are_the_identity_with_gradients(name):
     build, arguments, prefix, sources, zeros = CASES[name]
     model = build()
     deeper = deepen(model, **arguments)
-    assert type(deeper) is type(model)
-    assert getattr(deeper, "backbone", deeper).num_layers == len(sources)
-    x = keras.tree.map_structure(ops.convert_to_tensor, cases.inputs_for(model))
-    np.testing.assert_array_equal(model(x), deeper(x))
-    cases.check_layers(model, deeper, prefix, sources, zeros, first=int(name == "ViT"))
+    check_layers(model, deeper, prefix, sources, zeros)
     variables = [weight for weight in deeper.trainable_weights if not np.any(weight)]
     assert len(variables) >= len(zeros)
+    x = keras.tree.map_structure(ops.convert_to_tensor, inputs_for(model))
     for variable, slope in zip(variables, gradient(lambda _: ops.sum(deeper(x) ** 2), variables), strict=True):
         assert np.any(slope), variable.path
 
@@ -43,13 +72,13 @@ def test_new_layers_are_the_identity_with_gradients(name):
 @pytest.mark.parametrize("pre", [True, False])
 def test_residual_networks_for_images(pre):
     """A block can follow the first block of a stage, which is of another kind, and a copy of it cannot."""
-    model = cases.resnet(pre)
+    model = resnet(pre)
     deeper = deepen(model, [1, 2])
     assert deeper.backbone.stackwise_num_blocks == [3, 3]
-    x = cases.inputs_for(model)
+    x = inputs_for(model)
     np.testing.assert_array_equal(model(x), deeper(x))
-    found = cases.arrays(deeper)
-    for path, value in cases.arrays(model).items():
+    found = arrays(deeper)
+    for path, value in arrays(model).items():
         np.testing.assert_array_equal(found[path.replace("stack1_block1", "stack1_block2")], value)
     assert not np.any(found["stack0_block2_2_conv/kernel" if pre else "stack0_block2_2_bn/gamma"])
     with pytest.raises(ValueError, match="`init` must be 'zero' after stack1_block0"):
@@ -62,40 +91,50 @@ def test_residual_networks_for_images(pre):
         ([0, np.int64(3)], [0, 0, 1, 2, 3, 3]),
         ("every 2nd", [0, 1, 1, 2, 3, 3]),
         ("interleaved", [0, 0, 1, 1, 2, 2, 3, 3]),
-        ("transformer_layer_2", [0, 1, 2, 2, 3]),
-        (["transformer_layer_1", 0], [0, 0, 1, 1, 2, 3]),
+        (["transformer_layer_2", 0], [0, 0, 1, 2, 2, 3]),
     ],
 )
 def test_copies_after_chosen_layers(after, sources):
-    model = cases.gpt2(layers=4)
-    deeper = deepen(model, after, init="copy")
-    assert deeper.backbone.num_layers == len(sources)
-    cases.check_layers(model, deeper, LAYER, sources)
+    model = gpt2(num_layers=4)
+    check_layers(model, deepen(model, after, init="copy"), LAYER, sources)
 
 
 def test_arguments_that_do_not_fit_raise():
-    model = cases.gpt2()
+    model = gpt2()
     for after in (2, -1, [], "every 0th", "every 3rd", "transformer", [0, None], ["transformer_layer_2"]):
         with pytest.raises(ValueError, match="`after` must be numbers or names of the 2 layers") as caught:
             deepen(model, after)
         assert len(str(caught.value)) < 220
     with pytest.raises(ValueError, match="`block` and `tolerance` must be left out"):
         deepen(model, 0, tolerance=0.1)
+    # Layers that share their weights.
+    with pytest.raises(ValueError, match="The constructor of AlbertBackbone"):
+        deepen(AlbertBackbone(9, 2, 2, 4, 8, 16), "embeddings_dropout")
 
 
 def test_normalization_after_the_sum_requires_copies():
-    model = cases.bert()
+    model = bert()
     with pytest.raises(ValueError, match="normalization after the sum. Pass init='copy'"):
         deepen(model, "interleaved")
-    deeper = deepen(model, "interleaved", init="copy")
-    assert type(deeper) is type(model)
-    cases.check_layers(model, deeper, LAYER, [0, 0, 1, 1])
+    check_layers(model, deepen(model, "interleaved", init="copy"), LAYER, [0, 0, 1, 1])
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_hub_models_on_jax(program):
-    env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    done = program("tests.surgery.hub_models", env=env, timeout=500)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == "jax"
+def test_lora_and_frozen_layers_are_kept(tmp_path):
+    model = gpt2()
+    model.backbone.enable_lora(2)
+    model.backbone.layer_norm.trainable = True
+    randomized(model)
+    deeper = deepen(model, [0])
+    check_layers(model, deeper, LAYER, [0, 0, 1], OUTPUTS)
+    trainable = {w.path.replace("layer_1", "layer_2") for w in model.trainable_weights}
+    assert {w.path for w in deeper.trainable_weights if "layer_1" not in w.path} == trainable
+    assert any("lora" in path for path in trainable)
+    new = [w for w in deeper.weights if "layer_1" in w.path]
+    assert [w.path.split("/", 2)[2] for w in new if not w.trainable] == ["query/kernel", "value/kernel"]
+    assert sum("lora" in w.path for w in new) == 4
+
+    deeper.backbone.save_lora_weights(str(tmp_path / "adapter.lora.h5"))
+    other = deepen(gpt2(), [0])
+    other.backbone.load_lora_weights(str(tmp_path / "adapter.lora.h5"))
+    name = "transformer_layer_2/self_attention/query/lora_kernel_a"
+    np.testing.assert_array_equal(arrays(other)[name], arrays(deeper)[name])
