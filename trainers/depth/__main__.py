@@ -100,9 +100,9 @@ def _report(problem: "Problem", settings: Settings, run: "Run") -> dict[str, Any
         found = rates.measure_rates(problem, profile, networks.seeds, **dataclasses.asdict(settings.rates))
         write_csv(run.path / "rates.csv", [dataclasses.asdict(rate) for rate in found])
         save_figure(rates.draw(found), run.path / f"rates.{settings.run.format}")
-        verdicts.append(rates.verdict(found))
+        verdicts += rates.verdicts(found)
         tables["rates"] = len(found)
-        print(verdicts[-1])
+        print(*rates.verdicts(found), sep="\n")
     return {"verdicts": verdicts, "tables": tables}
 
 

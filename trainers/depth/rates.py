@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from idmatters_tf.depth import DepthProfile
+from idmatters_tf.depth import DepthProfile, fit_power_law
 from trainers.depth.blocks import Problem
 
 # First factor of a search; ratio of the ends of its last interval; steps whose mean loss is that of the end.
@@ -23,14 +23,17 @@ class Rate:
     Attributes:
         depth, seed: the network.
         measured: the largest stable rate, to 5 %.
-        predicted: the prediction.
+        by_rates: prediction by the power law of the rates measured at the depths of the profile; NaN at these depths.
+        by_curvature: prediction by the power law of 2 / lambda at these depths, times the geometric mean of the ratio
+            of the measured rates to 2 / lambda.
         loss_at_start, loss: of the first batch, and the mean over the last 20 batches at the largest stable rate tried.
     """
 
     depth: int
     seed: int
     measured: float
-    predicted: float
+    by_rates: float
+    by_curvature: float
     loss_at_start: float
     loss: float
 
@@ -73,62 +76,76 @@ class ShortRuns:
             return len(losses) == self.steps and losses[-1] <= 2 * start and end < start
 
         low, high = bisect(is_stable, guess)
-        return float(np.sqrt(low * high)), float(start), float(ends[low])
+        return float(np.sqrt(low * high)), float(start), float(ends.get(low, np.nan))
 
 
 def bisect(is_stable: Callable[[float], bool], guess: float) -> tuple[float, float]:
-    """Return a stable and an unstable rate whose ratio is at most 1.1."""
+    """Return a stable and an unstable rate whose ratio is at most 1.1; NaN if most factors up to 1e10 are alike."""
     low, high, rate = 0.0, np.inf, guess
-    while not high <= RATIO * low:
+    for _ in range(60):
+        if high <= RATIO * low:
+            return low, high
         if is_stable(rate):
             low = rate
         else:
             high = rate
         rate = FACTOR * low if high == np.inf else high / FACTOR if low == 0 else float(np.sqrt(low * high))
-    return low, high
+    return np.nan, np.nan
 
 
 def measure_rates(
     problem: Problem, profile: DepthProfile, seeds: int, rates: Sequence[int], steps: int, batch_size: int
 ) -> list[Rate]:
-    """Measure the largest stable rates at the depths of a profile and at further ones, and predict them.
-
-    A prediction is the power law of 2 / lambda times a factor: the geometric mean of the ratio of the measured rate to
-    2 / lambda over the networks of the profile.
-    """
-    starts = {(m.depth, m.seed): m.values["sgd_rate"] for m in profile.measurements}
+    """Measure the largest stable rates at the depths of a profile, and predict and measure those at other depths."""
+    thresholds = {(m.depth, m.seed): m.values["sgd_rate"] for m in profile.measurements}
     found: list[Rate] = []
-    factors: list[float] = []
-    for depth in sorted({*profile.depths, *rates}):
-        factor = float(np.exp(np.mean(np.log(factors)))) if depth not in profile.depths else np.nan
-        predicted = factor * profile.laws["sgd_rate"].predict(depth).value
-        runs = ShortRuns(problem, depth, steps, batch_size)
+    calibration: list[Rate] = []
+    factor = by_rates = by_curvature = np.nan
+    for depth in sorted(profile.depths) + sorted({*rates} - {*profile.depths}):
+        if depth not in profile.depths:
+            calibration = calibration or list(found)
+            by_rates = fit_power_law([r.depth for r in calibration], [r.measured for r in calibration]).predict(depth)[0]
+            factor = _mean([r.measured / thresholds[r.depth, r.seed] for r in calibration])
+            by_curvature = factor * profile.laws["sgd_rate"].predict(depth).value
+        runs, guess = ShortRuns(problem, depth, steps, batch_size), by_rates
         for seed in range(seeds):
             keras.utils.set_random_seed(seed)
             weights = problem.build(depth).get_weights()
-            guess = starts.get((depth, seed), predicted) * (factors[-1] if factors and depth in profile.depths else 1)
-            measured, start, end = runs.find(weights, guess, seed)
-            if depth in profile.depths:
-                factors.append(measured / starts[depth, seed])
-            found.append(Rate(depth, seed, measured, predicted, start, end))
+            guess = thresholds[depth, seed] if np.isnan(guess) else guess
+            guess, start, end = runs.find(weights, guess, seed)
+            found.append(Rate(depth, seed, guess, by_rates, by_curvature, start, end))
+            print(f"depth {depth}, seed {seed}: largest stable rate {guess:.3g}, loss {start:.3f} to {end:.3f}", flush=True)
+        del runs
+        keras.backend.clear_session()
     return found
 
 
-def ratios(rates: Sequence[Rate]) -> dict[int, float]:
+def _mean(values: Sequence[float]) -> float:
+    """Return the geometric mean."""
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def ratios(rates: Sequence[Rate], prediction: str) -> dict[int, float]:
     """Return the geometric mean of measured over predicted rates at each depth that has a prediction."""
-    depths = sorted({rate.depth for rate in rates if np.isfinite(rate.predicted)})
+    predicted = [rate for rate in rates if np.isfinite(rate.by_rates)]
     return {
-        depth: float(np.exp(np.mean([np.log(rate.measured / rate.predicted) for rate in rates if rate.depth == depth])))
-        for depth in depths
+        depth: _mean([rate.measured / getattr(rate, prediction) for rate in predicted if rate.depth == depth])
+        for depth in sorted({rate.depth for rate in predicted})
     }
 
 
-def verdict(rates: Sequence[Rate]) -> str:
-    """Return a sentence about the predictions."""
-    found = ratios(rates)
-    numbers = ", ".join(f"{ratio:.2f} at depth {depth}" for depth, ratio in found.items())
-    worst = max(max(ratio, 1 / ratio) for ratio in found.values())
-    return f"The largest stable rate of SGD is the predicted one times {numbers}; the largest factor is {worst:.2f}."
+def verdicts(rates: Sequence[Rate]) -> list[str]:
+    """Return a sentence about each kind of prediction."""
+    sentences = []
+    for prediction, source in (("by_rates", "the measured rates"), ("by_curvature", "2 / lambda")):
+        found = ratios(rates, prediction)
+        numbers = ", ".join(f"{ratio:.2f} at depth {depth}" for depth, ratio in found.items())
+        worst = max(max(ratio, 1 / ratio) for ratio in found.values())
+        sentences.append(
+            f"The largest stable rate of SGD, relative to the prediction by the power law of {source}, is {numbers}: "
+            f"within a factor of {worst:.2f}."
+        )
+    return sentences
 
 
 def draw(rates: Sequence[Rate]) -> Figure:
@@ -136,10 +153,12 @@ def draw(rates: Sequence[Rate]) -> Figure:
     figure = Figure(figsize=(4.5, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.loglog([rate.depth for rate in rates], [rate.measured for rate in rates], "o", label="measured")
-    predicted = {rate.depth: rate.predicted for rate in rates}
-    axes.plot(predicted, predicted.values(), label="predicted")
+    for name in ("by_rates", "by_curvature"):
+        predicted = {rate.depth: getattr(rate, name) for rate in rates}
+        axes.plot(predicted, predicted.values(), label=f"predicted {name.replace('_', ' ')}")
     axes.set(xlabel="depth", ylabel="largest stable rate of SGD")
-    axes.set_xticks(list(predicted), list(map(str, predicted)))
+    depths = sorted({rate.depth for rate in rates})
+    axes.set_xticks(depths, list(map(str, depths)))
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend()
