@@ -155,7 +155,7 @@ def draw(rates: Sequence[Rate]) -> Figure:
     axes.loglog([rate.depth for rate in rates], [rate.measured for rate in rates], "o", label="measured")
     for name in ("by_rates", "by_curvature"):
         predicted = {rate.depth: getattr(rate, name) for rate in rates}
-        axes.plot(predicted, predicted.values(), label=f"predicted {name.replace('_', ' ')}")
+        axes.plot(list(predicted), list(predicted.values()), label=f"predicted {name.replace('_', ' ')}")
     axes.set(xlabel="depth", ylabel="largest stable rate of SGD")
     depths = sorted({rate.depth for rate in rates})
     axes.set_xticks(depths, list(map(str, depths)))
