@@ -22,6 +22,7 @@ types of blocks:
 examples:
   python -m trainers.depth --block pre-norm --depths 2 4 8 16              text of Python's documentation
   python -m trainers.depth --block near-identity --dataset shapes --seeds 5
+  python -m trainers.depth --block post-norm --depths 2 4 --rates 8 16 32  largest stable learning rates
 
 {EXIT_CODES}
 """
@@ -59,11 +60,27 @@ class NetworkSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class RateSettings:
+    """Largest stable learning rates of SGD."""
+
+    rates: tuple[int, ...] = setting(
+        (),
+        help="depths at which the rate is predicted from --depths, and measured by short trainings (default: none)",
+        at_least=1,
+        at_most=1000,
+        may_be_empty=True,
+    )
+    steps: int = setting(200, help="steps of a training", at_least=20)
+    batch_size: int = setting(32, help="batch size of the trainings", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """All settings of the program."""
 
     data: DataSettings = group(DataSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks")
+    rates: RateSettings = group(RateSettings, "rates")
     run: RunSettings = group(RunSettings, "run", out="runs/depth")
 
 
@@ -76,6 +93,8 @@ def _load(settings: Settings) -> "Problem":
 
 def _report(problem: "Problem", settings: Settings, run: "Run") -> dict[str, Any]:
     from idmatters_tf import depth_profile
+    from trainers.depth import rates
+    from trainers.run.figures import save_figure
     from trainers.run.records import write_csv
 
     data, options = (problem.x, problem.y), {"blocks": problem.block_names, "progress": True}
@@ -83,8 +102,16 @@ def _report(problem: "Problem", settings: Settings, run: "Run") -> dict[str, Any
     profile = depth_profile(problem.build, networks.depths, data, problem.loss, networks.seeds, **options)
     write_csv(run.path / "depth.csv", profile.rows())
     profile.plot(run.path / f"depth.{settings.run.format}")
-    print(profile.table(), *profile.verdicts.values(), sep="\n")
-    return {"verdicts": list(profile.verdicts.values()), "tables": {"depth": len(profile.measurements)}}
+    verdicts, tables = list(profile.verdicts.values()), {"depth": len(profile.measurements)}
+    print(profile.table(), *verdicts, sep="\n", flush=True)
+    if settings.rates.rates:
+        found = rates.measure_rates(problem, profile, networks.seeds, **dataclasses.asdict(settings.rates))
+        write_csv(run.path / "rates.csv", [dataclasses.asdict(rate) for rate in found])
+        save_figure(rates.draw(found), run.path / f"rates.{settings.run.format}")
+        verdicts += rates.verdicts(found)
+        tables["rates"] = len(found)
+        print(*rates.verdicts(found), sep="\n")
+    return {"verdicts": verdicts, "tables": tables}
 
 
 PROGRAM = Program("trainers.depth", __doc__, EXAMPLES, Settings, _load, report=_report)

@@ -14,6 +14,8 @@ from idmatters_tf.layers import BasicBlock2D, ResidualConv2D
 
 CONVOLUTIONS = ("near-identity", "standard", "batch-norm", "zero-branch")
 CHARACTERS, HEADS = 256, 4
+# Number of images or sequences of short trainings.
+TRAINING = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,14 +24,25 @@ class Problem:
 
     block: str
     width: int
-    x: np.ndarray  # standardized images of float32, (examples, rows, cols, channels), or bytes, (examples, length)
-    y: np.ndarray  # labels, (examples,), or next bytes, (examples, length)
+    train_x: np.ndarray  # standardized images of float32, (n, rows, cols, channels), or bytes, (n, length)
+    train_y: np.ndarray  # labels, (n,), or next bytes, (n, length)
+    examples: int  # number of the first examples that profiles use
     origin: str
+
+    @property
+    def x(self) -> np.ndarray:
+        """Examples of profiles."""
+        return self.train_x[: self.examples]
+
+    @property
+    def y(self) -> np.ndarray:
+        """Labels of the examples of profiles."""
+        return self.train_y[: self.examples]
 
     @property
     def digest(self) -> str:
         """Checksum of the data."""
-        return hashlib.sha256(self.x.tobytes() + self.y.tobytes()).hexdigest()
+        return hashlib.sha256(self.train_x.tobytes() + self.train_y.tobytes()).hexdigest()
 
     @property
     def loss(self) -> keras.losses.Loss:
@@ -37,7 +50,10 @@ class Problem:
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def build(self, depth: int) -> keras.Model:
-        """Return the network with this number of blocks, whose weights depend on Keras' random seed."""
+        """Return the network with this number of blocks, whose weights depend on Keras' random seed.
+
+        The weights of a network are those of the first layers, the first blocks and the head of a deeper one.
+        """
         return self._convolutional(depth) if self.block in CONVOLUTIONS else self._transformer(depth)
 
     def block_names(self, depth: int) -> dict[str, tuple[str, str]]:
@@ -45,20 +61,21 @@ class Problem:
         return {f"block{number}": (f"block{number - 1}", f"block{number}") for number in range(1, depth + 1)}
 
     def _convolutional(self, depth: int) -> keras.Model:
-        """Return a network of blocks of two convolutions on patches of 4x4 pixels."""
+        """Return a network of blocks of two convolutions on patches of 8x8 pixels."""
         has_norm, width = self.block == "batch-norm", self.width
         initializer = IdentityNormal() if self.block == "near-identity" else StandardNormal()
         options: dict[str, Any] = {"kernel_initializer": initializer}
         options |= {"last_kernel_initializer": "zeros"} if self.block == "zero-branch" else {}
         inputs = keras.Input(self.x.shape[1:])
         standard: Any = StandardNormal()
-        stem = keras.layers.Conv2D(width, 4, 4, use_bias=False, kernel_initializer=standard)(inputs)
+        stem = keras.layers.Conv2D(width, 8, 8, use_bias=False, kernel_initializer=standard)(inputs)
         stem = keras.layers.BatchNormalization()(stem) if has_norm else stem
         hidden = keras.layers.Activation("relu" if has_norm else "linear", name="block0")(stem)
+        head = keras.layers.Dense(10)
         for number in range(1, depth + 1):
             kind, arguments = (BasicBlock2D, {}) if has_norm else (ResidualConv2D, options)
             hidden = kind(width, name=f"block{number}", **arguments)(hidden)
-        return keras.Model(inputs, keras.layers.Dense(10)(keras.layers.GlobalAveragePooling2D()(hidden)))
+        return keras.Model(inputs, head(keras.layers.GlobalAveragePooling2D()(hidden)))
 
     def _transformer(self, depth: int) -> keras.Model:
         """Return a causal language model. The causal mask takes the place of position embeddings."""
@@ -67,6 +84,7 @@ class Problem:
         inputs = keras.Input(self.x.shape[1:], dtype="int32")
         normal = keras.initializers.RandomNormal(stddev=1.0)
         hidden = layers.Embedding(CHARACTERS, width, embeddings_initializer=normal, name="block0")(inputs)
+        head = layers.Dense(CHARACTERS)
         for number in range(1, depth + 1):
             for name in (None, f"block{number}"):
                 branch = layers.LayerNormalization()(hidden) if is_pre else hidden
@@ -76,7 +94,7 @@ class Problem:
                     branch = layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(branch))
                 hidden = layers.Add(name=name if is_pre else None)([hidden, branch])
                 hidden = hidden if is_pre else layers.LayerNormalization(name=name)(hidden)
-        return keras.Model(inputs, layers.Dense(CHARACTERS)(layers.LayerNormalization()(hidden)))
+        return keras.Model(inputs, head(layers.LayerNormalization()(hidden)))
 
 
 def load(
@@ -88,10 +106,10 @@ def load(
     """
     if block not in CONVOLUTIONS:
         text = "\n".join(pydoc_data.topics.topics.values()).encode()
-        starts = np.random.default_rng(0).integers(0, len(text) - length, examples)
+        starts = np.random.default_rng(0).integers(0, len(text) - length, max(examples, TRAINING))
         sequences = np.frombuffer(text, np.uint8)[starts[:, None] + np.arange(length + 1)].astype(np.int32)
-        return Problem(block, width, sequences[:, :-1], sequences[:, 1:], "pydoc_data.topics")
-    data = shapes.load(examples, 10) if dataset == "shapes" else cifar.load(dataset, data_dir, download)
-    images = data.train_images[:examples].astype(np.float32)
+        return Problem(block, width, sequences[:, :-1], sequences[:, 1:], examples, "pydoc_data.topics")
+    data = shapes.load(max(examples, TRAINING), 10) if dataset == "shapes" else cifar.load(dataset, data_dir, download)
+    images = data.train_images[: max(examples, TRAINING)].astype(np.float32)
     images = (images - images.mean((1, 2, 3), keepdims=True)) / images.std((1, 2, 3), keepdims=True)
-    return Problem(block, width, images, data.train_labels[:examples], data.origin)
+    return Problem(block, width, images, data.train_labels[: len(images)], examples, data.origin)
