@@ -9,11 +9,9 @@ from tests.callbacks.test_exact_resume import (
     STEPS,
     Case,
     Killed,
-    assert_same,
     data,
     dense,
     run,
-    values,
     with_loss,
 )
 

@@ -2,25 +2,48 @@
 
 import csv
 import json
+import types
 
+import keras
 import numpy as np
 import pytest
 
 from idmatters_tf.isometry import find_blocks
 from tests.support.programs import run_here
+from trainers.depth import rates
 from trainers.depth.blocks import load
+
+
+def read(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
 
 
 @pytest.mark.parametrize("block", ["batch-norm", "pre-norm"])
 def test_table_figure_and_verdicts(tmp_path, block):
-    options = ("--dataset", "shapes", "--depths", 1, 2, "--width", 4, "--seeds", 1, "--examples", 2, "--length", 2)
+    options = ["--dataset", "shapes", "--depths", 1, 2, "--width", 4, "--seeds", 1, "--examples", 2, "--length", 2]
+    options += ["--rates", 3, "--steps", 60] if block == "batch-norm" else []
     result = run_here("trainers.depth", "--block", block, *options, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "depth.png").exists()
-    rows = list(csv.DictReader((tmp_path / "depth.csv").read_text().splitlines()))
+    rows = read(tmp_path / "depth.csv")
     assert [row["depth"] for row in rows] == ["1", "2"]
     assert all(np.isfinite(float(row[name])) for row in rows for name in ("sgd_rate", "distance_mean"))
     assert all(verdict in result.stdout for verdict in json.loads((tmp_path / "result.json").read_text())["verdicts"])
+    if block == "batch-norm":
+        first, second, third = (list(map(float, row.values())) for row in read(tmp_path / "rates.csv"))
+        assert third[3] == pytest.approx(second[2] * (second[2] / first[2]) ** np.log2(3 / 2))
+        assert (tmp_path / "rates.png").exists()
+
+
+def test_the_largest_stable_rate_of_a_quadratic_loss_is_2_over_lambda():
+    x = np.tile([[1.0, 2.0]], (4, 1)).astype("float32")
+    layers = [keras.Input((2,)), keras.layers.Dense(1, use_bias=False)]
+    problem = types.SimpleNamespace(train_x=x, train_y=x[:, :1], loss="mse", build=lambda _: keras.Sequential(layers))
+    runs = rates.ShortRuns(problem, 1, 200, 2)
+    rate, start, end = runs.find([np.zeros((2, 1), "float32")], 3.0, 0)
+    # lambda = 2 (1 + 4).
+    assert rate == pytest.approx(0.2, rel=0.05)
+    assert end < start == 1
 
 
 @pytest.mark.parametrize("block", ["near-identity", "standard", "zero-branch", "batch-norm", "pre-norm", "post-norm"])

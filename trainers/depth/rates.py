@@ -100,13 +100,15 @@ def measure_rates(
     thresholds = {(m.depth, m.seed): m.values["sgd_rate"] for m in profile.measurements}
     found: list[Rate] = []
     calibration: list[Rate] = []
-    factor = by_rates = by_curvature = np.nan
+    by_rates = by_curvature = np.nan
     for depth in sorted(profile.depths) + sorted({*rates} - {*profile.depths}):
         if depth not in profile.depths:
             calibration = calibration or list(found)
-            by_rates = fit_power_law([r.depth for r in calibration], [r.measured for r in calibration]).predict(depth)[0]
-            factor = _mean([r.measured / thresholds[r.depth, r.seed] for r in calibration])
-            by_curvature = factor * profile.laws["sgd_rate"].predict(depth).value
+            by_rates = fit_power_law([r.depth for r in calibration], [r.measured for r in calibration]).predict(depth)[
+                0
+            ]
+            factors = [r.measured / thresholds[r.depth, r.seed] for r in calibration]
+            by_curvature = _mean(factors) * profile.laws["sgd_rate"].predict(depth).value
         runs, guess = ShortRuns(problem, depth, steps, batch_size), by_rates
         for seed in range(seeds):
             keras.utils.set_random_seed(seed)
@@ -114,7 +116,7 @@ def measure_rates(
             guess = thresholds[depth, seed] if np.isnan(guess) else guess
             guess, start, end = runs.find(weights, guess, seed)
             found.append(Rate(depth, seed, guess, by_rates, by_curvature, start, end))
-            print(f"depth {depth}, seed {seed}: largest stable rate {guess:.3g}, loss {start:.3f} to {end:.3f}", flush=True)
+            print(f"depth {depth}, seed {seed}: largest stable rate {guess:.3g}, loss {start:.3f} to {end:.3f}")
         del runs
         keras.backend.clear_session()
     return found
