@@ -104,9 +104,8 @@ def measure_rates(
     for depth in sorted(profile.depths) + sorted({*rates} - {*profile.depths}):
         if depth not in profile.depths:
             calibration = calibration or list(found)
-            by_rates = fit_power_law([r.depth for r in calibration], [r.measured for r in calibration]).predict(depth)[
-                0
-            ]
+            law = fit_power_law([r.depth for r in calibration], [r.measured for r in calibration])
+            by_rates = law.predict(depth).value
             factors = [r.measured / thresholds[r.depth, r.seed] for r in calibration]
             by_curvature = _mean(factors) * profile.laws["sgd_rate"].predict(depth).value
         runs, guess = ShortRuns(problem, depth, steps, batch_size), by_rates
