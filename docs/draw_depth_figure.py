@@ -36,7 +36,7 @@ def draw(axes, run):
         axes.plot([row["depth"] for row in rows], [row[name] for row in rows], style, color=color, label=label)
     depths = sorted({int(row["depth"]) for row in rows})
     axes.set_xticks(depths, list(map(str, depths)))
-    axes.tick_params(axis="x", which="minor", bottom=False)
+    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axes.grid(alpha=0.3)
 
 
@@ -54,7 +54,7 @@ def main():
     for axes in panels[1]:
         axes.set_xlabel("number of blocks")
     panels[0, 0].legend(fontsize=8)
-    panels[0, 0].set_ylim(0.1, 2)
+    panels[0, 0].set_ylim(0.2, 2)
     figure.savefig(FIGURE, dpi=150)
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.conftest import ROOT
 from trainers.cli.arguments import UsageError
+from trainers.depth.rates import Rate
 from trainers.landscape.__main__ import PROGRAM as LANDSCAPE
 from trainers.reproduce import __main__ as program
 from trainers.reproduce.numbers import agrees, compare, read_value
@@ -174,7 +175,7 @@ def test_every_row_names_what_exists(rows):
     tables = {
         experiment.name: typing.get_args(experiment.measure.__annotations__["return"])[0]
         for experiment in (*SHORTCUTS, *LANDSCAPE.experiments(None))
-    }
+    } | {"rates": Rate}
     data_sets = tomllib.loads((ROOT / "trainers" / "reproduce" / "data.toml").read_text())
     for row in rows.values():
         assert row.verdict or not row.paper, row.name

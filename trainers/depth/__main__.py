@@ -22,7 +22,7 @@ types of blocks:
 examples:
   python -m trainers.depth --block pre-norm --depths 2 4 8 16              text of Python's documentation
   python -m trainers.depth --block near-identity --dataset shapes --seeds 5
-  python -m trainers.depth --block post-norm --depths 2 4 --rates 8 16 32  largest stable learning rates
+  python -m trainers.depth --block post-norm --depths 2 4 --rates 8 16 32     largest stable learning rates
 
 {EXIT_CODES}
 """
