@@ -35,6 +35,13 @@ def test_table_figure_and_verdicts(tmp_path, block):
         assert (tmp_path / "rates.png").exists()
 
 
+@pytest.mark.parametrize("options", ["--depths 2 2", "--width 6", "--depths 2 4 --rates 4"])
+def test_wrong_depths_and_widths(options):
+    result = run_here("trainers.depth", "--block", "standard", *options.split())
+    assert result.returncode == 2
+    assert "must" in result.stderr
+
+
 def test_the_largest_stable_rate_of_a_quadratic_loss_is_2_over_lambda():
     x = np.tile([[1.0, 2.0]], (4, 1)).astype("float32")
     layers = [keras.Input((2,)), keras.layers.Dense(1, use_bias=False)]

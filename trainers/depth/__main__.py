@@ -22,7 +22,7 @@ types of blocks:
 examples:
   python -m trainers.depth --block pre-norm --depths 2 4 8 16              text of Python's documentation
   python -m trainers.depth --block near-identity --dataset shapes --seeds 5
-  python -m trainers.depth --block post-norm --depths 2 4 --rates 8 16 32     largest stable learning rates
+  python -m trainers.depth --block post-norm --depths 2 4 --rates 8 16 32        largest stable learning rates
 
 {EXIT_CODES}
 """
@@ -82,6 +82,12 @@ class Settings:
     networks: NetworkSettings = group(NetworkSettings, "networks")
     rates: RateSettings = group(RateSettings, "rates")
     run: RunSettings = group(RunSettings, "run", out="runs/depth")
+
+    def __post_init__(self) -> None:
+        measured, known = self.rates.rates, self.networks.depths
+        if measured and set(measured) <= set(known):
+            received = f"--rates {' '.join(map(str, measured))} --depths {' '.join(map(str, known))}"
+            raise UsageError(f"--rates must have a depth that is not in --depths. Received: {received}")
 
 
 def _load(settings: Settings) -> "Problem":
