@@ -114,9 +114,10 @@ def _report(problem: "Problem", settings: Settings, run: "Run") -> dict[str, Any
         found = rates.measure_rates(problem, profile, networks.seeds, **dataclasses.asdict(settings.rates))
         write_csv(run.path / "rates.csv", [dataclasses.asdict(rate) for rate in found])
         save_figure(rates.draw(found), run.path / f"rates.{settings.run.format}")
-        verdicts += rates.verdicts(found)
+        sentences = rates.verdicts(found)
+        verdicts += sentences
         tables["rates"] = len(found)
-        print(*rates.verdicts(found), sep="\n")
+        print(*sentences, sep="\n")
     return {"verdicts": verdicts, "tables": tables}
 
 

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from scipy.stats import gmean
 
 from idmatters_tf.depth import DepthProfile, fit_power_law
 from trainers.depth.blocks import Problem
@@ -73,7 +74,7 @@ class ShortRuns:
             losses = self.losses(weights, rate, seed)
             start, end = losses[0], losses[-LAST:].mean()
             ends[rate] = end
-            return len(losses) == self.steps and losses[-1] <= 2 * start and end < start
+            return losses.max() <= 2 * start and end < start
 
         low, high = bisect(is_stable, guess)
         return float(np.sqrt(low * high)), float(start), float(ends.get(low, np.nan))
@@ -98,39 +99,33 @@ def measure_rates(
 ) -> list[Rate]:
     """Measure the largest stable rates at the depths of a profile, and predict and measure those at other depths."""
     thresholds = {(m.depth, m.seed): m.values["sgd_rate"] for m in profile.measurements}
-    found: list[Rate] = []
-    calibration: list[Rate] = []
-    by_rates = by_curvature = np.nan
-    for depth in sorted(profile.depths) + sorted({*rates} - {*profile.depths}):
-        if depth not in profile.depths:
-            calibration = calibration or list(found)
-            law = fit_power_law([r.depth for r in calibration], [r.measured for r in calibration])
-            by_rates = law.predict(depth).value
-            factors = [r.measured / thresholds[r.depth, r.seed] for r in calibration]
-            by_curvature = _mean(factors) * profile.laws["sgd_rate"].predict(depth).value
-        runs, guess = ShortRuns(problem, depth, steps, batch_size), by_rates
+
+    def measure(depth: int, by_rates: float = np.nan, by_curvature: float = np.nan) -> list[Rate]:
+        runs, guess, row = ShortRuns(problem, depth, steps, batch_size), by_rates, []
         for seed in range(seeds):
             keras.utils.set_random_seed(seed)
             weights = problem.build(depth).get_weights()
             guess = thresholds[depth, seed] if np.isnan(guess) else guess
             guess, start, end = runs.find(weights, guess, seed)
-            found.append(Rate(depth, seed, guess, by_rates, by_curvature, start, end))
+            row.append(Rate(depth, seed, guess, by_rates, by_curvature, start, end))
             print(f"depth {depth}, seed {seed}: largest stable rate {guess:.3g}, loss {start:.3f} to {end:.3f}")
-        del runs
         keras.backend.clear_session()
+        return row
+
+    found = [rate for depth in profile.depths for rate in measure(depth)]
+    law = fit_power_law([rate.depth for rate in found], [rate.measured for rate in found])
+    factor = gmean([rate.measured / thresholds[rate.depth, rate.seed] for rate in found])
+    for depth in sorted({*rates} - {*profile.depths}):
+        by_curvature = factor * profile.laws["sgd_rate"].predict(depth).value
+        found += measure(depth, law.predict(depth).value, float(by_curvature))
     return found
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Return the geometric mean."""
-    return float(np.exp(np.mean(np.log(values))))
 
 
 def ratios(rates: Sequence[Rate], prediction: str) -> dict[int, float]:
     """Return the geometric mean of measured over predicted rates at each depth that has a prediction."""
     predicted = [rate for rate in rates if np.isfinite(rate.by_rates)]
     return {
-        depth: _mean([rate.measured / getattr(rate, prediction) for rate in predicted if rate.depth == depth])
+        depth: float(gmean([rate.measured / getattr(rate, prediction) for rate in predicted if rate.depth == depth]))
         for depth in sorted({rate.depth for rate in predicted})
     }
 
@@ -150,17 +145,22 @@ def verdicts(rates: Sequence[Rate]) -> list[str]:
 
 
 def draw(rates: Sequence[Rate]) -> Figure:
-    """Draw measured and predicted rates against depth."""
+    """Return a figure of measured and predicted rates."""
     figure = Figure(figsize=(4.5, 3.6), layout="constrained")
     axes = figure.subplots()
-    axes.loglog([rate.depth for rate in rates], [rate.measured for rate in rates], "o", label="measured")
-    for name in ("by_rates", "by_curvature"):
-        predicted = {rate.depth: getattr(rate, name) for rate in rates}
-        axes.plot(list(predicted), list(predicted.values()), label=f"predicted {name.replace('_', ' ')}")
-    axes.set(xlabel="depth", ylabel="largest stable rate of SGD")
-    depths = sorted({rate.depth for rate in rates})
-    axes.set_xticks(depths, list(map(str, depths)))
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend()
+    draw_rates(axes, rates)
+    axes.set(xlabel="number of blocks", ylabel="largest stable rate of SGD")
+    axes.legend(fontsize=8)
     return figure
+
+
+def draw_rates(axes: Any, rates: Sequence[Rate]) -> None:
+    """Draw measured and predicted rates against depth."""
+    axes.loglog([rate.depth for rate in rates], [rate.measured for rate in rates], "o", markersize=4, label="measured")
+    for name, style, label in (("by_rates", "C1-", "by rates"), ("by_curvature", "C2--", "by 2 / \u03bb")):
+        predicted = [getattr(rate, name) for rate in rates]
+        axes.plot([rate.depth for rate in rates], predicted, style, label=f"predicted {label}")
+    depths = sorted({rate.depth for rate in rates})
+    axes.set_xticks(depths, [f"{depth:.0f}" for depth in depths])
+    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    axes.grid(alpha=0.3)
