@@ -10,6 +10,7 @@ import pytest
 
 from idmatters_tf.isometry import find_blocks
 from tests.support.programs import run_here
+from trainers.cli.arguments import RunError
 from trainers.depth import rates
 from trainers.depth.blocks import load
 
@@ -51,6 +52,8 @@ def test_the_largest_stable_rate_of_a_quadratic_loss_is_2_over_lambda():
     # lambda = 2 (1 + 4).
     assert rate == pytest.approx(0.2, rel=0.05)
     assert end < start == 1
+    with pytest.raises(RunError, match="use more --steps"):
+        rates.bisect(lambda rate: True, 1.0)
 
 
 @pytest.mark.parametrize("block", ["near-identity", "standard", "zero-branch", "batch-norm", "pre-norm", "post-norm"])

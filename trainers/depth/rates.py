@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import gmean
 
 from idmatters_tf.depth import DepthProfile, fit_power_law
+from trainers.cli.arguments import RunError
 from trainers.depth.blocks import Problem
 
 # First factor of a search; ratio of the ends of its last interval; steps whose mean loss is that of the end.
@@ -77,11 +78,15 @@ class ShortRuns:
             return losses.max() <= 2 * start and end < start
 
         low, high = bisect(is_stable, guess)
-        return float(np.sqrt(low * high)), float(start), float(ends.get(low, np.nan))
+        return float(np.sqrt(low * high)), float(start), float(ends[low])
 
 
 def bisect(is_stable: Callable[[float], bool], guess: float) -> tuple[float, float]:
-    """Return a stable and an unstable rate whose ratio is at most 1.1; NaN if most factors up to 1e10 are alike."""
+    """Return a stable and an unstable rate whose ratio is at most 1.1.
+
+    Raises:
+        RunError: after 60 rates.
+    """
     low, high, rate = 0.0, np.inf, guess
     for _ in range(60):
         if high <= RATIO * low:
@@ -91,7 +96,10 @@ def bisect(is_stable: Callable[[float], bool], guess: float) -> tuple[float, flo
         else:
             high = rate
         rate = FACTOR * low if high == np.inf else high / FACTOR if low == 0 else float(np.sqrt(low * high))
-    return np.nan, np.nan
+    raise RunError(
+        f"all learning rates from {guess:.2g} to {rate:.2g} are alike, stable or unstable.",
+        "The loss may not fall in so few steps: use more --steps or a larger --batch-size.",
+    )
 
 
 def measure_rates(
