@@ -165,9 +165,9 @@ def draw(rates: Sequence[Rate]) -> Figure:
 def draw_rates(axes: Any, rates: Sequence[Rate]) -> None:
     """Draw measured and predicted rates against depth."""
     axes.loglog([rate.depth for rate in rates], [rate.measured for rate in rates], "o", markersize=4, label="measured")
-    for name, style, label in (("by_rates", "C1-", "by rates"), ("by_curvature", "C2--", "by 2 / \u03bb")):
+    for name, style, label in (("by_rates", "C1x-", "by rates"), ("by_curvature", "C2x--", "by 2 / \u03bb")):
         predicted = [getattr(rate, name) for rate in rates]
-        axes.plot([rate.depth for rate in rates], predicted, style, label=f"predicted {label}")
+        axes.plot([rate.depth for rate in rates], predicted, style, label=f"predicted {label}", markersize=4)
     depths = sorted({rate.depth for rate in rates})
     axes.set_xticks(depths, [f"{depth:.0f}" for depth in depths])
     axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
