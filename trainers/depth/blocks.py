@@ -10,7 +10,7 @@ import numpy as np
 
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.initializers import IdentityNormal, StandardNormal
-from idmatters_tf.layers import BasicBlock2D, ResidualConv2D
+from idmatters_tf.layers import BasicBlock2D, PerImageStandardization, ResidualConv2D
 
 CONVOLUTIONS = ("near-identity", "standard", "batch-norm", "zero-branch")
 CHARACTERS, HEADS = 256, 4
@@ -110,6 +110,5 @@ def load(
         sequences = np.frombuffer(text, np.uint8)[starts[:, None] + np.arange(length + 1)].astype(np.int32)
         return Problem(block, width, sequences[:, :-1], sequences[:, 1:], examples, "pydoc_data.topics")
     data = shapes.load(max(examples, TRAINING), 10) if dataset == "shapes" else cifar.load(dataset, data_dir, download)
-    images = data.train_images[: max(examples, TRAINING)].astype(np.float32)
-    images = (images - images.mean((1, 2, 3), keepdims=True)) / images.std((1, 2, 3), keepdims=True)
+    images = np.asarray(PerImageStandardization()(data.train_images[: max(examples, TRAINING)]))
     return Problem(block, width, images, data.train_labels[: len(images)], examples, data.origin)
