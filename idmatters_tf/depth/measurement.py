@@ -130,9 +130,7 @@ def _record_blocks(result: DepthMeasurement, hessian: Any, gradient: NDArray[Any
     owners = np.repeat([id(v) for v in hessian.variables], [int(np.prod(v.shape)) for v in hessian.variables])
     chosen: dict[str, Any] = {}
     for block in blocks:
-        operations = [call.operation for call in block.calls] or [block.inner]
-        owned = [id(v) for operation in operations for v in getattr(operation, "trainable_variables", ())]
-        chosen[block.name] = np.isin(owners, owned)
+        chosen[block.name] = np.isin(owners, [id(variable) for variable in block.variables])
     chosen = {name: part for name, part in chosen.items() if part.any()} or hessian.layers
     result.block_gradients.update({name: float(np.linalg.norm(gradient[part])) for name, part in chosen.items()})
     norms = np.array(list(result.block_gradients.values()))

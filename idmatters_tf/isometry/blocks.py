@@ -56,6 +56,13 @@ class Block:
         return self.calls[0].operation if len(self.calls) == 1 else self.inner
 
     @property
+    def variables(self) -> list[Any]:
+        """Trainable variables of the block, each once."""
+        operations = [call.operation for call in self.calls] or [self.inner]
+        variables = [v for operation in operations for v in getattr(operation, "trainable_variables", ())]
+        return list({id(variable): variable for variable in variables}.values())
+
+    @property
     def output_operation(self) -> tuple[Any, int]:
         """Layer, or sum of x + f(x), that returns the block's output, and the position of x among its arguments."""
         if self.inner is not None:

@@ -49,6 +49,14 @@ class Problem:
         """Cross-entropy of logits."""
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
+    @property
+    def branch_ends(self) -> tuple[str, ...]:
+        """Ends of the paths of the variables in the last layers of branches."""
+        if self.block == "batch-norm":
+            return "norm2/gamma", "norm2/beta"
+        layers = ("conv2",) if self.block in CONVOLUTIONS else ("attention_output", "mlp_output")
+        return tuple(f"{layer}/{name}" for layer in layers for name in ("kernel", "bias"))
+
     def build(self, depth: int) -> keras.Model:
         """Return the network with this number of blocks, whose weights depend on Keras' random seed.
 
@@ -91,7 +99,8 @@ class Problem:
                 if name is None:
                     branch = layers.MultiHeadAttention(HEADS, width // HEADS)(branch, branch, use_causal_mask=True)
                 else:
-                    branch = layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(branch))
+                    branch = layers.Dense(4 * width, activation="gelu")(branch)
+                    branch = layers.Dense(width, name=f"{name}_mlp_output")(branch)
                 hidden = layers.Add(name=name if is_pre else None)([hidden, branch])
                 hidden = hidden if is_pre else layers.LayerNormalization(name=name)(hidden)
         return keras.Model(inputs, head(layers.LayerNormalization()(hidden)))
