@@ -156,9 +156,7 @@ def measure_rates(
     factor = gmean([rate.measured / thresholds[rate.depth, rate.seed] for rate in found])
     before, deepest = profile.depths[-2:]
     in_place = [rate for rate, *_ in search(before, deepest)]
-    errors = np.log([rate.measured for rate in found[-seeds:]]) - np.log(in_place)
-    is_off = seeds > 1 and abs(errors.mean()) > scipy.stats.t.ppf(0.975, seeds - 1) * scipy.stats.sem(errors)
-    exponent = float(errors.mean() / np.log(deepest / before)) if is_off else 0.0
+    exponent = error_exponent([rate.measured for rate in found[-seeds:]], in_place, deepest / before)
     for depth in sorted({*rates} - {*profile.depths}):
         by_curvature = float(factor * profile.laws["sgd_rate"].predict(depth).value)
         correction = (depth / deepest) ** exponent
@@ -166,6 +164,17 @@ def measure_rates(
         for seed, ((in_its_place, *_), (measured, *ends)) in enumerate(pairs):
             found.append(Rate(depth, seed, measured, in_its_place * correction, by_curvature, *ends))
     return found
+
+
+def error_exponent(measured: Sequence[float], in_place: Sequence[float], depths: float) -> float:
+    """Return the exponent of depth in measured rates over those of a network in place, for depths of a ratio.
+
+    It is zero unless the t test at 5 % tells the rates of the seeds apart.
+    """
+    errors = np.log(measured) - np.log(in_place)
+    if len(errors) < 2 or abs(errors.mean()) <= scipy.stats.t.ppf(0.975, len(errors) - 1) * scipy.stats.sem(errors):
+        return 0.0
+    return float(errors.mean() / np.log(depths))
 
 
 def ratios(rates: Sequence[Rate], prediction: str) -> dict[int, float]:
