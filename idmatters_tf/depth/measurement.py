@@ -128,10 +128,8 @@ def measure_model(
 def _record_blocks(result: DepthMeasurement, hessian: Any, gradient: NDArray[Any], blocks: Sequence[Block]) -> int:
     """Record the gradients of the blocks, and return the order of the stationary point of their variables."""
     owners = np.repeat([id(v) for v in hessian.variables], [int(np.prod(v.shape)) for v in hessian.variables])
-    chosen: dict[str, Any] = {}
-    for block in blocks:
-        chosen[block.name] = np.isin(owners, [id(variable) for variable in block.variables])
-    chosen = {name: part for name, part in chosen.items() if part.any()} or hessian.layers
+    parts = {block.name: np.isin(owners, [id(variable) for variable in block.variables]) for block in blocks}
+    chosen: dict[str, Any] = {name: part for name, part in parts.items() if part.any()} or hessian.layers
     result.block_gradients.update({name: float(np.linalg.norm(gradient[part])) for name, part in chosen.items()})
     norms = np.array(list(result.block_gradients.values()))
     result.record("block_gradient", np.sqrt(np.mean(norms**2)))

@@ -32,9 +32,12 @@ def test_table_figure_and_verdicts(tmp_path, block):
     assert all(np.isfinite(float(row[name])) for row in rows for name in ("sgd_rate", "distance_mean"))
     assert all(verdict in result.stdout for verdict in json.loads((tmp_path / "result.json").read_text())["verdicts"])
     if block == "batch-norm":
-        _, second, third = (list(map(float, row.values())) for row in read(tmp_path / "rates.csv"))
-        assert np.isnan(second[3])
-        assert third[3] > 0 < third[4]
+        first, second, third = (list(map(float, row.values())) for row in read(tmp_path / "rates.csv"))
+        assert np.isnan(second[3:5]).all()
+        assert f"depth 2 in place of 3, seed 0: largest stable rate {third[3]:.3g}," in result.stdout
+        low, high = (float(row["sgd_rate"]) for row in rows)
+        factor = np.sqrt(first[2] * second[2] / low / high)
+        assert third[4] == pytest.approx(factor * high * (high / low) ** np.log2(3 / 2))
         assert (tmp_path / "rates.png").exists()
 
 

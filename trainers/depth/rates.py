@@ -166,15 +166,15 @@ def measure_rates(
     return found
 
 
-def error_exponent(measured: Sequence[float], in_place: Sequence[float], depths: float) -> float:
-    """Return the exponent of depth in measured rates over those of a network in place, for depths of a ratio.
+def error_exponent(measured: Sequence[float], in_place: Sequence[float], depth_ratio: float) -> float:
+    """Return the exponent of depth in the ratio of measured rates to those of a network in place, for each seed.
 
-    It is zero unless the t test at 5 % tells the rates of the seeds apart.
+    It is zero unless the t test at 5 % tells the two apart. `depth_ratio` is that of the depths of the two networks.
     """
     errors = np.log(measured) - np.log(in_place)
     if len(errors) < 2 or abs(errors.mean()) <= scipy.stats.t.ppf(0.975, len(errors) - 1) * scipy.stats.sem(errors):
         return 0.0
-    return float(errors.mean() / np.log(depths))
+    return float(errors.mean() / np.log(depth_ratio))
 
 
 def ratios(rates: Sequence[Rate], prediction: str) -> dict[int, float]:
