@@ -7,7 +7,6 @@ import types
 import keras
 import numpy as np
 import pytest
-import scipy.stats
 
 from idmatters_tf.isometry import find_blocks
 from tests.support.programs import run_here
@@ -89,15 +88,6 @@ def test_one_branch_in_place_of_equal_ones():
     random = [weights[0], np.ones_like(weights[1]), *weights[2:]]
     one.losses(random, 0.0, 0)
     np.testing.assert_array_equal(one.model.get_weights()[1], 2 * random[1])
-
-
-@pytest.mark.parametrize(("last", "is_off"), [(0.7, True), (0.9, False)])
-def test_errors_that_the_seeds_agree_on_are_extrapolated(last, is_off):
-    ratios = np.array([0.8, 0.75, last])
-    assert (scipy.stats.ttest_1samp(np.log(ratios), 0).pvalue < 0.05) == is_off
-    expected = np.log(np.prod(ratios)) / 3 / np.log(2) if is_off else 0
-    assert rates.error_exponent(0.5 * ratios, [0.5] * 3, 2) == pytest.approx(expected)
-    assert rates.error_exponent([0.5], [0.7], 2) == 0
 
 
 @pytest.mark.parametrize("block", ["near-identity", "standard", "zero-branch", "batch-norm", "pre-norm", "post-norm"])

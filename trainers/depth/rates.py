@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import scipy.stats
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import gmean
@@ -28,8 +27,7 @@ class Rate:
         depth, seed: the network.
         measured: the largest stable rate, to 5 %.
         by_blocks: prediction by the deepest network of the profile in place of this one, see `ShortRuns`; NaN at the
-            depths of the profile. If the network before it, in its place, has other rates (t test at 5 %), their ratio
-            is extrapolated as a power of the depth.
+            depths of the profile.
         by_curvature: prediction by the power law of 2 / lambda at these depths, times the geometric mean of the ratio
             of the measured rates to 2 / lambda; NaN at these depths.
         loss_at_start, loss: of the first batch, and the mean over the last 20 batches at the largest stable rate tried.
@@ -154,27 +152,12 @@ def measure_rates(
     for depth in profile.depths:
         found += [Rate(depth, n, rate, np.nan, np.nan, *ends) for n, (rate, *ends) in enumerate(search(depth, depth))]
     factor = gmean([rate.measured / thresholds[rate.depth, rate.seed] for rate in found])
-    before, deepest = profile.depths[-2:]
-    in_place = [rate for rate, *_ in search(before, deepest)]
-    exponent = error_exponent([rate.measured for rate in found[-seeds:]], in_place, deepest / before)
     for depth in sorted({*rates} - {*profile.depths}):
         by_curvature = float(factor * profile.laws["sgd_rate"].predict(depth).value)
-        correction = (depth / deepest) ** exponent
-        pairs = zip(search(deepest, depth), search(depth, depth), strict=True)
-        for seed, ((in_its_place, *_), (measured, *ends)) in enumerate(pairs):
-            found.append(Rate(depth, seed, measured, in_its_place * correction, by_curvature, *ends))
+        pairs = zip(search(profile.depths[-1], depth), search(depth, depth), strict=True)
+        for seed, ((by_blocks, *_), (measured, *ends)) in enumerate(pairs):
+            found.append(Rate(depth, seed, measured, by_blocks, by_curvature, *ends))
     return found
-
-
-def error_exponent(measured: Sequence[float], in_place: Sequence[float], depth_ratio: float) -> float:
-    """Return the exponent of depth in the ratio of measured rates to those of a network in place, for each seed.
-
-    It is zero unless the t test at 5 % tells the two apart. `depth_ratio` is that of the depths of the two networks.
-    """
-    errors = np.log(measured) - np.log(in_place)
-    if len(errors) < 2 or abs(errors.mean()) <= scipy.stats.t.ppf(0.975, len(errors) - 1) * scipy.stats.sem(errors):
-        return 0.0
-    return float(errors.mean() / np.log(depth_ratio))
 
 
 def ratios(rates: Sequence[Rate], prediction: str) -> dict[int, float]:
