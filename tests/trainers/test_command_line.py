@@ -175,6 +175,8 @@ def test_a_config_edited_by_hand_is_checked_whichever_way_it_comes_in(tmp_path, 
     ("option", "files", "message"),
     [
         ("--evaluate", {"config.json": '{"settings"'}, "config.json is damaged"),
+        ("--resume", {"config.json": "5"}, "config.json is damaged"),
+        ("--export-only", {"config.json": '{"settings": {}, "data": 5}'}, "config.json is damaged .*no data"),
         ("--export-only", {}, "config.json, data: the setting 'origin' is missing. Add"),
         ("--resume", {"result.json": "{"}, "result.json is damaged .* Remove it"),
     ],

@@ -1,6 +1,7 @@
 """End-to-end tests of training on a folder of images, in separate processes."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -67,7 +68,10 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
 
 
 def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
+    latin = make_tree(tmp_path / "latin", splits=("train",))
+    (latin / "train" / "n00").rename(latin / "train" / os.fsdecode(b"caf\xe9"))
     for arguments, message in (
+        (["--data-dir", latin, "--val-fraction", 0.5], "must be UTF-8. Received: 'caf\\udce9'. Rename the folder."),
         (
             ["--data-dir", tree, "--val", "valid"],
             "or val='train' to evaluate on the training images. (option --val or --val-fraction)",

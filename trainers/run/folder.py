@@ -152,9 +152,9 @@ class Run:
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
         try:
             config = json.loads(self.config_path.read_bytes())
-            if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
-                raise ValueError("there are no settings")
-        except ValueError as error:
+            if not all(isinstance(dict(config).get(part), dict) for part in ("settings", "data")):
+                raise ValueError("there are no settings or no data")
+        except (TypeError, ValueError) as error:
             raise UsageError(
                 f"{self.config_path} is damaged ({error}). Correct it, or start the run again with another --out."
             ) from error
@@ -167,7 +167,7 @@ class Run:
 
     def data(self) -> DataDescription:
         """Return the description of the data in config.json. Raises UsageError if it is damaged."""
-        return make(DataDescription, self.config().get("data") or {}, f"{self.config_path}, data")
+        return make(DataDescription, self.config()["data"], f"{self.config_path}, data")
 
     def check_data(self, digest: str, origin: str) -> None:
         """Raise UsageError unless the run was trained on the data with a checksum.
@@ -176,7 +176,7 @@ class Run:
             digest: checksum of the data.
             origin: description of their source.
         """
-        saved = self.config().get("data") or {}
+        saved = self.config()["data"]
         if saved.get("digest") != digest:
             raise UsageError(
                 f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({origin}): the "
