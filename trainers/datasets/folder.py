@@ -53,7 +53,7 @@ class Tree(DataOptions):
         data = imagenet.load(self.data_dir, self.val, self.size, self.val_fraction, self.held_out is not None)
         for name in data.class_names:
             if name.encode(errors="ignore").decode() != name:
-                raise UsageError(f"names of class folders must be UTF-8. Received: {ascii(name)}. Rename the folder.")
+                raise UsageError(f"names of class folders must be UTF-8. Received: {name!a}. Rename the folder.")
         if self.skip_broken:
             data = _without_broken(data)
         data = data.first(self.train_images, None if self.held_out else self.test_images)

@@ -190,14 +190,6 @@ def draw(rates: Sequence[Rate]) -> Figure:
     """Return a figure of measured and predicted rates."""
     figure = Figure(figsize=(4.5, 3.6), layout="constrained")
     axes = figure.subplots()
-    draw_rates(axes, rates)
-    axes.set(xlabel="number of blocks", ylabel="largest stable rate of SGD")
-    axes.legend(fontsize=8)
-    return figure
-
-
-def draw_rates(axes: Any, rates: Sequence[Rate]) -> None:
-    """Draw measured and predicted rates against depth."""
     depths = sorted({rate.depth for rate in rates})
     axes.loglog([rate.depth for rate in rates], [rate.measured for rate in rates], "o", markersize=4, label="measured")
     for name, style, label in (("by_blocks", "C1x-", "by few blocks"), ("by_curvature", "C2x--", "by 2 / \u03bb")):
@@ -206,3 +198,6 @@ def draw_rates(axes: Any, rates: Sequence[Rate]) -> None:
     axes.set_xticks(depths, [f"{depth:.0f}" for depth in depths])
     axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axes.grid(alpha=0.3)
+    axes.set(xlabel="number of blocks", ylabel="largest stable rate of SGD")
+    axes.legend(fontsize=8)
+    return figure
