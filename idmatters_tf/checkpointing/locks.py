@@ -18,8 +18,8 @@ class FolderLost(RuntimeError):
 class FolderLock:
     """Exclusive lock on a folder, held from construction until `release`. The folder is created if it does not exist.
 
-    The lock is a `filelock.FileLock` on the file `.lock`, which ends with the process. `release` removes the file, and
-    folders that were created here and remained empty.
+    The lock is a `filelock.FileLock` on the file `.lock`, which ends with the process on file systems with `flock`.
+    `release` removes the file, and folders that were created here and remained empty.
 
     Args:
         folder: folder to lock.

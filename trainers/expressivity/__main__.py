@@ -43,7 +43,7 @@ class NetworkSettings:
 
     width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1, at_most=1_000_000)
     order: Literal["norm", "ridge"] = setting(
-        "norm", help="norm is fast; ridge has larger margins on clusters, in at least ten times the time"
+        "norm", help="norm is fast; ridge has larger margins on clusters, in about ten times the time"
     )
     seed: int = setting(0, help="random seed", at_least=0, at_most=2**31 - 1)
 
