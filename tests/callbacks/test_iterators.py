@@ -155,10 +155,10 @@ def with_function(function, **options):
 
 
 REFUSED = {
-    "EagerPyFunc.*PyDataset": with_function(lambda x: tf.py_function(lambda y: y, [x], tf.int64)),
-    "PyFunc.*PyDataset": lambda: generated().apply(tf.data.experimental.assert_cardinality(3)),
+    "EagerPyFunc.*FunctionBatches": with_function(lambda x: tf.py_function(lambda y: y, [x], tf.int64)),
+    "PyFunc.*FunctionBatches": lambda: generated().apply(tf.data.experimental.assert_cardinality(3)),
     "RandomUniform.*stateless": with_function(lambda x: tf.random.uniform([])),
-    "DummySeedGenerator.*without internal state": lambda: (
+    "DummySeedGenerator.*with internal state, use `tf.random.stateless": lambda: (
         Dataset.range(2)
         .interleave(lambda x: Dataset.range(3).shuffle(3, seed=1))
         .batch(2)
@@ -167,8 +167,8 @@ REFUSED = {
     "Shuffle has no seed. Pass a `seed`": lambda: Dataset.range(6).shuffle(6).batch(2),
     "ParallelMap has `deterministic=False`": with_function(lambda x: x, num_parallel_calls=2, deterministic=False),
     "`options.deterministic` is False": unordered,
-    "caches the order of a `shuffle`": lambda: Dataset.range(6).shuffle(6, seed=1).cache().batch(2),
-    "infinite or unknown": lambda: Dataset.range(6).repeat().batch(2),
+    "unknown. Pass `steps_per_epoch` .*, or `.*assert_cardinality.*`from_generator`, pass `FunctionBatches": generated,
+    "caches small sets unless .*try_autocache=False": lambda: Dataset.range(6).shuffle(6, seed=1).cache(),
     "are empty": lambda: Dataset.range(0).batch(2),
 }
 

@@ -5,6 +5,7 @@ iterators      data with a serializable iterator: Grain's IterDataset and DataLo
 tf_data        tf.data.Dataset
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from idmatters_tf._keras_internals import RunningFit
@@ -21,11 +22,13 @@ class Source:
         steps_per_epoch: number of batches in an epoch.
         first_batch: first batch of the data as NumPy arrays: (x,), (x, y) or (x, y, sample_weight).
         digest: checksum of the first batch.
+        order: arguments that determine the order of the batches. The first batch may be equal by chance.
     """
 
     steps_per_epoch: int
     first_batch: Any
     digest: str
+    order: Mapping[str, Any] = {}
 
     def attach(self, fit: RunningFit) -> None:
         """Make the running `fit` take its batches from this source."""
@@ -54,9 +57,11 @@ def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
     """Return the number of batches in an epoch of `fit`, by default that of the data, None if infinite or unknown."""
     steps = fit.steps_per_epoch or length
     if steps is None:
-        raise ValueError(
-            f"The length of the training data, {fit.kind}, is infinite or unknown. Pass `steps_per_epoch` to `fit`."
-        )
+        remedy = "Pass `steps_per_epoch` to `fit`"
+        if fit.kind == "a tf.data.Dataset":
+            remedy += ", or `dataset.apply(tf.data.experimental.assert_cardinality(N))` for N batches. Instead of "
+            remedy += "`from_generator`, pass `FunctionBatches(step_to_batch, steps_per_epoch=N)`"
+        raise ValueError(f"The length of the training data, {fit.kind}, is infinite or unknown. {remedy}.")
     return steps
 
 

@@ -74,9 +74,10 @@ class TensorFlowDataset(SavedIterator):
             super().__init__(steps, endless)
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
             raise ValueError(
-                f"TensorFlow cannot save the position in the tf.data.Dataset: {error.message}. Use operations without "
-                f"internal state, such as `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, "
-                f"rerandomize_each_iteration=True)`, or pass a `keras.utils.PyDataset` to `fit`."
+                f"TensorFlow cannot save the position in the tf.data.Dataset: {error.message}. Instead of Python "
+                f"functions, pass `FunctionBatches(step_to_batch, steps_per_epoch=N)` to `fit`. Instead of operations "
+                f"with internal state, use `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, "
+                f"rerandomize_each_iteration=True)`."
             ) from error
 
     def _begin(self) -> Any:
@@ -121,7 +122,7 @@ def _check(dataset):
     if dataset.options().deterministic is False:
         raise ValueError(
             "The order of the tf.data.Dataset is not deterministic: `options.deterministic` is False. Set it to True; "
-            "for TensorFlow Datasets, use `read_config=tfds.ReadConfig(shuffle_seed=0)`."
+            "for TensorFlow Datasets, use `read_config=tfds.ReadConfig(shuffle_seed=0, try_autocache=False)`."
         )
     for operation in pipelines.operations(dataset):
         name = re.sub("^_|Dataset$", "", type(operation).__name__)
@@ -138,7 +139,8 @@ def _check(dataset):
         if pipelines.is_memory_cache(operation) and any(map(pipelines.draws_seeds, pipelines.operations(operation))):
             raise ValueError(
                 "The tf.data.Dataset caches the order of a `shuffle`, which a resumed process cannot repeat. Call "
-                "`cache()` before `shuffle`, or use `shuffle(reshuffle_each_iteration=False)`."
+                "`cache()` before `shuffle`, or use `shuffle(reshuffle_each_iteration=False)`. TensorFlow Datasets "
+                "caches small sets unless `read_config=tfds.ReadConfig(try_autocache=False)`."
             )
 
 
