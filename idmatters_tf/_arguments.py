@@ -1,5 +1,6 @@
 """Validation of arguments and formatting of values in error messages. Neither Keras nor TensorFlow is imported."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -36,6 +37,17 @@ def seed_number(value: Any, owner: object | None = None) -> int:
 def non_negative_integer(argument: str, value: Any, owner: object | None = None) -> int:
     """Return the value of an argument as an `int`. Arguments and errors: as `positive_integer`, with 0 allowed."""
     return _integer(argument, value, 0, "a non-negative integer", owner)
+
+
+def interval(every: Any, unit: str, units: Sequence[str], owner: object | None = None) -> tuple[int, str]:
+    """Return the number and the unit of the argument `every`, such as 3, "epoch", "100 steps" or "10 minutes".
+
+    An integer counts `unit`. Raises ValueError for other values, and for a text with a unit that is not in `units`.
+    """
+    text = re.fullmatch(f"(?:0*([1-9][0-9]*) )?({'|'.join(units)})s?", every) if isinstance(every, str) else None
+    if text is not None:
+        return int(text[1] or 1), text[2]
+    return _integer("every", every, 1, f'a positive integer, or a text such as "10 {units[-1]}s"', owner), unit
 
 
 def check_choice(argument: str, value: T, allowed: Sequence[T], owner: object | None = None) -> T:

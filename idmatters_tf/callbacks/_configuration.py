@@ -22,7 +22,7 @@ _LONGEST_ARRAY = 500
 
 
 def describe_configuration(model: keras.Model) -> dict[str, Any]:
-    """Return the configuration of a model's layers, its optimizers and its loss.
+    """Return the configuration of a model's layers, its optimizers, its loss and its metrics.
 
     A layer or optimizer without `get_config` is described by its class only.
 
@@ -34,6 +34,10 @@ def describe_configuration(model: keras.Model) -> dict[str, Any]:
         "the model": _describe_layers(model),
         **{label_optimizer(path): _to_plain_data(own) for path, own in find_optimizers(model).items()},
         "the loss": {name: _to_plain_data(compiled.get(name)) for name in ("loss", "loss_weights")},
+        "the metrics": {
+            **{name: _to_plain_data(compiled.get(name)) for name in ("metrics", "weighted_metrics")},
+            "own": [_to_plain_data(metric) for metric in model.metrics],
+        },
     }
     leaves = keras.tree.flatten_with_path(parts)
     return {f"{path[0]}: {'.'.join(map(str, path[1:]))}": value for path, value in leaves}

@@ -1,7 +1,6 @@
 """Base class of callbacks that measure a model: schedule of the measurements and output of the numbers."""
 
 import contextlib
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -9,7 +8,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._arguments import positive_integer
+from idmatters_tf._arguments import interval
 
 Measured = TypeVar("Measured")
 
@@ -32,11 +31,9 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
 
     def __init__(self, every: int | str = 1, log_dir: Any = None):
         super().__init__()
-        steps = re.fullmatch("([0-9]+) steps?", every) if isinstance(every, str) else None
-        self.unit = "epoch" if steps is None else "step"
-        self._every = positive_integer("every", every if steps is None else int(steps[1]))
+        self._every, self.unit = interval(every, "epoch", ("epoch", "step"))
         # If True, Keras calls `on_train_batch_end` in another thread, in which measurements are not possible.
-        self.async_safe = steps is None
+        self.async_safe = self.unit == "epoch"
         self._writer: Any = None
         if log_dir is not None:
             import tensorflow as tf

@@ -21,6 +21,7 @@ class Store:
 
     Raises:
         FolderInUse: another process holds the lock.
+        ValueError: the folder cannot be created or is not writable.
     """
 
     def __init__(self, folder: pathlib.Path, keep: int):
@@ -29,7 +30,12 @@ class Store:
         self._folder, self._keep = folder, keep
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._written: concurrent.futures.Future[None] | None = None
-        self._lock = FolderLock(folder)
+        try:
+            self._lock = FolderLock(folder)
+        except OSError as error:
+            raise ValueError(
+                f"Argument `folder` of ExactResume must be a writable folder. Received: {folder} ({error.strerror})"
+            ) from error
         _open[folder] = self
 
     def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:

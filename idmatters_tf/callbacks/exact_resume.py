@@ -3,24 +3,32 @@
 import inspect
 import os
 import pathlib
+import time
 import warnings
 import weakref
-from typing import Any, Literal
+from typing import Any
 
 import keras
+import numpy as np
 
-from idmatters_tf._arguments import positive_integer, seed_number
+import idmatters_tf
+from idmatters_tf._arguments import interval, positive_integer, seed_number
 from idmatters_tf._environment import COMPUTING, collect_versions, describe_environment_change, describe_numerics
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
+from idmatters_tf._progress import Progress
 from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, name_callbacks
 from idmatters_tf.callbacks._configuration import describe_configuration, find_difference, label_optimizer
 from idmatters_tf.callbacks._model_parts import find_optimizers
 from idmatters_tf.callbacks._sources import make_source
-from idmatters_tf.callbacks._sources.random_access import has_hooks
+from idmatters_tf.callbacks._sources.random_access import is_changed_by_hooks
 from idmatters_tf.callbacks._stores import Store
 from idmatters_tf.checkpointing import checkpoint_path, describe_differences, find_newest_intact
+
+# Increase it with each change of the entries of a checkpoint.
+_FORMAT = 1
+_SECONDS = {"second": 1, "hour": 3600, "minute": 60}
 
 
 class ExactResume(keras.callbacks.Callback):
@@ -60,14 +68,20 @@ class ExactResume(keras.callbacks.Callback):
     batches. The last checkpoint is complete when `fit` returns. If `fit` raises, including KeyboardInterrupt, the write
     is completed before the process ends and before the folder is used again.
 
+    If a time limit or a signal sets `model.stop_training`, the run is saved after the batch and continues when it is
+    started again. It is finished if a callback stopped it by its own rule: `EarlyStopping`, `TerminateOnNaN`, or a
+    callback that sets its attribute `stopped_epoch`, as `EarlyStopping` does.
+
     For a finished run, the same `fit` returns at once with the same history and a warning. With more `epochs` it
-    continues. The folder belongs to one `fit`. While `fit` runs, no other process can use the folder. After an
-    exception, the lock is kept until this process or its next `fit` in the same folder ends.
+    continues, unless a rule stopped it. The folder belongs to one `fit`. While `fit` runs, no other process can use the
+    folder. After an exception, the lock is kept until this process or its next `fit` in the same folder ends. `fit`
+    prints the step at which it resumes to standard error, unless `verbose=0`.
 
     Args:
         folder: folder of the checkpoints, which is created if it does not exist.
-        every: number of batches between checkpoints, counted from the beginning of training, or "epoch" for one at the
-            end of each epoch. A checkpoint is always saved at the end of training.
+        every: interval between checkpoints: a number of batches, counted from the beginning of training, or a text such
+            as "100 steps", "2 epochs" or "10 minutes" (also seconds or hours). A checkpoint is always saved at the end
+            of training.
         keep: number of checkpoints to keep.
         seed: seed of the order in which `fit` shuffles arrays and the batches of a `PyDataset`, a non-negative integer.
 
@@ -75,21 +89,22 @@ class ExactResume(keras.callbacks.Callback):
         resumed_at: number of completed training batches when this `fit` began. 0 for a new run, None before `fit`.
 
     Raises:
-        ValueError: by `fit`, if state cannot be restored, or if the checkpoint belongs to another configuration of the
-            model, an optimizer or the loss. The message names the cause.
+        ValueError: by `fit`, if state cannot be restored, the folder is not writable, or the checkpoint belongs to
+            another configuration of the model, an optimizer, the loss, the metrics or the data. The message names the
+            cause.
         idmatters_tf.checkpointing.FolderInUse: by `fit`, if another process uses the folder.
         idmatters_tf.checkpointing.FolderLost: by `fit`, if the folder or its lock was removed during the run.
         OSError: by `fit`, if a checkpoint cannot be written. Earlier ones are unchanged. Raised when the next
             checkpoint is due or at the end of training.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike, every: int | Literal["epoch"] = "epoch", keep: int = 2, seed: int = 0
-    ):
+    def __init__(self, folder: str | os.PathLike, every: int | str = "epoch", keep: int = 2, seed: int = 0):
         super().__init__()
-        # Absolute, since the program may change the current folder during `fit`.
-        self.folder = pathlib.Path(folder).absolute()
-        self.every: int | str = every if every == "epoch" else positive_integer("every", every, self)
+        # Absolute, since the program may change the current folder during `fit`. Links lead to the same lock.
+        self.folder = pathlib.Path(folder).resolve()
+        self.name = os.fspath(folder)
+        self.every = every
+        self.interval = interval(every, "step", ("epoch", "step", *_SECONDS), self)
         self.keep = positive_integer("keep", keep, self)
         self.seed = seed_number(seed, self)
         self.resumed_at: int | None = None
@@ -125,6 +140,9 @@ class _StateCallback(keras.callbacks.Callback):
         # Checkpoint to resume from, until training has resumed.
         self._pending: dict[str, Any] | None = None
         self._epoch = self._step = 0
+        self._saved_at = time.monotonic()
+        # True if the last batch was not that of its epoch, and True if the rule of a callback has ended the run.
+        self._is_within = self._is_ended = False
         self._checked = False
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -140,8 +158,7 @@ class _StateCallback(keras.callbacks.Callback):
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
                 "ExactResume requires the variables of the model, its metrics and optimizer before the first step, but "
-                "Keras could not create them from a batch of the data (see the error above). Build the model before "
-                "`fit`."
+                f"Keras could not create them from a batch of the data: {error}"
             ) from error
         self._variables = _training_state.describe_variables(model)
         # Configuration at the start of the run.
@@ -155,8 +172,8 @@ class _StateCallback(keras.callbacks.Callback):
             self._pending = self._load()
             if self._pending is not None:
                 self._resume_from(self._pending)
-        for part in _trained_objects(model).values():
-            _unfinished[part] = self._resume.folder
+        self._mark_unfinished()
+        self._saved_at = time.monotonic()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, offset = epoch, 0
@@ -167,22 +184,28 @@ class _StateCallback(keras.callbacks.Callback):
             self._fit.begin_epoch_at(offset)
         self._pending = None
         self._source.seek(epoch, offset)
+        self._mark_unfinished()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # With several steps per execution the last step may be beyond the epoch.
         done, before = min(batch + 1, self._source.steps_per_epoch), self._step
-        if done == self._source.steps_per_epoch or self._model.stop_training:
+        self._is_within = done < self._source.steps_per_epoch
+        self._is_ended = self._is_stopped_by_rule(logs)
+        if self._is_ended or not self._is_within:
             # Validation and `on_epoch_end` follow.
             return
         self._step = self._epoch * self._source.steps_per_epoch + done
-        if self._is_due(before):
+        if self._model.stop_training or self._is_due(before):
             with self._store.closing_on_error():
                 self._save(self._epoch, done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._is_paused():
+            # The run continues at the last checkpoint. Rules of callbacks do not apply to a part of an epoch.
+            return
+        self._is_ended = self._is_ended or self._is_stopped_by_rule(logs)
         before, self._step = self._step, (epoch + 1) * self._source.steps_per_epoch
-        ends = epoch + 1 >= self._fit.epochs or bool(self._model.stop_training)
-        if ends or self._resume.every == "epoch" or self._is_due(before):
+        if self._model.stop_training or epoch + 1 >= self._fit.epochs or self._is_due(before, epoch + 1):
             with self._store.closing_on_error():
                 self._save(epoch + 1, 0)
 
@@ -190,14 +213,36 @@ class _StateCallback(keras.callbacks.Callback):
         with self._store.closing_on_error():
             self._store.wait()
         self._source.close()
-        for part in _trained_objects(self._model).values():
-            _unfinished.pop(part, None)
+        if not self._is_paused():
+            _trained.add(self._resume.folder)
+            for optimizer in _name_optimizers(self._model).values():
+                _unfinished.pop(optimizer, None)
         self._store.close()
 
-    def _is_due(self, before):
-        """Return True if a checkpoint is due in (before, now]."""
-        every = self._resume.every
-        return isinstance(every, int) and self._step // every > before // every
+    def _mark_unfinished(self):
+        configuration = describe_configuration(self._model)
+        for name, optimizer in _name_optimizers(self._model).items():
+            _unfinished[optimizer] = self._resume.folder, _select(configuration, name)
+
+    def _is_due(self, before, epochs=None):
+        """Return True if a checkpoint is due in (before, now], where `epochs` have ended, or None within an epoch."""
+        number, unit = self._resume.interval
+        if unit == "epoch":
+            return epochs is not None and epochs % number == 0
+        if unit == "step":
+            return self._step // number > before // number
+        return time.monotonic() - self._saved_at >= number * _SECONDS[unit]
+
+    def _is_paused(self):
+        """Return True if training stops within an epoch, at which it continues when started again."""
+        return bool(self._model.stop_training) and self._is_within and not self._is_ended
+
+    def _is_stopped_by_rule(self, logs):
+        """Return True if training stops by the rule of a callback, which ends the run."""
+        if not self._model.stop_training:
+            return False
+        rules = [keras.callbacks.TerminateOnNaN] if not np.isfinite((logs or {}).get("loss", 0.0)) else []
+        return any(getattr(each, "stopped_epoch", 0) or isinstance(each, (*rules,)) for each in self._fit.callbacks)
 
     def _identify(self, model):
         """Return the values that identify a training run."""
@@ -211,6 +256,7 @@ class _StateCallback(keras.callbacks.Callback):
             "class_weight": None if weights is None else {int(key): float(value) for key, value in weights.items()},
             "the kind of data": type(self._source).__name__,
             "the checksum of batch 0": self._source.digest,
+            **self._source.order,
         }
 
     def _save(self, epoch, batch):
@@ -224,9 +270,11 @@ class _StateCallback(keras.callbacks.Callback):
         current = describe_configuration(model)
         self._check_unchanged(current)
         state = {
+            "format": _FORMAT,
+            "version": idmatters_tf.__version__,
             "epoch": epoch,
             "batch": batch,
-            "stopped": bool(model.stop_training),
+            "ended": self._is_ended,
             "identity": self._identity,
             "environment": self._environment,
             "configuration": {"start": self._configuration, "current": current},
@@ -236,10 +284,12 @@ class _StateCallback(keras.callbacks.Callback):
             "callbacks": {name: callback.get() for name, callback in self._states.items()},
         }
         self._store.save(self._step, _encoding.Snapshot(state).write)
+        self._saved_at = time.monotonic()
 
     def _check_unchanged(self, current):
         """Raise ValueError if a callback has changed a layer."""
-        difference = find_difference(*map(_select_layers, (self._configuration, self._configuration, current)))
+        start, current = _select(self._configuration, "the model"), _select(current, "the model")
+        difference = find_difference(start, start, current)
         if difference is not None:
             raise ValueError(
                 f"{difference}: a callback has changed it, so that a restarted process cannot restore it. Make it a "
@@ -277,6 +327,8 @@ class _StateCallback(keras.callbacks.Callback):
 
     def _find_mismatch(self, saved):
         """Return the reason why a checkpoint does not belong to this run, or None."""
+        if saved.get("format") != _FORMAT:
+            return f"has format {saved.get('format')} of idmatters_tf {saved.get('version')}, not format {_FORMAT}"
         differences = describe_differences(saved["identity"], self._identity)
         if differences:
             return f"is a checkpoint of another run: {'; '.join(differences)}"
@@ -301,30 +353,36 @@ class _StateCallback(keras.callbacks.Callback):
 
     def _find_other_configuration(self, saved):
         """Return the first difference of the model, an optimizer or the loss from those of the checkpoint, or None."""
-        # After an exception an optimizer may have any learning rate. It is restored instead of compared.
-        left = tuple(
-            f"{name}:"
-            for name, part in _trained_objects(self._model).items()
-            if _unfinished.get(part) == self._resume.folder
-        )
-        before, now = (
-            {name: value for name, value in part.items() if not name.startswith(left)}
-            for part in (saved["start"], self._configuration)
-        )
-        return find_difference(before, saved["current"], now)
+        start, now = saved["start"], self._configuration
+        for name, optimizer in _name_optimizers(self._model).items():
+            folder, interrupted = _unfinished.get(optimizer, (None, {}))
+            if folder == self._resume.folder:
+                # An exception leaves any learning rate, which is restored instead of compared.
+                given = _select(now, name)
+                changed = find_difference(_select(saved["current"], name), interrupted, given)
+                if changed is not None:
+                    remedy = "For another value, pass another folder to ExactResume."
+                    warnings.warn(f"{changed}: `fit` resumes with the value of the checkpoint. {remedy}", stacklevel=2)
+                now = {**now, **dict.fromkeys(given), **_select(start, name)}
+        return find_difference(start, saved["current"], now)
 
     def _resume_from(self, saved):
         """Restore the state of a checkpoint and continue `fit` there."""
         # A run that a callback has stopped does not continue.
-        epoch = max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
+        epoch = max(saved["epoch"], self._fit.epochs) if saved["ended"] else saved["epoch"]
+        self._resume.resumed_at = self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
         if epoch >= self._fit.epochs:
-            reason = "a callback stopped it" if saved["stopped"] else f"`fit` was called with epochs={self._fit.epochs}"
+            reason = "a callback stopped it" if saved["ended"] else f"`fit` was called with epochs={self._fit.epochs}"
+            loop = ' (the folder is that of an earlier `fit` of this process; in a loop, use f"runs/seed-{seed}")'
             warnings.warn(
-                f"The run in {self._resume.folder} is finished and was not trained further: it ended in epoch "
-                f"{saved['epoch']}, and {reason}. Pass another folder to ExactResume for a new run.",
+                f"The run in {self._resume.name} is finished and was not trained further: it ended in epoch "
+                f"{saved['epoch']}, and {reason}. Pass another folder to ExactResume for a new run"
+                f"{loop if self._resume.folder in _trained else ''}.",
                 stacklevel=2,
             )
-        self._resume.resumed_at = self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
+        else:
+            with Progress(None, "resume", bool((self.params or {}).get("verbose"))) as progress:
+                progress.say(f"Resuming from step {self._step} of {self._resume.name}")
         self._source.restore(saved["data"])
         self._restore(saved)
         start_at_epoch(self._model, epoch)
@@ -336,19 +394,20 @@ class _StateCallback(keras.callbacks.Callback):
                 self._states[name].set(state)
 
 
-def _select_layers(configuration):
-    """Return the configuration of the layers."""
-    return {name: value for name, value in configuration.items() if name.startswith("the model:")}
+def _select(configuration, *parts):
+    """Return the entries of parts of a configuration, such as "the model"."""
+    return {path: value for path, value in configuration.items() if path.partition(":")[0] in parts}
 
 
-# Models and optimizers of `fit`s that have begun and not ended, with their folders.
-_unfinished: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDictionary()
+# Optimizers of `fit`s that have begun and not ended, with their folders and configurations.
+_unfinished: weakref.WeakKeyDictionary[Any, tuple[pathlib.Path, dict[str, Any]]] = weakref.WeakKeyDictionary()
+# Folders of the `fit`s of this process that have ended.
+_trained: set[pathlib.Path] = set()
 
 
-def _trained_objects(model):
-    """Return the model and its optimizers by their names in `describe_configuration`."""
-    optimizers = find_optimizers(model)
-    return {"the model": model, **{label_optimizer(path): optimizer for path, optimizer in optimizers.items()}}
+def _name_optimizers(model):
+    """Return the optimizers of a model by their names in `describe_configuration`."""
+    return {label_optimizer(path): optimizer for path, optimizer in find_optimizers(model).items()}
 
 
 def _warn_of_damage(path, damage):
@@ -371,10 +430,10 @@ def _check(model, fit):
             "The validation data are a generator, whose position ExactResume cannot restore. Pass arrays, a "
             "tf.data.Dataset or a PyDataset."
         )
-    if has_hooks(x):
+    if is_changed_by_hooks(x):
         raise ValueError(
-            f"The validation data are a PyDataset that may change between epochs, in the `on_epoch_begin` or "
-            f"`on_epoch_end` of {type(x).__name__}. Pass a dataset of a class without these methods."
+            f"The validation data are a PyDataset whose batches change between epochs, in the `on_epoch_begin` or "
+            f"`on_epoch_end` of {type(x).__name__}. Pass a dataset that does not shuffle."
         )
     if is_reshuffled(x):
         raise ValueError(

@@ -50,6 +50,10 @@ def decay(steps=8):
     return sgd(keras.optimizers.schedules.CosineDecay(0.1, steps))
 
 
+def top(k):
+    return keras.metrics.SparseTopKCategoricalAccuracy(k)
+
+
 class Slower(keras.callbacks.Callback):
     """Callback that changes the learning rate."""
 
@@ -67,10 +71,10 @@ def fit(folder, model, *callbacks, epochs=2, initial_epoch=0):
         return model.fit(batches, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, verbose=0)
 
 
-def compiled(model=sequential, optimizer=sgd, loss="mse", run_eagerly=True):
+def compiled(model=sequential, optimizer=sgd, loss="mse", run_eagerly=True, **more):
     keras.utils.set_random_seed(0)
     made = model()
-    made.compile(optimizer(), loss, run_eagerly=run_eagerly)
+    made.compile(optimizer(), loss, run_eagerly=run_eagerly, **more)
     return made
 
 
@@ -87,6 +91,12 @@ def compiled(model=sequential, optimizer=sgd, loss="mse", run_eagerly=True):
         ({}, {"loss": "mae"}, "the loss: loss was 'mse', now 'mae'"),
         ({"model": lambda: Own("relu")}, {"model": lambda: Own("relu"), "loss": "mae"}, "loss was 'mse', now 'mae'"),
         ({"loss": keras.losses.Huber(1.0)}, {"loss": keras.losses.Huber(2.0)}, "the loss: loss.delta was 1.0, now 2.0"),
+        ({"metrics": ["mae"]}, {"metrics": ["mse"]}, "the metrics: metrics.0 was 'mae', now 'mse'"),
+        (
+            {"weighted_metrics": [top(1)]},
+            {"weighted_metrics": [top(2)]},
+            r"weighted_metrics.0.\S*k was 1, now 2",
+        ),
         ({}, {"model": lambda: sequential("tanh")}, "the model: Dense.activation was 'relu', now 'tanh'"),
         ({"model": functional}, {"model": lambda: functional(trainable=False)}, "Dense.trainable was True, now False"),
         ({"model": functional}, {"model": lambda: functional(penalty="l2")}, r"kernel_regularizer\.\w+ was None, now"),
@@ -118,6 +128,10 @@ def test_nothing_was_trained(tmp_path):
     with pytest.warns(UserWarning, match="not trained further: it ended in epoch 2, and .* epochs=2"):
         again = model.fit(batches, epochs=2, callbacks=[ExactResume(tmp_path, every=3)], verbose=0)
     assert again.history == first.history
+    with pytest.raises(
+        UserWarning, match=r'new run \(the folder .* an earlier `fit` .*; in a loop, use f"runs/seed-\{seed\}'
+    ):
+        fit(tmp_path, compiled())
     # No warning if training continues.
     assert len(fit(tmp_path, compiled(), epochs=4).epoch) == 4
 
@@ -157,6 +171,10 @@ def test_an_exception_leaves_any_rate(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, model, Slower(), keras.callbacks.LambdaCallback(on_train_batch_end=breaks))
     # The checkpoint is that of the first epoch, the optimizer's rate that of the second one.
+    model.optimizer.learning_rate = 0.3
+    with pytest.raises(UserWarning, match="optimizer: learning_rate was 0.00499.*, now 0.3.*: .* of the checkpoint"):
+        fit(tmp_path, model, Slower())
+    model.optimizer.learning_rate = 0.0025
     fit(tmp_path, model, Slower())
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path / "anew", model, keras.callbacks.LambdaCallback(on_train_batch_end=interrupts))

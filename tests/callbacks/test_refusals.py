@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, exact_resume
-from idmatters_tf.checkpointing import FolderInUse, FolderLock
+from idmatters_tf.checkpointing import FolderInUse, FolderLock, list_steps
 from tests.support.adversarial import Adversarial
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -17,12 +17,15 @@ def arrays(**options):
     return ArrayBatches(X, Y, **{"batch_size": 2, "seed": 0, **options})
 
 
-def fit(folder, *callbacks, data=None, layer=None, units=1, optimizer="sgd", **options):
+def fit(
+    folder, *callbacks, data=None, layer=None, units=1, optimizer="sgd", seed=0, every=1, keep=2, verbose=0, **options
+):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((3,)), *([layer] if layer else []), keras.layers.Dense(units)])
     model.compile(optimizer, "mse", run_eagerly=layer is None)
     data = arrays() if data is None else data
-    return model.fit(data, callbacks=[ExactResume(folder, every=1), *callbacks], verbose=0, **options)
+    resume = ExactResume(folder, every=every, keep=keep, seed=seed)
+    return model.fit(data, callbacks=[resume, *callbacks], verbose=verbose, **options)
 
 
 class Keeper(keras.callbacks.Callback):
@@ -80,8 +83,13 @@ class Noisy(Changing):
         ([Keeper(0, later=object)], {}, "callback Keeper cannot be restored: its attribute `kept` contains .*object"),
         ([Keeper(0, later=lambda: keras.Variable(0.0))], {}, "cannot be restored: its attribute `kept` contains .*Var"),
         ([], {"validation_data": generator(), "validation_steps": 1}, "validation data are a generator"),
-        ([], {"validation_data": Changing()}, "PyDataset that may change between epochs, .* of Changing. Pass"),
+        ([], {"validation_data": Changing()}, "PyDataset whose batches change between epochs, .* of Changing. Pass"),
         ([], {"data": FunctionBatches(lambda step: [X] * 4, 4)}, "sample_weight.*. Received: 4 parts at step 0"),
+        (
+            [],
+            {"data": ArrayBatches(X, X, batch_size=2), "units": 2},
+            "could not create .* batch of the data: Dim.* 3 and 2",
+        ),
     ],
 )
 def test_refused_when_training_begins(tmp_path, callbacks, options, message):
@@ -213,3 +221,92 @@ def test_no_other_process_while_it_trains(tmp_path):
     # The same process may continue, and the lock is released at the end of `fit`.
     fit(tmp_path)
     FolderLock(tmp_path).release()
+
+
+class Equal(keras.utils.PyDataset):
+    """Dataset of equal batches."""
+
+    def __init__(self, length=4):
+        super().__init__()
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return X[:2], Y[:2]
+
+
+ONES = {"data": np.ones((8, 3)), "y": np.ones((8, 1)), "batch_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (ONES, {"seed": 1}, "seed was 0, now 1"),
+        (ONES, {"shuffle": False}, "shuffle was True, now False"),
+        (ONES, {"data": np.ones((7, 3)), "y": np.ones((7, 1))}, "the length of the data was 8, now 7"),
+        ({"data": Equal()}, {"seed": 1}, "seed was 0, now 1"),
+        ({"data": Equal()}, {"shuffle": False}, "shuffle was True, now False"),
+        ({"data": Equal(), "steps_per_epoch": 2}, {"data": Equal(5)}, "the length of the data was 4, now 5"),
+    ],
+)
+def test_another_order_with_an_equal_first_batch(tmp_path, before, after, message):
+    fit(tmp_path, **before)
+    with pytest.raises(ValueError, match=f"another run: {message}. Start"):
+        fit(tmp_path, **before | after, epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [
+        (3, [3, 6, 9, 12]),
+        ("3 steps", [3, 6, 9, 12]),
+        ("epoch", [4, 8, 12]),
+        ("2 epochs", [8, 12]),
+        ("5 minutes", [5, 10, 12]),
+        ("1 hour", [12]),
+    ],
+)
+def test_interval(tmp_path, monkeypatch, every, steps):
+    clock = {"now": 0}
+    monkeypatch.setattr(exact_resume.time, "monotonic", lambda: clock["now"])
+    minute = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: clock.update(now=clock["now"] + 60))
+    fit(tmp_path, minute, every=every, keep=9, epochs=3)
+    assert list_steps(tmp_path) == steps
+
+
+@pytest.mark.parametrize("every", [0, True, 1.5, "5", "0 steps", "3 batches", "1.5 hours"])
+def test_invalid_interval(every):
+    with pytest.raises(ValueError, match='ExactResume must be a positive integer, or a text such as "10 minutes"'):
+        ExactResume("unused", every=every)
+
+
+def test_folders(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for name, reason in (("file", "File exists"), ("file/folder", "Not a directory"), ("x" * 300, "name too long")):
+        with pytest.raises(ValueError, match=rf"a writable folder. Received: .*{name} \(.*{reason}\)"):
+            fit(tmp_path / name)
+    # The lock of an interrupted `fit` is found by a link as well.
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "folder", keras.callbacks.LambdaCallback(on_epoch_end=_interrupt), epochs=2)
+    fit(tmp_path / "link", epochs=2)
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_another_format(tmp_path, monkeypatch):
+    fit(tmp_path)
+    monkeypatch.setattr(exact_resume, "_FORMAT", 2)
+    with pytest.raises(ValueError, match=r"4 has format 1 of idmatters_tf \d\S*, not format 2"):
+        fit(tmp_path)
+
+
+def test_one_line_says_where_training_resumes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for epochs, verbose, line in ((1, 2, ""), (2, 2, "Resuming from step 4 of runs/fit\n"), (3, 0, "")):
+        fit("runs/fit", epochs=epochs, verbose=verbose)
+        assert capsys.readouterr().err == line

@@ -1,5 +1,7 @@
 """Effects of callbacks on an exact resume, and of a resume on callbacks, log files and the model."""
 
+import itertools
+
 import keras
 import pytest
 
@@ -9,9 +11,11 @@ from tests.callbacks.test_exact_resume import (
     STEPS,
     Case,
     Killed,
+    assert_same,
     data,
     dense,
     run,
+    values,
     with_loss,
 )
 
@@ -41,6 +45,71 @@ def test_rows_of_other_runs_are_kept(tmp_path):
     assert resumed_at == STEPS + 2
     header, first, second, third = expected.splitlines(keepends=True)
     assert path.read_text() == "".join([header, first, second, other, third])
+
+
+class TimeLimit(keras.callbacks.Callback):
+    """Callback that stops after a number of batches of this process, at the end of a batch or of an epoch."""
+
+    def __init__(self, batches, event):
+        super().__init__()
+        self.left, self.event = batches, event
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        raise AssertionError
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        self.stop("batch")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.stop("epoch")
+
+    def stop(self, event):
+        if self.left <= 0 and event == self.event:
+            self.model.stop_training = True
+
+
+class Rule(keras.callbacks.Callback):
+    """Callback that stops after four epochs, or after an epoch of fewer batches."""
+
+    stopped_epoch = batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches = batch + 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 3 or self.batches < STEPS:
+            self.stopped_epoch, self.model.stop_training = epoch, True
+
+
+@pytest.mark.parametrize(
+    ("limit", "ends"),
+    # Within an epoch, at the end of its last batch, and at the end of an epoch.
+    [((11, "batch"), (11, 22, 32)), ((STEPS, "batch"), (8, 16, 24, 32)), ((5, "epoch"), (8, 16, 24, 32))],
+)
+def test_a_time_limit(tmp_path, limit, ends):
+    """A run that a time limit stops continues when started again, and ends by the rule of another callback."""
+    case = Case(
+        lambda: dense(keras.layers.Dropout(0.5)),
+        lambda: with_loss(keras.optimizers.Adam(0.01), run_eagerly=True),
+        lambda folder: [Rule(), keras.callbacks.CSVLogger(folder / "log.csv")],
+        fit={"validation_data": data()},
+        epochs=6,
+        every=50,
+    )
+    model, _, history, _ = run(case, tmp_path / "whole")
+    expected, callbacks = (values(model), history), case.callbacks
+    case.callbacks = lambda folder: [*callbacks(folder), TimeLimit(*limit)]
+    for start, end in itertools.pairwise((0, *ends)):
+        model, _, history, resumed_at = run(case, tmp_path / "stopped")
+        assert (resumed_at, model.optimizer.iterations) == (start, end)
+    assert_same(expected, (values(model), history))
+    assert (tmp_path / "stopped" / "log.csv").read_bytes() == (tmp_path / "whole" / "log.csv").read_bytes()
+    with pytest.warns(UserWarning, match="it ended in epoch 4, and a callback stopped it"):
+        run(case, tmp_path / "stopped")
 
 
 def test_nothing_else_changes(tmp_path):

@@ -72,12 +72,20 @@ class OwnGenerator(Chunks):
 
 
 class GlobalGenerators(Chunks):
+    shuffles = True
+
     def on_epoch_begin(self):
-        np.random.shuffle(self.indices)  # noqa: NPY002
+        if self.shuffles:
+            np.random.shuffle(self.indices)  # noqa: NPY002
 
     def on_epoch_end(self):
         self.indices = np.arange(EXAMPLES)
-        random.shuffle(self.indices)
+        if self.shuffles:
+            random.shuffle(self.indices)
+
+
+class InOrder(GlobalGenerators):
+    shuffles = False
 
 
 class Endless(keras.utils.PyDataset):
@@ -180,7 +188,7 @@ CASES = {
     "PyDataset with a generator, workers": Case(
         lambda: {"x": OwnGenerator(workers=2), "shuffle": False}, lambda: map(rows, orders_of_own_generator())
     ),
-    "PyDataset with the global generators": Case(lambda: {"x": GlobalGenerators()}, None),
+    "PyDataset with the global generators": Case(lambda: {"x": GlobalGenerators(), "validation_data": InOrder()}, None),
     "infinite PyDataset": Case(
         lambda: {"x": Endless(), "steps_per_epoch": 3}, lambda: (Endless()[step] for step in itertools.count())
     ),

@@ -1,7 +1,9 @@
 """Training data with random access: each batch is a function of its step."""
 
+import contextlib
 import copy
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -9,7 +11,7 @@ import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit, has_global_seed
 from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
-from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches, checksum
+from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches, as_arrays, checksum
 
 # Grain's infinite datasets have about 2^63 batches, divided by the batch size.
 _ENDLESS = 2**40
@@ -24,6 +26,8 @@ class RandomAccess(Source):
     """
 
     def __init__(self, batches: Batches, steps_per_epoch: int | None = None):
+        if isinstance(batches, (ArrayBatches, PyDatasetBatches)):
+            self.order = {"seed": batches.seed, "shuffle": batches.shuffle, "the length of the data": batches.examples}
         if steps_per_epoch not in (None, batches.steps_per_epoch):
             batches = _copy_workers(batches, FunctionBatches(batches.batch, steps_per_epoch))
         # A copy, since callbacks may use the object of the user, which has a position of its own.
@@ -73,15 +77,8 @@ class HookedPyDataset(RandomAccess):
         super().seek(epoch, offset)
 
     def _call(self, event, epoch):
-        states = random.getstate(), np.random.get_state()  # noqa: NPY002
-        number = int(np.random.SeedSequence((self._seed, epoch, event == "end")).generate_state(1)[0])
-        random.seed(number)
-        np.random.seed(number)  # noqa: NPY002
-        try:
+        with _seeded(self._seed, epoch, event == "end"):
             getattr(self._data, f"on_epoch_{event}")()
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])  # noqa: NPY002
 
     def state(self, offset: int) -> Any:
         return {"epoch": self._begun - 1, "checksum": self._checksum}
@@ -99,6 +96,20 @@ class HookedPyDataset(RandomAccess):
         super().close()
 
 
+@contextlib.contextmanager
+def _seeded(*seed: int) -> Iterator[None]:
+    """Return a context in which the global generators of Python and NumPy have a seed."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    number = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+
+
 class PyDatasetBatches(Batches):
     """Batches of a `keras.utils.PyDataset`, in an order that is a function of (seed, epoch).
 
@@ -111,15 +122,16 @@ class PyDatasetBatches(Batches):
 
     def __init__(self, data: keras.utils.PyDataset, steps_per_epoch: int, shuffle: bool, seed: int):
         super().__init__(steps_per_epoch)
-        self._data, self._length = data, data.num_batches
+        self._data, self.examples = data, data.num_batches
+        self.seed, self.shuffle = seed, shuffle
         self._indices = None
-        if shuffle and self._length is not None:
-            self._indices = ArrayBatches(np.arange(self._length), batch_size=1, seed=seed)
+        if shuffle and self.examples is not None:
+            self._indices = ArrayBatches(np.arange(self.examples), batch_size=1, seed=seed)
 
     def batch(self, step: int) -> Any:
-        if self._length is None:
+        if self.examples is None:
             return self._data[step]
-        epoch, index = divmod(step, self._length)
+        epoch, index = divmod(step, self.examples)
         return self._data[index if self._indices is None else int(self._indices.order(epoch)[index])]
 
 
@@ -175,3 +187,23 @@ def has_hooks(data: Any) -> bool:
     return isinstance(data, base) and (
         kind.on_epoch_begin is not base.on_epoch_begin or kind.on_epoch_end is not base.on_epoch_end
     )
+
+
+def is_changed_by_hooks(data: Any) -> bool:
+    """Return True for a `keras.utils.PyDataset` whose `on_epoch_begin` or `on_epoch_end` change its batches.
+
+    The first, the middle and the last batch are compared before and after the calls of three epochs.
+    """
+    if not has_hooks(data):
+        return False
+    # A copy, since the attributes of the user's object must not change.
+    data = copy.copy(data)
+    last = 2 if data.num_batches is None else data.num_batches - 1
+    digests = set()
+    for epoch in range(4):
+        with _seeded(0):
+            digests.add(checksum([as_arrays(data[index], f"at index {index}") for index in {0, last // 2, last}]))
+        with _seeded(1, epoch):
+            data.on_epoch_begin()
+            data.on_epoch_end()
+    return len(digests) > 1
