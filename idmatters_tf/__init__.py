@@ -8,6 +8,7 @@ Modules:
     optimizers     Momentum (learning rate outside the velocity, as in TensorFlow 1), Muon (orthogonalized momentum)
     callbacks      exact resume of `model.fit`; monitors of norms, distances from the identity and curvature
     checkpointing  atomic, checksummed files and checkpoints; locks of folders
+    distribute     `fit` on several devices and machines
     determinism    all settings for reproducible training in one call
     surgery        insertion of identity blocks into trained models, and removal of near-identity blocks
     autodiff       gradient, jvp, vjp, hvp, linearize, jacobian, hessian of functions and Keras models
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         data,
         depth,
         determinism,
+        distribute,
         expressivity,
         initializers,
         isometry,
@@ -77,6 +79,7 @@ __all__ = [
     "depth",
     "depth_profile",
     "determinism",
+    "distribute",
     "expressivity",
     "initializers",
     "isometry",

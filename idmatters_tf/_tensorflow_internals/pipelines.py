@@ -39,7 +39,7 @@ def is_memory_cache(operation: Any) -> bool:
 
 def is_reshuffled(data: Any) -> bool:
     """Return True for a `tf.data.Dataset` whose order differs between iterations."""
-    if not any(kind.__name__ == "DatasetV2" for kind in type(data).__mro__):
+    if not _is_dataset(data):
         return False
     shuffles = (operation for operation in operations(data) if "Shuffle" in type(operation).__name__)
     return any(getattr(shuffle, "_reshuffle_each_iteration", True) for shuffle in shuffles)
@@ -58,3 +58,33 @@ def fills_only_tables(dataset: Any) -> bool:
     definitions = {name: op_def_registry.get(name) for name in names}
     stateful = {name for name, definition in definitions.items() if definition is None or definition.is_stateful}
     return "LookupTableInsertV2" in stateful and stateful <= _TABLE_OPERATIONS | _STATELESS_OPERATIONS
+
+
+def batch_sizes(data: Any) -> tuple[int, int] | None:
+    """Return the sizes of the batches and of the last batch of a `tf.data.Dataset`, 0 if the last one is complete.
+
+    None for other data, and for a dataset whose batches have an unknown size.
+    """
+    if not _is_dataset(data):
+        return None
+    for operation in operations(data):
+        if "Unbatch" in type(operation).__name__:
+            return None
+        if hasattr(operation, "_batch_size"):
+            size = int(operation._batch_size)
+            rows = -1 if bool(operation._drop_remainder) else int(operation._input_dataset.cardinality())
+            # Negative numbers are infinite and unknown.
+            return size, max(rows, 0) % size
+    return None
+
+
+def is_never_sharded(data: Any) -> bool:
+    """Return True for a `tf.data.Dataset` with the auto-sharding policy OFF."""
+    if not _is_dataset(data):
+        return False
+    return data.options().experimental_distribute.auto_shard_policy.name == "OFF"
+
+
+def _is_dataset(data):
+    # Without importing TensorFlow.
+    return any(kind.__name__ == "DatasetV2" for kind in type(data).__mro__)

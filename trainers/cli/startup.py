@@ -64,6 +64,12 @@ def explain_error(error: Any) -> tuple[str | None, int]:
         # Errors of the library list arguments, and options have the same names.
         options = " or ".join(f"--{name.replace('_', '-')}" for name in error.arguments)
         return f"{error} (option {options})" if options else str(error), 2
+    clusters: Any = sys.modules.get("idmatters_tf.distribute.description")
+    if clusters is not None and isinstance(error, clusters.ClusterError):
+        return str(error), 2
+    tasks: Any = sys.modules.get("idmatters_tf.distribute.tasks")
+    if tasks is not None and isinstance(error, tasks.TaskLost):
+        return str(error), 1
     checkpointing: Any = sys.modules.get("idmatters_tf.checkpointing")
     if checkpointing is not None and isinstance(error, checkpointing.PathOccupied):
         return str(error), 2

@@ -1,6 +1,5 @@
-"""Processes of a distributed run, on the coordination of tf.distribute.
+"""Processes of a distributed run, on `idmatters_tf.distribute`.
 
-description    processes of the cluster, read from TF_CONFIG or Slurm's variables
-tasks          start of all tasks, exchange of values, error messages about lost tasks
+tasks          agreement of the tasks on settings, data and weights
 strategy       strategies of tf.distribute
 """

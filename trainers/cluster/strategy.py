@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from idmatters_tf.data.protocols import Share
-from trainers.cluster.description import ClusterDescription
+from idmatters_tf.distribute import ClusterDescription
 
 
 def make(name: str, cluster: ClusterDescription | None = None) -> tf.distribute.Strategy:

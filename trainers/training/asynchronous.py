@@ -17,9 +17,9 @@ import tensorflow as tf
 from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.cli.arguments import RunError
-from trainers.cluster.description import ClusterDescription
+from idmatters_tf.distribute import ClusterDescription
+from idmatters_tf.distribute.tasks import wait_for_chief
 from trainers.cluster.strategy import distribute
-from trainers.cluster.tasks import wait_for_chief
 from trainers.run.signals import SignalHandler
 from trainers.training.learner import Learner
 from trainers.training.session import Callback, Session
@@ -171,6 +171,6 @@ def serve(cluster: ClusterDescription, timeout: float, say: Callable[[str], obje
             start=True,
         )
         say(f"{cluster.task} serves at {cluster.tasks[cluster.task]}")
-        wait_for_chief(cluster, timeout, say)
+        wait_for_chief(cluster, timeout, say, "--cluster-timeout")
         say(f"{cluster.chief} ({cluster.tasks[cluster.chief]}) has ended")
     return 128 + handler.received if handler.received else 0

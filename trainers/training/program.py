@@ -15,7 +15,7 @@ from trainers.run.folder import Run
 from trainers.training.settings import Command, Settings
 
 if TYPE_CHECKING:
-    from trainers.cluster.description import ClusterDescription
+    from idmatters_tf.distribute import ClusterDescription
 
 # He et al. (2015), section 4.2: warm-up for depth 110, none for shallower networks.
 _WARM_UP_DEPTH = 110

@@ -9,7 +9,7 @@ from typing import Literal
 
 from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import choose, group, setting
-from trainers.cluster.description import ClusterDescription
+from idmatters_tf.distribute import ClusterDescription
 from trainers.datasets import DATA_SETS, DataOptions
 from trainers.networks import NETWORKS, Network
 

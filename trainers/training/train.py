@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from idmatters_tf.checkpointing import describe_newest
+from idmatters_tf.distribute import ClusterDescription, explain_lost_tasks, find_cluster
+from idmatters_tf.distribute.tasks import wait_for_tasks
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import import_tensorflow, print_lines, print_message
-from trainers.cluster.description import ClusterDescription, find
-from trainers.cluster.tasks import Cluster, explain_lost_tasks, wait_for_tasks
+from trainers.cluster.tasks import Cluster
 from trainers.run.folder import DataDescription, Run, hold_lock
 from trainers.training.program import Task
 from trainers.training.settings import Settings, resolve_strategy
@@ -36,7 +37,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
         )
         return 0
     devices = task.settings.devices
-    description = find(devices.parameter_servers)
+    description = find_cluster(devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
     task.check_cluster(description)
     advice = functools.partial(describe_newest, Run(folder).checkpoints_path)
@@ -52,7 +53,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
                 from trainers.training.asynchronous import serve
 
                 return serve(description, devices.cluster_timeout, print_message)
-            wait_for_tasks(description, devices.cluster_timeout, print_message)
+            wait_for_tasks(description, devices.cluster_timeout, print_message, "--cluster-timeout")
         return _train(task, Run(folder, writes, overwrite), description, strategy_name)
 
 

@@ -11,12 +11,14 @@ import re
 import reprlib
 from typing import TYPE_CHECKING
 
-from trainers.cli.arguments import UsageError
-
 if TYPE_CHECKING:
     import tensorflow as tf
 
 JOBS = ("chief", "worker", "ps")
+
+
+class ClusterError(ValueError):
+    """Invalid description of a cluster. The message contains the problem and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +77,7 @@ class ClusterDescription:
         return _slurm_resolver(self.jobs.get("ps", ()))
 
 
-def find(parameter_servers: int = 0) -> ClusterDescription | None:
+def find_cluster(parameter_servers: int = 0) -> ClusterDescription | None:
     """Return the cluster that the environment describes, or None without one or for a single process.
 
     Args:
@@ -83,7 +85,7 @@ def find(parameter_servers: int = 0) -> ClusterDescription | None:
             with any, the first task is the coordinator.
 
     Raises:
-        UsageError: TF_CONFIG is invalid, or a Slurm step has too few tasks.
+        ClusterError: TF_CONFIG is invalid, or a Slurm step has too few tasks.
     """
     text = os.environ.get("TF_CONFIG", "")
     if text.strip():
@@ -95,7 +97,7 @@ def find(parameter_servers: int = 0) -> ClusterDescription | None:
     if cluster is None or (len(cluster.tasks) == 1 and not cluster.asynchronous):
         return None
     if cluster.asynchronous and ("chief" not in cluster.jobs or "worker" not in cluster.jobs):
-        raise UsageError(
+        raise ClusterError(
             f"{cluster.source}: a cluster with parameter servers needs one chief and one or more workers. Received the "
             f"jobs: {', '.join(sorted(cluster.jobs))}"
         )
@@ -104,7 +106,7 @@ def find(parameter_servers: int = 0) -> ClusterDescription | None:
 
 def _from_tf_config(text: str) -> ClusterDescription | None:
     def wrong(problem):
-        return UsageError(
+        return ClusterError(
             f'TF_CONFIG {problem}. It must look like {{"cluster": {{"worker": ["host1:5000", "host2:5000"]}}, '
             f'"task": {{"type": "worker", "index": 0}}}}; unset it to train on this machine only.'
         )
@@ -114,7 +116,7 @@ def _from_tf_config(text: str) -> ClusterDescription | None:
         jobs = {job: addresses for job, addresses in config.get("cluster", {}).items() if job != "evaluator"}
         task = config.get("task", {})
         job, index = task.get("type"), int(task.get("index", 0))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise wrong(f"is invalid ({error})") from error
     if not jobs:
         return None
@@ -123,26 +125,30 @@ def _from_tf_config(text: str) -> ClusterDescription | None:
         if name not in JOBS:
             raise wrong(f"names the job {name!r}, but the jobs are {', '.join(JOBS)}")
         if not isinstance(listed, list) or not all(map(_is_address, listed)):
-            raise wrong(f"must list the job {name} as host:port strings. Received: {reprlib.repr(listed)}")
+            raise wrong(
+                f"must list the job {name} as host:port strings with ports from 1 to 65535. Received: "
+                f"{reprlib.repr(listed)}"
+            )
         addresses += listed
     if len(set(addresses)) < len(addresses):
         raise wrong(f"gives one address to two tasks: {', '.join(sorted(addresses))}")
     if len(jobs.get("chief", ())) > 1:
         raise wrong("names more than one chief")
-    if job not in jobs or not 0 <= index < len(jobs[job]):
+    if not isinstance(job, str) or job not in jobs or not 0 <= index < len(jobs[job]):
         names = ", ".join(f"{name} 0..{len(listed) - 1}" for name, listed in jobs.items())
         raise wrong(f"assigns the task {job!r} {index} to this process, but the cluster has only {names}")
     return ClusterDescription(jobs, job, index, "TF_CONFIG")
 
 
 def _is_address(value):
-    return isinstance(value, str) and re.fullmatch(r".+:[0-9]{1,5}", value) is not None
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:./]+(?:\.[^\s:./]+)*\.?):([0-9]{1,5})", str(value))
+    return isinstance(value, str) and match is not None and 1 <= int(match[2]) <= 65535
 
 
 def _slurm_tasks():
     text = os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
     if not text.isdecimal():
-        raise UsageError(
+        raise ClusterError(
             f"SLURM_STEP_NUM_TASKS must be a whole number. Received: {reprlib.repr(text)}. Start the program with "
             f"srun, or unset it."
         )
@@ -152,20 +158,20 @@ def _slurm_tasks():
 def _from_slurm(parameter_servers):
     tasks = _slurm_tasks()
     if parameter_servers and tasks < parameter_servers + 2:
-        raise UsageError(
-            f"--parameter-servers {parameter_servers} needs at least {parameter_servers + 2} Slurm tasks (one chief, "
-            f"one worker). Received: {tasks}. Start more tasks with srun --ntasks."
+        raise ClusterError(
+            f"{parameter_servers} parameter servers need at least {parameter_servers + 2} Slurm tasks (one chief, one "
+            f"worker). Received: {tasks}. Start more tasks with srun --ntasks."
         )
     resolver = _slurm_resolver(range(parameter_servers))
     try:
         jobs = resolver.cluster_spec().as_dict()
     except (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError) as error:
-        raise UsageError(
+        raise ClusterError(
             f"Slurm's variables do not describe a cluster: {error}. Start the program with srun."
         ) from error
     job, index = resolver.get_task_info()
     if job is None:
-        raise UsageError(
+        raise ClusterError(
             f"Slurm's variables do not describe a cluster: SLURM_PROCID is {reprlib.repr(os.environ['SLURM_PROCID'])} "
             f"among {tasks} tasks. Start the program with srun."
         )
@@ -184,6 +190,6 @@ def _slurm_resolver(parameter_servers):
             jobs=jobs, gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False, rpc_layer="grpc"
         )
     except (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError) as error:
-        raise UsageError(
+        raise ClusterError(
             f"Slurm's variables do not describe a cluster: {error}. Start the program with srun."
         ) from error

@@ -1,13 +1,16 @@
 """Descriptions of clusters in TF_CONFIG and Slurm's variables, and error messages about their tasks."""
 
 import json
+import socket
+import threading
 
 import pytest
 import tensorflow as tf
 
+from idmatters_tf.distribute import ClusterError, TaskLost, explain_lost_tasks, find_cluster
+from idmatters_tf.distribute.tasks import wait_for_tasks
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cluster import description as clusters
-from trainers.cluster.tasks import Cluster, explain_lost_tasks
+from trainers.cluster.tasks import Cluster
 from trainers.training.settings import resolve_strategy
 
 TWO = {"worker": ["a:5000", "b:5000"]}
@@ -16,7 +19,7 @@ SERVED = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1", "w:2"]}
 
 def described(monkeypatch, cluster, job="worker", index=0):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
-    return clusters.find()
+    return find_cluster()
 
 
 def test_workers(monkeypatch):
@@ -36,14 +39,14 @@ def test_parameter_servers(monkeypatch):
     assert resolve_strategy("auto", cluster) == "parameter-server"
     with pytest.raises(UsageError, match="--strategy mirrored does not fit the cluster of 4 tasks in TF_CONFIG"):
         resolve_strategy("mirrored", cluster)
-    with pytest.raises(UsageError, match="needs one chief and one or more workers"):
+    with pytest.raises(ClusterError, match="needs one chief and one or more workers"):
         described(monkeypatch, {"ps": ["p:1"], "worker": ["w:1"]})
 
 
 def test_no_cluster_or_one_of_a_single_task(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
-    assert clusters.find() is None
+    assert find_cluster() is None
     assert described(monkeypatch, {"worker": ["a:1"]}) is None
     with pytest.raises(UsageError, match="--strategy multi-worker needs a cluster.*trainers.launch --workers 2 -- "):
         resolve_strategy("multi-worker", None)
@@ -62,12 +65,15 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
         (json.dumps({"cluster": {"worker": ["a"]}, "task": {}}), "list the job worker as host:port"),
         (json.dumps({"cluster": {"worker": ["a:1", "a:1"]}, "task": {}}), "gives one address to two tasks: a:1, a:1"),
         (json.dumps({"cluster": {"boss": ["a:1"]}, "task": {}}), "names the job 'boss'"),
+        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1e999}}), "is invalid"),
+        (json.dumps({"cluster": TWO, "task": {"type": [], "index": 0}}), "assigns the task .* 0"),
+        *[(json.dumps({"cluster": {"worker": [bad, "b:1"]}}), "ports from 1 to 65535") for bad in ("a:0", "a:65536", "a..b:1")],
     ],
 )
 def test_an_invalid_tf_config_is_one_line(monkeypatch, text, message):
     monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(UsageError, match=f"TF_CONFIG .*{message}.*It must look like"):
-        clusters.find()
+    with pytest.raises(ClusterError, match=f"TF_CONFIG .*{message}.*It must look like"):
+        find_cluster()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,7 @@ def test_an_invalid_tf_config_is_one_line(monkeypatch, text, message):
 def test_a_lost_task_is_named(monkeypatch, message, lost):
     cluster = described(monkeypatch, {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]})
     with (
-        pytest.raises(RunError, match=f"^{lost}.*LAST CHECKPOINT"),
+        pytest.raises(TaskLost, match=f"^{lost}.*LAST CHECKPOINT"),
         explain_lost_tasks(cluster, lambda: "LAST CHECKPOINT"),
     ):
         raise tf.errors.UnavailableError(None, None, message)
@@ -111,7 +117,7 @@ def slurm(monkeypatch, rank, nodes="node[1-3]", per_node="2(x3)", tasks=6):
 
 def test_slurm(monkeypatch):
     slurm(monkeypatch, rank=3)
-    cluster = clusters.find()
+    cluster = find_cluster()
     assert (cluster.task, cluster.source) == ("worker 3", "Slurm")
     assert cluster.jobs == {"worker": [f"node{node}:{port}" for node in (1, 2, 3) for port in (8888, 8889)]}
     assert cluster.resolver().cluster_spec().as_dict() == cluster.jobs
@@ -119,11 +125,30 @@ def test_slurm(monkeypatch):
 
 def test_slurm_with_parameter_servers(monkeypatch):
     slurm(monkeypatch, rank=1, per_node="1(x3)", tasks=3)
-    cluster = clusters.find(parameter_servers=1)
+    cluster = find_cluster(parameter_servers=1)
     assert cluster.task == "ps 0"
     assert cluster.jobs == {"chief": ["node1:8888"], "ps": ["node2:8888"], "worker": ["node3:8888"]}
-    with pytest.raises(UsageError, match="--parameter-servers 2 needs at least 4 Slurm tasks.*Received: 3"):
-        clusters.find(parameter_servers=2)
+    with pytest.raises(ClusterError, match="2 parameter servers need at least 4 Slurm tasks.*Received: 3"):
+        find_cluster(parameter_servers=2)
     slurm(monkeypatch, rank=0, tasks="many")
-    with pytest.raises(UsageError, match="SLURM_STEP_NUM_TASKS must be a whole number. Received: 'many'.*srun"):
-        clusters.find()
+    with pytest.raises(ClusterError, match="SLURM_STEP_NUM_TASKS must be a whole number. Received: 'many'.*srun"):
+        find_cluster()
+
+
+def test_tasks_wait_for_each_other_at_addresses_of_ipv6(monkeypatch):
+    jobs = {"worker": [f"[::1]:{free_port()}", f"127.0.0.1:{free_port()}"]}
+    both = [described(monkeypatch, jobs, index=index) for index in range(2)]
+    said = []
+    threads = [threading.Thread(target=wait_for_tasks, args=(each, 60, said.append)) for each in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+        assert not thread.is_alive()
+    with pytest.raises(TaskLost, match=rf"worker 0 waited 0.1 seconds \(timeout\) for worker 1 \({jobs['worker'][1]}"):
+        wait_for_tasks(both[0], 0.1, said.append)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]

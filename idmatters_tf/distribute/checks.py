@@ -1,0 +1,134 @@
+"""Checks of a `fit` on several replicas, for what Keras and TensorFlow do differently than on one device.
+
+Errors: global batches that do not divide among the replicas, `jit_compile=True`, gradient accumulation, callbacks that
+write files on several workers, and arguments that differ between workers. Warnings: a smaller last batch, moving
+averages of batch normalization that differ between workers, and data that are not divided among the workers.
+
+Batches of generators and of a `PyDataset` are not checked when `fit` begins. A training step on a replica without
+examples fails.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from idmatters_tf._keras_internals import layers_within
+from idmatters_tf._tensorflow_internals.pipelines import batch_sizes, is_never_sharded
+from idmatters_tf.distribute.callbacks import WRITE_FILES, is_chief_only
+from idmatters_tf.distribute.tasks import count_workers, gather
+
+
+def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> None:
+    """Check a `fit` on several replicas.
+
+    Args:
+        model: compiled model of a strategy with several replicas.
+        arguments: arguments of `fit` by name.
+
+    Raises:
+        ValueError: training would fail, or give another result without notice.
+    """
+    strategy: Any = model.distribute_strategy
+    workers = count_workers(strategy)
+    _check_step(model)
+    _check_batches(arguments, strategy.num_replicas_in_sync)
+    if workers > 1:
+        _check_workers(model, arguments)
+
+
+def _check_step(model):
+    if model.jit_compile:
+        raise ValueError("`jit_compile=True` fails on several replicas. Pass jit_compile=False to `compile`.")
+    optimizer: Any = model.optimizer
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)
+    if steps:
+        raise ValueError(
+            f"Gradient accumulation fails on several replicas. Received: gradient_accumulation_steps={steps}. Remove "
+            f"it, and use a larger batch or more replicas."
+        )
+
+
+def _check_batches(arguments, replicas):
+    x = arguments["x"]
+    known = batch_sizes(x)
+    if known is None:
+        rows = _count_rows(x)
+        if rows is None:
+            return
+        if arguments["validation_data"] is None:
+            rows = int(rows * (1 - arguments["validation_split"]))
+        batch_size = arguments["batch_size"] or 32
+        known = batch_size, rows % batch_size
+        if rows < batch_size:
+            known = rows, 0
+    batch_size, rest = known
+    if batch_size % replicas:
+        raise ValueError(
+            f"Each training batch must be divisible among the {replicas} replicas. Received: batches of {batch_size} "
+            f"examples. Use a multiple of {replicas}."
+        )
+    if rest % replicas:
+        remedy = "Use batch(..., drop_remainder=True)" if batch_sizes(x) else f"Remove {rest % replicas} examples"
+        message = (
+            f"The last batch of an epoch has {rest} examples, which are not divisible among the {replicas} replicas"
+        )
+        if rest < replicas:
+            raise ValueError(f"{message}: a replica would receive none. {remedy}.")
+        warnings.warn(
+            f"{message}: examples of smaller parts have a larger weight than on one device. {remedy}.", stacklevel=4
+        )
+
+
+def _count_rows(x):
+    """Return the number of examples of arrays, or None for other data."""
+    leaves = keras.tree.flatten(x)
+    if not leaves or isinstance(x, keras.utils.PyDataset) or not all(hasattr(leaf, "shape") for leaf in leaves):
+        return None
+    return leaves[0].shape[0] if leaves[0].shape else None
+
+
+def _check_workers(model, arguments):
+    strategy: Any = model.distribute_strategy
+    if is_never_sharded(arguments["x"]):
+        warnings.warn(
+            "The data have the auto-sharding policy OFF: every worker trains on all of its dataset. Remove the policy, "
+            "unless each worker has other data.",
+            stacklevel=4,
+        )
+    names = [
+        layer.path
+        for layer in layers_within(model)
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized
+    ]
+    if names:
+        warnings.warn(
+            f"The moving averages of batch normalization ({', '.join(names[:3])}{', ...' * (len(names) > 3)}) will "
+            f"differ between the workers. Use BatchNormalization(synchronized=True).",
+            stacklevel=4,
+        )
+    given = arguments["callbacks"]
+    callbacks = keras.tree.flatten(getattr(given, "callbacks", given)) if given is not None else []
+    for callback in callbacks:
+        if isinstance(callback, WRITE_FILES) and not is_chief_only(callback):
+            raise ValueError(
+                f"{type(callback).__name__} writes files, which several workers would write at once. Pass "
+                f"*chief_only({type(callback).__name__}(...)) to `fit`."
+            )
+    own = {
+        "callbacks": [type(callback).__name__ for callback in callbacks if not is_chief_only(callback)],
+        "the optimizer": type(model.optimizer).__name__,
+        "the number of weights": model.count_params() if model.built else None,
+        **{name: arguments[name] for name in ("batch_size", "epochs", "initial_epoch", "steps_per_epoch")},
+        **{f"the number of examples of {name}": _count_rows(arguments[name]) for name in ("x", "y")},
+    }
+    chief, *others = gather(strategy, own)
+    for index, other in enumerate(others, 1):
+        differing = [f"{name} {other[name]!r}, not {chief[name]!r}" for name in chief if other[name] != chief[name]]
+        if differing:
+            raise ValueError(
+                f"Worker {index} calls `fit` with other arguments than the chief: {'; '.join(differing)}. Start every "
+                f"worker with the same script and data."
+            )

@@ -1,0 +1,90 @@
+"""Strategies of tf.distribute with which Keras' `fit`, `evaluate` and `predict` work."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from idmatters_tf._progress import Progress
+from idmatters_tf.distribute.description import ClusterDescription, ClusterError, find_cluster
+from idmatters_tf.distribute.tasks import wait_for_tasks
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def multi_worker_strategy(
+    timeout: float = 600.0, cluster: ClusterDescription | None = None
+) -> "tf.distribute.MultiWorkerMirroredStrategy":
+    """Return a `MultiWorkerMirroredStrategy` with which Keras' `fit`, `evaluate` and `predict` work.
+
+    Every process of the cluster runs the same script, which calls this function before TensorFlow computes anything and
+    builds and compiles the model in `strategy.scope()`. The batch size of `fit` is that of the global batch, and each
+    worker is given the same data::
+
+        strategy = multi_worker_strategy()
+        with strategy.scope():
+            model = keras.Sequential([...])
+            model.compile("adam", "mse")
+        model.fit(x, y, batch_size=256, callbacks=[*chief_only(keras.callbacks.CSVLogger("log.csv"))])
+
+    Weights and history are those of one process up to rounding. Keras 3.15 itself fails here (keras issue 20585), so
+    this function corrects Keras until the process ends. The corrections have no effect on models of one replica:
+
+    - means over workers, and models built without a batch of the data;
+    - `steps_per_execution` greater than 1;
+    - `clipnorm`, `global_clipnorm` and `clipvalue` clip the gradient of the global batch, not that of each replica;
+    - dropout and augmentation draw different numbers on each replica, as functions of seed, step and replica.
+
+    `fit` raises a ValueError for arguments that fail or differ between the workers, and warns where results differ from
+    those of one process: see `idmatters_tf.distribute.checks`.
+
+    Without a cluster, or in one of a single task, the strategy uses the devices of this process.
+
+    Args:
+        timeout: number of seconds to wait for other tasks. Absent ones are named on standard error.
+        cluster: description of the cluster. By default it is read from `TF_CONFIG` or Slurm's variables.
+
+    Raises:
+        ClusterError: the description of the cluster is invalid or contains parameter servers, or the port of this task
+            is in use.
+        TaskLost: tasks are still absent after the timeout.
+    """
+    import tensorflow as tf
+
+    cluster = cluster or find_cluster()
+    _correct_keras()
+    if cluster is None:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if cluster.asynchronous:
+        raise ClusterError(
+            f"{cluster.source} describes a cluster with parameter servers, on which `fit` does not work. Remove the "
+            f"job ps."
+        )
+    with Progress(None, "waiting", delay=timeout) as progress:
+        wait_for_tasks(cluster, timeout, progress.say)
+    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
+
+
+def mirrored_strategy(devices: Sequence[str] | None = None) -> "tf.distribute.MirroredStrategy":
+    """Return a `MirroredStrategy`, with Keras corrected as by `multi_worker_strategy`.
+
+    Args:
+        devices: names of the devices, such as ["GPU:0", "GPU:1"]. By default all GPUs of this machine.
+    """
+    import tensorflow as tf
+
+    _correct_keras()
+    return tf.distribute.MirroredStrategy(devices)
+
+
+def _correct_keras():
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"tf.distribute requires Keras' backend tensorflow. Received: {keras.backend.backend()}. On JAX use "
+            f"keras.distribution."
+        )
+    from idmatters_tf._keras_internals.distribution import correct_fit
+    from idmatters_tf.distribute.checks import check_fit
+
+    correct_fit(check_fit)

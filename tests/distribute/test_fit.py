@@ -1,0 +1,154 @@
+"""`fit`, `evaluate` and `predict` on two replicas and on two workers, compared with one device."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from idmatters_tf._keras_internals import distribution
+from idmatters_tf.distribute import checks, chief_only
+from tests.support.processes import Cluster, run_forked
+from tests.support.replicated_fits import CASES, X, Y, dense
+
+# Cases that each need a correction of Keras, or a check.
+SHORT = ["arrays", "sample weights", "validation of 1 row", "a dataset", "a generator", "two steps per execution"]
+SHORT += ["dictionaries", "sparse gradients", "Muon", "mixed precision, clipped", "batch normalization", "callbacks"]
+
+
+def results(folder):
+    return {int(path.stem): np.load(path) for path in folder.glob("*.npz")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, slow):
+    folder = tmp_path_factory.mktemp("fits")
+    names = [] if slow else SHORT
+    with Cluster(2) as cluster:
+        cluster.start("tests.support.replicated_fits", folder, "workers", *names)
+        for kind, devices in (("one", 1), ("mirrored", 2)):
+            done = run_forked("tests.support.replicated_fits", folder, kind, *names, devices=devices)
+            assert done.returncode == 0, done.stderr
+        for code, output in cluster.finish(timeout=900).values():
+            assert code == 0, output
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["mirrored 0", "workers 0", "workers 1"])
+def test_replicas_end_where_one_device_ends(folder, kind):
+    expected, found = results(folder / "one 0"), results(folder / kind)
+    assert set(expected) == set(found)
+    for number, values in expected.items():
+        name = list(CASES)[number]
+        assert set(values) == set(found[number]), name
+        # float16 rounds the gradients of parts of a batch.
+        tolerance = 2e-3 if "mixed" in name else 1e-5
+        for key, value in values.items():
+            np.testing.assert_allclose(found[number][key], value, tolerance, tolerance, err_msg=f"{name}: {key}")
+
+
+def test_only_the_chief_writes_files(folder):
+    files = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix in (".csv", ".h5")]
+    assert {str(path.parent) for path in files} == {"one 0", "mirrored 0", "workers 0"}
+
+
+def test_functions_without_the_defect_are_kept(monkeypatch):
+    from keras.src.backend.tensorflow import trainer
+
+    def reduce_per_replica(values, strategy, reduction):
+        """A newer Keras."""
+
+    monkeypatch.setattr(trainer, "reduce_per_replica", reduce_per_replica)
+    kept = [trainer.TensorFlowTrainer._make_function]
+    monkeypatch.setattr(distribution, "_originals", {})
+    with contextlib.ExitStack() as stack:
+        for owner, name, *_ in distribution._CORRECTIONS:
+            # Restored after the test.
+            stack.callback(setattr, owner, name, getattr(owner, name))
+        stack.callback(setattr, trainer.TensorFlowTrainer, "fit", trainer.TensorFlowTrainer.fit)
+        distribution.correct_fit(checks.check_fit)
+        assert trainer.reduce_per_replica is reduce_per_replica
+        assert "reduce_per_replica" not in distribution.corrected_functions()
+        assert set(distribution.corrected_functions()) >= {"_make_function", "_maybe_symbolic_build", "next"}
+        assert trainer.TensorFlowTrainer._make_function is not kept[0]
+
+
+def arguments(x=X, y=Y, **others):
+    defaults = {"batch_size": 12, "validation_split": 0.0, "validation_data": None, "callbacks": None}
+    return {"x": x, "y": y, "epochs": 1, "initial_epoch": 0, "steps_per_epoch": None, **defaults, **others}
+
+
+@pytest.fixture
+def two_workers(monkeypatch):
+    """A strategy of two workers, without TensorFlow, that compares this worker with itself."""
+    strategy = type("Strategy", (), {"num_replicas_in_sync": 2})()
+    monkeypatch.setattr(checks, "count_workers", lambda strategy: 2)
+    monkeypatch.setattr(checks, "gather", lambda strategy, value: [value, value])
+    monkeypatch.setattr(keras.Model, "distribute_strategy", strategy, raising=False)
+
+
+def accumulating():
+    return dense(keras.optimizers.SGD(gradient_accumulation_steps=2))
+
+
+@pytest.mark.parametrize(
+    ("build", "changes", "message"),
+    [
+        (dense, {"batch_size": 13}, "divisible among the 2 replicas. Received: batches of 13 examples"),
+        (dense, {"x": X[:49], "y": Y[:49]}, "last batch of an epoch has 1 examples.*would receive none.*Remove 1"),
+        (
+            dense,
+            {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(17), "y": None},
+            "Received: batches of 17 examples",
+        ),
+        (lambda: dense(jit_compile=True), {}, "jit_compile=False"),
+        (accumulating, {}, "Received: gradient_accumulation_steps=2"),
+        (dense, {"callbacks": [keras.callbacks.CSVLogger("x.csv")]}, r"\*chief_only\(CSVLogger\(...\)\)"),
+    ],
+)
+def test_what_fails_on_several_replicas_is_refused(two_workers, build, changes, message):
+    with pytest.raises(ValueError, match=message):
+        checks.check_fit(build(), arguments(**changes))
+
+
+def normalized():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.BatchNormalization(name="norm"), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def unsharded():
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).with_options(options)
+
+
+@pytest.mark.parametrize(
+    ("build", "changes", "message"),
+    [
+        (normalized, {}, r"/norm\) will differ between the workers.*synchronized=True"),
+        (dense, {"x": unsharded(), "y": None}, "auto-sharding policy OFF"),
+        (dense, {"x": X[:51], "y": Y[:51]}, "last batch of an epoch has 3 examples.*Remove 1 examples"),
+    ],
+)
+def test_what_differs_on_several_replicas_is_a_warning(two_workers, build, changes, message):
+    with pytest.warns(UserWarning, match=message):
+        checks.check_fit(build(), arguments(**changes))
+
+
+def test_workers_with_other_arguments_are_named(two_workers, monkeypatch):
+    monkeypatch.setattr(checks, "gather", lambda strategy, value: [value, {**value, "callbacks": ["EarlyStopping"]}])
+    with pytest.raises(ValueError, match=r"Worker 1 .* other arguments.*callbacks \['EarlyStopping'\], not \[\]"):
+        checks.check_fit(dense(), arguments())
+    with pytest.raises(ValueError, match="EarlyStopping changes training and must run on all workers"):
+        chief_only(keras.callbacks.EarlyStopping())
+
+
+def test_replicas_have_dropout_masks_of_their_own():
+    """Masks are functions of seed, step and replica, and those of the first replica are those of one device."""
+    script = "tests.support.replicated_dropout"
+    done = run_forked(script, devices=2)
+    assert done.returncode == 0, done.stderr
+    assert "passed" in done.stdout
+
