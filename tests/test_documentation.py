@@ -82,9 +82,9 @@ def check(words):
         command, typed = module.PROGRAM.split(parse(module.parser(), argv))
         module.PROGRAM.resolve(command.preset, typed)
     elif program == "launch":
-        _, inner, *rest = argv[argv.index("--") :]
-        module.parser().parse_args(argv)
-        check((f"trainers.{inner}", *rest))
+        inner, *rest = [word for word in module.parser().parse_args(argv).command if word != "--"]
+        if not inner.endswith(".py"):
+            check((f"trainers.{inner}", *rest))
     elif program == "report":
         module.parser().parse_args(argv)
     else:

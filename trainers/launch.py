@@ -1,4 +1,4 @@
-"""Train on a cluster of local processes, to test distributed training on one machine."""
+"""Run a training program or a script on a cluster of local processes, to test distributed training on one machine."""
 
 import argparse
 import contextlib
@@ -24,6 +24,7 @@ EXAMPLES = """
 examples:
   python -m trainers.launch --workers 2 -- cifar --preset quick           two synchronous workers
   python -m trainers.launch --workers 2 --ps 1 -- cifar --preset quick    asynchronous, with one parameter server
+  python -m trainers.launch --workers 2 train.py --epochs 5               a script with multi_worker_strategy()
 
 The processes share the cores of this machine: this is for testing, not for speed. Ctrl-C and SIGTERM are forwarded to
 all processes, which save a checkpoint and exit. The same command resumes the run. If one process fails, the others are
@@ -54,10 +55,10 @@ class Settings:
 def parser() -> Parser:
     """Return the command line of this program."""
     program = "python -m trainers.launch"
-    usage = f"{program} [OPTIONS] -- PROGRAM ..."
+    usage = f"{program} [OPTIONS] -- PROGRAM|SCRIPT.py ..."
     parser = Parser(prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
-    help_text = "cifar or imagenet, and its options"
+    help_text = "cifar or imagenet, or the path of a script, and its options"
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help=help_text)
     return parser
 
@@ -67,20 +68,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     typed = parse(parser(), argv)
     command = [word for word in typed.pop("command") if word != "--"]
     settings = with_defaults(Settings, typed)
-    if not command or command[0] not in PROGRAMS:
-        raise UsageError(
-            f"expected a training program after --, {' or '.join(PROGRAMS)}, for example: -- cifar --preset quick. "
-            f"Received: {' '.join(command[:1]) or 'nothing'}"
-        )
+    words = _as_command(command)
     jobs = local_cluster(settings.workers, settings.ps)
     processes = Processes()
     with processes.signals:
         for job, addresses in jobs.items():
             for index in range(len(addresses)):
                 config = json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})
-                words = [f"trainers.{command[0]}", *command[1:]]
-                processes.start(f"{job} {index}", as_module(words), child_environment({"TF_CONFIG": config}))
+                processes.start(f"{job} {index}", words, child_environment({"TF_CONFIG": config}))
         return processes.wait()
+
+
+def _as_command(words):
+    """Return the command of a training program or of a script."""
+    name = words[0] if words else "nothing"
+    if name in PROGRAMS:
+        return as_module([f"trainers.{name}", *words[1:]])
+    if name.endswith(".py") and pathlib.Path(name).is_file():
+        return [sys.executable, *words]
+    raise UsageError(
+        f"expected a training program, {' or '.join(PROGRAMS)}, or the path of a script, for example: -- cifar "
+        f"--preset quick. Received: {name}"
+    )
 
 
 def as_module(words: Sequence[str]) -> list[str]:

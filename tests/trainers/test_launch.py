@@ -1,8 +1,11 @@
 """Processes of the launcher."""
 
+import re
 import signal
 import subprocess
 import sys
+
+import pytest
 
 from tests.conftest import ROOT
 from tests.support.programs import run_here
@@ -49,9 +52,22 @@ def test_one_that_fails_ends_the_others():
     assert (done.returncode, done.stderr) == (3, "worker 1 ended with exit code 3; ending the others\n")
 
 
+@pytest.mark.slow
+def test_a_script_with_fit_on_two_workers(program, tmp_path):
+    """The example ends where a single process ends."""
+    script, options = ROOT / "examples/fit_on_several_machines.py", ("--epochs", 1, "--images", 400, "--out")
+    several = program("trainers.launch", "--workers", 2, script, *options, tmp_path / "two", timeout=900)
+    assert several.returncode == 0, several.stdout
+    command = [sys.executable, script, *map(str, options), tmp_path / "one"]
+    alone = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=True)
+    result = re.search(r"test loss \S+, accuracy \S+, on ", alone.stdout)
+    assert result
+    assert f"[worker 0] {result[0]}2 replicas" in several.stdout
+
+
 def test_an_invalid_command_is_one_line():
     for arguments, received in (([], "nothing"), (["--", "report"], "report")):
         result = run_here("trainers.launch", *arguments)
         assert result.returncode == 2
-        assert "error: expected a training program after --, cifar or imagenet" in result.stderr
+        assert "error: expected a training program, cifar or imagenet, or the path of a script" in result.stderr
         assert result.stderr.endswith(f"Received: {received}\n")
