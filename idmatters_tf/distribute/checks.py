@@ -99,7 +99,7 @@ def _check_workers(model, arguments):
             stacklevel=4,
         )
     names = [
-        layer.path
+        str(layer.path)
         for layer in layers_within(model)
         if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized
     ]

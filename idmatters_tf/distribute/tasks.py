@@ -35,11 +35,11 @@ def gather(strategy: "tf.distribute.Strategy", value: Any) -> list[Any]:
 
     All workers must call this function. The values of a strategy of one process are `[value]`.
     """
+    import tensorflow as tf
+
     workers = count_workers(strategy)
     if workers == 1:
         return [value]
-    import tensorflow as tf
-
     codes = tf.constant([*json.dumps(value).encode(), ord("\n")], tf.int32)
     values = strategy.experimental_distribute_values_from_function(lambda _replica: tf.identity(codes))
     lines = bytes(strategy.gather(values, axis=0).numpy().tolist()).splitlines()
@@ -49,8 +49,10 @@ def gather(strategy: "tf.distribute.Strategy", value: Any) -> list[Any]:
 
 def count_workers(strategy: "tf.distribute.Strategy") -> int:
     """Return the number of processes of a strategy that make each update together."""
-    resolver = strategy.cluster_resolver if type(strategy).__name__.startswith("MultiWorker") else None
-    jobs = {} if resolver is None else resolver.cluster_spec().as_dict()
+    import tensorflow as tf
+
+    several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    jobs = strategy.cluster_resolver.cluster_spec().as_dict() if several else {}
     return max(1, sum(len(jobs.get(job, ())) for job in ("chief", "worker")))
 
 

@@ -67,7 +67,10 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
         (json.dumps({"cluster": {"boss": ["a:1"]}, "task": {}}), "names the job 'boss'"),
         (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1e999}}), "is invalid"),
         (json.dumps({"cluster": TWO, "task": {"type": [], "index": 0}}), "assigns the task .* 0"),
-        *[(json.dumps({"cluster": {"worker": [bad, "b:1"]}}), "ports from 1 to 65535") for bad in ("a:0", "a:65536", "a..b:1")],
+        *[
+            (json.dumps({"cluster": {"worker": [bad, "b:1"]}}), "ports from 1 to 65535")
+            for bad in ("a:0", "a:65536", "a..b:1")
+        ],
     ],
 )
 def test_an_invalid_tf_config_is_one_line(monkeypatch, text, message):

@@ -151,4 +151,3 @@ def test_replicas_have_dropout_masks_of_their_own():
     done = run_forked(script, devices=2)
     assert done.returncode == 0, done.stderr
     assert "passed" in done.stdout
-

@@ -12,11 +12,11 @@ import sys
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from idmatters_tf.distribute import chief_only, mirrored_strategy, multi_worker_strategy
 from idmatters_tf.optimizers import Momentum, Muon
-
 
 
 def aligned(array):
@@ -234,6 +234,11 @@ def main(argv):
             continue
         print(name, flush=True)
         np.savez(folder / f"{number}.npz", **run_case(name, scope))
+    if kind == "workers":
+        with scope():
+            model = dense()
+        with pytest.raises(ValueError, match="Worker 1 calls `fit` with other arguments than the chief: epochs 2, not"):
+            fit(model, epochs=1 + config["task"]["index"])
     return 0
 
 

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
-from trainers.cli.arguments import RunError
 from idmatters_tf.distribute import ClusterDescription
 from idmatters_tf.distribute.tasks import wait_for_chief
+from trainers.cli.arguments import RunError
 from trainers.cluster.strategy import distribute
 from trainers.run.signals import SignalHandler
 from trainers.training.learner import Learner

@@ -7,9 +7,9 @@ config.json edited by hand.
 import dataclasses
 from typing import Literal
 
+from idmatters_tf.distribute import ClusterDescription
 from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import choose, group, setting
-from idmatters_tf.distribute import ClusterDescription
 from trainers.datasets import DATA_SETS, DataOptions
 from trainers.networks import NETWORKS, Network
 
