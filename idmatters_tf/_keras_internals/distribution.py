@@ -149,24 +149,24 @@ def _next(self, ordered=True):
     return seed + tf.stack([index * tf.cast(_SEED_OF_REPLICA, seed.dtype), tf.zeros((), seed.dtype)])
 
 
-def _clip_gradients(self, grads):
-    """Clip the gradient of all replicas. Keras clips the part of each replica before the sum."""
-    clips = any(value is not None for value in (self.clipnorm, self.global_clipnorm, self.clipvalue))
+def _backend_apply_gradients(self, grads, trainable_variables):
+    """Sum the gradients over the replicas before anything else. Keras clips the part of each replica before the sum."""
     replica = tf.distribute.get_replica_context()
-    if not clips or replica is None or replica.num_replicas_in_sync == 1:
-        return _originals["_clip_gradients"](self, grads)
-    pairs = _originals["_all_reduce_sum_gradients"](self, [(gradient, None) for gradient in grads])
-    _of_replica.clipped = _originals["_clip_gradients"](self, [gradient for gradient, _ in pairs])
-    return _of_replica.clipped
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return _originals["_backend_apply_gradients"](self, grads, trainable_variables)
+    pairs = _originals["_all_reduce_sum_gradients"](self, zip(grads, trainable_variables, strict=True))
+    _of_replica.has_sums = True
+    try:
+        return _originals["_backend_apply_gradients"](self, [gradient for gradient, _ in pairs], trainable_variables)
+    finally:
+        _of_replica.has_sums = False
 
 
 def _all_reduce_sum_gradients(self, grads_and_vars):
-    """Sum gradients over the replicas, unless `_clip_gradients` has done so."""
-    pairs, clipped = list(grads_and_vars), getattr(_of_replica, "clipped", ())
-    _of_replica.clipped = ()
-    if pairs and len(pairs) == len(clipped) and all(pair[0] is one for pair, one in zip(pairs, clipped, strict=True)):
-        return pairs
-    return _originals["_all_reduce_sum_gradients"](self, pairs)
+    """Sum gradients over the replicas, unless `_backend_apply_gradients` has done so."""
+    if getattr(_of_replica, "has_sums", False):
+        return list(grads_and_vars)
+    return _originals["_all_reduce_sum_gradients"](self, grads_and_vars)
 
 
 # Owner and name of the function, text of the defect in its source, correction.
@@ -175,7 +175,7 @@ _CORRECTIONS: tuple[tuple[Any, str, str, Any], ...] = (
     (_Trainer, "_maybe_symbolic_build", "maybe_distributed_data_batch = next(it)", _maybe_symbolic_build),
     (_Trainer, "_make_function", "tf.while_loop(", _make_function),
     (SeedGenerator, "next", "new_seed_value = seed_state.value * 1", _next),
-    (BaseOptimizer, "_clip_gradients", "clip_by_global_norm", _clip_gradients),
+    (BaseOptimizer, "_backend_apply_gradients", "self._clip_gradients(grads)", _backend_apply_gradients),
     (_Optimizer, "_all_reduce_sum_gradients", "tf.distribute.ReduceOp.SUM", _all_reduce_sum_gradients),
     *((kind, "get_tf_dataset", "from_generator", _copying(kind)) for kind in (GeneratorDataAdapter, PyDatasetAdapter)),
 )
