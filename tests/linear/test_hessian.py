@@ -37,6 +37,25 @@ def test_loss_is_that_of_the_data(seed):
 
 
 @given(SEEDS)
+def test_extreme_shortcuts_are_those_of_plain_networks(seed):
+    """Test Eq. 14 and Figure 4 of Li et al.: shortcuts of one layer, and one shortcut around all layers."""
+    W, _, X, Y = network(seed)
+    sxx, syx, _ = linear.sufficient_statistics(X, Y)
+    for shortcuts, plain, targets in ((W[:, :1], W[:, :1] + np.eye(len(X)), syx), (W[:1], W[:1], syx - sxx)):
+        gradient = linear.shortcut_gradient(plain, sxx, targets, shortcut=False)
+        scale = np.abs(gradient).max() + np.abs(syx).max()
+        found = linear.shortcut_gradient(shortcuts, sxx, syx)
+        np.testing.assert_allclose(found, gradient, rtol=1e-12, atol=1e-12 * scale)
+
+
+def test_variance_of_the_outputs_doubles_with_each_unit_of_xavier_weights():
+    for units in (1, 4):
+        networks = linear.initial_weights("xavier", units, 2, 10, networks=3000)
+        squares = [np.sum(linear.shortcut_compose(W) ** 2) / 10 for W in networks]
+        assert np.mean(squares) == pytest.approx(2**units, rel=0.05)
+
+
+@given(SEEDS)
 def test_gradient_and_hessian_against_central_differences(seed):
     W, shortcut, X, Y = network(seed)
     statistics = linear.sufficient_statistics(X, Y)

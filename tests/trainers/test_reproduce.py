@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import pathlib
 import re
 import shlex
 import signal
@@ -190,7 +191,7 @@ def test_every_row_names_what_exists(rows):
             assert (number.file is None) == (number.key is None and number.pattern is None), (row.name, number.name)
             # A pattern is independent of columns.
             if number.pattern is None and number.file is not None and number.file.endswith(".csv"):
-                columns = {field.name for field in dataclasses.fields(tables[number.file.removesuffix(".csv")])}
+                columns = {field.name for field in dataclasses.fields(tables[pathlib.PurePath(number.file).stem])}
                 assert {number.key, *number.where} <= columns, (row.name, number.name)
 
 
@@ -206,10 +207,11 @@ def verdicts():
         yield "li-figure-3", norms.verdict([norms.NormsRow(activation, 2**i, 0, 1, 0, 0.1, i) for i in range(1, 6)])
         path = [
             trajectory.TrajectoryRow(activation, kind, 16, 0, 1, epoch, loss, condition, 1, 0.5, 1)
-            for kind, condition in (("orthogonal", 10), ("2-shortcut", 1))
+            for kind, condition in (("xavier", 100), ("orthogonal", 10), ("1-shortcut", 10), ("2-shortcut", 1))
             for epoch, loss in ((0, 1.0), (9, 0.1))
         ]
-        yield {"linear": "li-figures-6-8", "relu": "li-figure-7"}[activation], trajectory.verdict(path)
+        names = ("li-figure-6", "li-figure-8", "li-section-5") if activation == "linear" else ("li-figure-7",) * 2
+        yield from zip(names, trajectory.verdict(path), strict=False)
     kinds = (("2-shortcut", 8), ("2-shortcut", 96), ("orthogonal", 96))
     rows = [sweep.SweepRow("linear", kind, depth, 1.0, True, 1e-5, 0, 5, 0.0) for kind, depth in kinds]
     yield "li-figure-9", sweep.verdict(rows)

@@ -1,6 +1,7 @@
 """Tests of `trainers.shortcuts` on small cases, and of the numbers of its experiments."""
 
 import csv
+import itertools
 import json
 
 import keras
@@ -9,13 +10,14 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf import linear
+from idmatters_tf.curvature import dense_hessian
 from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_network
 from tests.support.programs import run_here, run_in_process
 from trainers.cli.settings import with_defaults
 from trainers.shortcuts import conditions, norms, sweep, training, trajectory
 from trainers.shortcuts.__main__ import main
 from trainers.shortcuts.settings import ConditionsSettings, UnitSettings
-from trainers.shortcuts.theorem1 import by_differentiation, closed_form, half_squares, stationary_order
+from trainers.shortcuts.theorem1 import by_differentiation, closed_form, half_squares, stationary_order, zero_network
 from trainers.shortcuts.training import LINEAR_NETWORKS, RELU_NETWORKS, best_rate, linear_descent, relu_descent
 from trainers.shortcuts.trajectory import TrajectoryRow, at_common_losses, interpolate
 
@@ -34,7 +36,7 @@ DESCENT = ("--epochs", 40, "--samples", 60, "--rates", 0.03, 0.3)
     ],
 )
 def test_every_command_writes_its_table_figure_and_verdict(tmp_path, monkeypatch, command, options, figures):
-    monkeypatch.setattr(trajectory, "KINDS", ("orthogonal", "2-shortcut"))
+    monkeypatch.setattr(trajectory, "KINDS", ("orthogonal", "1-shortcut", "2-shortcut"))
     out = tmp_path / "run"
     result = run_here("trainers.shortcuts", command, *SMALL, *options, "--out", out)
     assert result.returncode == 0, result.stderr
@@ -42,7 +44,7 @@ def test_every_command_writes_its_table_figure_and_verdict(tmp_path, monkeypatch
     with open(out / f"{command}.csv", newline="") as stream:
         assert list(csv.DictReader(stream))
     verdicts = json.loads((out / "result.json").read_text())["verdicts"]
-    assert len(verdicts) == (1 if command == "conditions" else 2)
+    assert len(verdicts) == {"conditions": 1, "trajectory": 5}.get(command, 2)
     for verdict in verdicts:
         assert verdict.split(":")[0] in ("SEEN", "NOT SEEN", "OPEN")
         assert verdict in result.stdout
@@ -61,7 +63,7 @@ def test_theorem1_prints_both_spectra_and_the_verdict(tmp_path):
     [
         (["nothing"], "'nothing' is not one of the commands conditions, trajectory"),
         (["trajectory", "--depth", "5"], "--depth must be even"),
-        (["theorem1", "--shortcut-depth", "1", "--mid", "tanh"], "--mid requires a --shortcut-depth of at least 2"),
+        (["theorem1", "--shortcut-depth", "1", "--mid", "tanh"], "--post require a --shortcut-depth of at least 2"),
         (["sweep", "--data-dir", "{empty}", "--no-download"], "mnist was not found in"),
     ],
 )
@@ -146,6 +148,10 @@ def test_verdicts_can_go_both_ways():
     assert sweep.verdict(good).seen is True
     assert sweep.verdict([row("2-shortcut", 8, 0.3), *good[1:]]).seen is False
     assert sweep.verdict(good[:1]).seen is None
+    # All kinds count, and the text names the depths.
+    assert sweep.verdict([*good, row("1-shortcut", 8, 0.05)]).seen is False
+    shallow = [row("2-shortcut", 4, 0.3), row("1-shortcut", 4, 0.2)]
+    assert "lower than all others at 1 of 2 depths, with a higher rate at 0" in sweep.verdict(shallow + good).reason
     # The best rate leaves out diverged runs.
     assert best_rate(np.array([[3.0, 1.0, np.nan], [3.0, 2.0, 0.1]]), [0.1, 0.2, 0.3]) == 0.2
 
@@ -160,8 +166,8 @@ def test_verdicts_can_go_both_ways():
     assert norms.verdict(falling(lambda depth: float(depth))).seen is False
 
 
-def moment(loss, index=0.0, max_abs=1.0, p10_abs=1.0):
-    return TrajectoryRow("linear", "2-shortcut", 2, 0, 0.1, 0, loss, max_abs, p10_abs, index, 0.0)
+def moment(loss, index=0.0, max_abs=1.0, p10_abs=1.0, kind="2-shortcut"):
+    return TrajectoryRow("linear", kind, 2, 0, 0.1, 0, loss, max_abs, p10_abs, index, 0.0)
 
 
 def test_curves_are_interpolated_in_log10_of_the_loss_where_all_of_them_pass():
@@ -174,10 +180,52 @@ def test_curves_are_interpolated_in_log10_of_the_loss_where_all_of_them_pass():
     assert at_common_losses([high, [moment(loss) for loss in (0.01, 0.001)]], "index") is None
 
 
-@pytest.mark.parametrize(("units", "shortcut_depth", "mid"), [(2, 1, "linear"), (2, 3, "linear"), (1, 2, "gelu")])
-def test_theorem_1_by_closed_form_differentiation_and_growth(units, shortcut_depth, mid):
-    problem, network = PROBLEM.first(50), UnitSettings(units, shortcut_depth, mid)
+def test_verdicts_on_trajectories_compare_every_kind_at_common_losses():
+    ours = [moment(loss, index=0.5) for loss in (1.0, 0.01)]
+    # Below 2-shortcuts in the lower half of the losses, and in half of the range for the index.
+    theirs = [moment(loss, 2 * size - 1, size, kind="orthogonal") for loss, size in ((1.0, 1.0), (0.01, 0.5))]
+    alike, other = ([moment(loss, 1.0, size, kind="1-shortcut") for loss in (1.0, 0.01)] for size in (1.5, 0.75))
+    assert trajectory.verdict([*ours, *theirs, *other])[2].seen is True
+    verdicts = trajectory.verdict([*ours, *alike])
+    assert [verdict.seen for verdict in verdicts] == [True, True]
+    verdicts = trajectory.verdict([*ours, *theirs, *alike])
+    assert [verdict.seen for verdict in verdicts] == [False, False, False]
+    assert "0 % with orthogonal (x 0.891 in the upper third, x 0.5" in verdicts[0].reason
+    assert "smaller index: 50 % with orthogonal, 100 % with 1-shortcut" in verdicts[1].reason
+    assert "common losses, at most 3) than to that of 2-shortcuts (1.5); index within 1.000" in verdicts[2].reason
+    assert trajectory.verdict(ours)[0].seen is None
+
+
+@pytest.mark.parametrize(
+    ("units", "shortcut_depth", "activations"),
+    [
+        (2, 1, {}),
+        (2, 3, {"pre": "tanh", "mid": "silu", "post": "gelu"}),
+        (1, 2, {"pre": "relu", "mid": "gelu"}),
+        (1, 2, {"pre": "silu", "post": "silu"}),
+    ],
+)
+def test_theorem_1_by_closed_form_differentiation_and_growth(units, shortcut_depth, activations):
+    problem, network = PROBLEM.first(50), UnitSettings(units, shortcut_depth, **activations)
     closed = closed_form(problem, network)
     assert (np.abs(closed).max() > 0.01) == (shortcut_depth < 3)
     np.testing.assert_allclose(by_differentiation(problem, network), closed, atol=1e-12)
     assert stationary_order(problem, network)[0] == shortcut_depth - 1
+
+
+@pytest.mark.parametrize("shortcut_depth", [1, 2])
+def test_theorem_1_blocks_of_the_hessian_with_activations_in_all_places(shortcut_depth):
+    """Test Eqs. 11 and 13, and Lemma 2: all diagonal blocks are equal, and all blocks below the diagonal."""
+    model = zero_network(3, 3, shortcut_depth, pre="tanh", mid="silu", post="gelu")
+    data = np.random.default_rng(0).normal(size=(2, 20, 3))
+    hessian = dense_hessian(model, half_squares, tuple(data))
+    blocks = hessian.reshape(3, 9 * shortcut_depth, 3, 9 * shortcut_depth).swapaxes(1, 2)
+    below = blocks[1, 0]
+    for row, column in itertools.product(range(3), repeat=2):
+        expected = blocks[0, 0] if row == column else below if row > column else below.T
+        np.testing.assert_allclose(blocks[row, column], expected, atol=1e-14)
+    assert np.abs(blocks[0, 0]).max() > 0.01
+    assert (np.abs(below).max() > 0.01) == (shortcut_depth == 1)
+    if shortcut_depth == 2:
+        assert not blocks[0, 0][:9, :9].any()
+        assert not blocks[0, 0][9:, 9:].any()

@@ -63,15 +63,15 @@ class Experiment:
             cases is skipped.
         measure: returns the rows of one case. A row is a dataclass; its fields are the columns of the table.
         figures: functions that draw the rows, by file name without suffix.
-        verdict: compares the claim with the rows, or describes them in a line.
-        verdict_by: name of a column; there is one verdict for each of its values.
+        verdict: compares a claim, or a list of claims, with the rows, or describes them in a line.
+        verdict_by: name of a column; `verdict` is called for each of its values.
     """
 
     name: str
     cases: Callable[[Any, Any], Cases]
     measure: Callable[..., Iterable[Any]]
     figures: Mapping[str, Callable[[Sequence[Any]], Figure]]
-    verdict: Callable[[Sequence[Any]], Verdict | str] | None = None
+    verdict: Callable[[Sequence[Any]], Verdict | str | list[Verdict]] | None = None
     verdict_by: str | None = None
 
     def run(self, problem: Any, settings: Any) -> list[Any]:
@@ -94,11 +94,12 @@ class Experiment:
         return [table, *figures]
 
     def verdicts(self, rows: Sequence[Any]) -> list[str]:
-        """Return the verdict on the rows, or one for each value of the column `verdict_by`."""
+        """Return the verdicts on the rows, or on those with each value of the column `verdict_by`."""
         if self.verdict is None:
             return []
         groups = by_column(rows, self.verdict_by).values() if self.verdict_by else [rows]
-        return [str(self.verdict(group)) for group in groups]
+        found = [self.verdict(group) for group in groups]
+        return [str(item) for one in found for item in (one if isinstance(one, list) else [one])]
 
     def output_names(self, format: str) -> list[str]:
         """Return the names of the table and the figures in this format."""

@@ -61,18 +61,29 @@ class DescentSettings:
     )
 
 
+# Activations with derivatives at zero, as Theorem 1 requires after the first layer of a unit.
+Smooth = Literal["linear", "tanh", "silu", "gelu"]
+
+
 @dataclasses.dataclass(frozen=True)
 class UnitSettings:
     """Network of shortcut units at its zero point."""
 
     units: int = setting(4, help="number of shortcut units R", at_least=1, at_most=10_000)
     shortcut_depth: int = setting(2, help="number of layers in each unit", at_least=1, at_most=12)
-    mid: Literal["linear", "tanh", "silu", "gelu"] = setting("linear", help="activation between the layers of a unit")
+    pre: Literal["linear", "relu", "tanh", "silu", "gelu"] = setting(
+        "linear", help="activation before the first layer of a unit"
+    )
+    mid: Smooth = setting("linear", help="activation between the layers of a unit")
+    post: Smooth = setting("linear", help="activation after the last layer of a unit")
     samples: int = setting(2000, help="number of examples", at_least=10)
 
     def __post_init__(self) -> None:
-        if self.shortcut_depth == 1 and self.mid != "linear":
-            raise UsageError("--mid requires a --shortcut-depth of at least 2, because it acts between layers.")
+        if self.shortcut_depth == 1 and {self.pre, self.mid, self.post} != {"linear"}:
+            raise UsageError(
+                "--pre, --mid and --post require a --shortcut-depth of at least 2. For 1, the spectrum has a closed "
+                "form without activations only."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,20 +58,24 @@ def measure(training: Training, depth: int) -> Iterator[SweepRow]:
 
 
 def verdict(rows: Sequence[SweepRow]) -> Verdict:
-    """Check that 2-shortcuts end lower than the others at the largest depth, in the rows of one activation."""
-    best = {(row.kind, row.depth): (row.loss, row.rate) for row in rows if row.best and row.loss is not None}
-    kept = {depth: loss for (kind, depth), (loss, _) in best.items() if kind == "2-shortcut"}
-    deepest = max(kept, default=None)
-    others = [kind for kind in ("xavier", "orthogonal") if (kind, deepest) in best]
-    if deepest is None or not others:
+    """Check that 2-shortcuts end lowest of all kinds at the largest depth, in the rows of one activation."""
+    depths: dict[int, dict[str, tuple[float, float]]] = {}
+    for row in rows:
+        if row.best and row.loss is not None:
+            depths.setdefault(row.depth, {})[row.kind] = row.loss, row.rate
+    depths = {depth: ends for depth, ends in sorted(depths.items()) if "2-shortcut" in ends and len(ends) > 1}
+    if not depths:
         return Verdict(None, "a depth shared by 2-shortcuts and other kinds is required")
-    numbers = {kind: "{:.3g} (rate {:.2g})".format(*best[kind, deepest]) for kind in ("2-shortcut", *others)}
-    ours = numbers.pop("2-shortcut")
-    theirs = ", ".join(f"{kind} {text}" for kind, text in numbers.items())
+    ours = {depth: ends.pop("2-shortcut") for depth, ends in depths.items()}
+    lower = [depth for depth, ends in depths.items() if ours[depth][0] < min(loss for loss, _ in ends.values())]
+    faster = [depth for depth, ends in depths.items() if ours[depth][1] > max(rate for _, rate in ends.values())]
+    deepest, losses = max(depths), [loss for loss, _ in ours.values()]
+    theirs = ", ".join(f"{kind} {loss:.3g} (rate {rate:.2g})" for kind, (loss, rate) in depths[deepest].items())
     return Verdict(
-        all(kept[deepest] < best[kind, deepest][0] for kind in others),
-        f"{rows[0].activation}, depth {deepest}, lowest mean final loss: 2-shortcut {ours} against {theirs}; "
-        f"2-shortcuts of all depths {min(kept.values()):.3g} to {max(kept.values()):.3g}",
+        deepest in lower,
+        f"{rows[0].activation}, depth {deepest}, lowest mean final loss: 2-shortcut {ours[deepest][0]:.3g} (rate "
+        f"{ours[deepest][1]:.2g}) against {theirs}; 2-shortcuts of all depths {min(losses):.3g} to {max(losses):.3g}, "
+        f"lower than all others at {len(lower)} of {len(depths)} depths, with a higher rate at {len(faster)}",
     )
 
 

@@ -22,21 +22,26 @@ MOST_PARAMETERS = 5000
 
 def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
     """Return the eigenvalues at zero in ascending order."""
-    sxx, syx, _ = problem.statistics
-    return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, SLOPES[network.mid])
+    import keras
+
+    # At zero every unit receives the inputs of the network.
+    inputs = np.asarray(keras.ops.convert_to_numpy(keras.activations.get(network.pre)(problem.X)), np.float64)
+    sxx, syx = (of @ inputs.T / inputs.shape[1] for of in (problem.X, problem.Y))
+    slope = SLOPES[network.mid] * SLOPES[network.post]
+    return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, slope)
 
 
 def by_differentiation(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
     """Return the eigenvalues of the Keras model's Hessian at zero, ascending, (units * shortcut_depth * d^2,)."""
     from idmatters_tf.curvature import dense_hessian
 
-    model = zero_network(len(problem.X), network.units, network.shortcut_depth, network.mid)
+    model = _zero_model(problem, network)
     hessian = dense_hessian(model, half_squares, (problem.X.T, problem.Y.T), batch_size=1000)
     return np.asarray(np.linalg.eigvalsh(hessian), np.float64)
 
 
-def zero_network(dim: int, units: int, shortcut_depth: int, mid: str, shortcut: bool = True) -> "keras.Model":
-    """Return `models.linear.shortcut_network` in float64 with all weights zero."""
+def zero_network(dim: int, units: int, shortcut_depth: int, **options: Any) -> "keras.Model":
+    """Return `models.linear.shortcut_network` with these options in float64 with all weights zero."""
     import keras
 
     from idmatters_tf.models.linear import shortcut_network
@@ -44,9 +49,14 @@ def zero_network(dim: int, units: int, shortcut_depth: int, mid: str, shortcut: 
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float64")
     try:
-        return shortcut_network(dim, units, shortcut_depth, mid=mid, shortcut=shortcut, kernel_initializer="zeros")
+        return shortcut_network(dim, units, shortcut_depth, kernel_initializer="zeros", **options)
     finally:
         keras.config.set_dtype_policy(previous)
+
+
+def _zero_model(problem: Problem, network: UnitSettings) -> "keras.Model":
+    activations = {"pre": network.pre, "mid": network.mid, "post": network.post}
+    return zero_network(len(problem.X), network.units, network.shortcut_depth, **activations)
 
 
 def half_squares(y: Any, outputs: Any) -> Any:
@@ -70,7 +80,7 @@ def stationary_order(problem: Problem, network: UnitSettings) -> tuple[int, list
 
     from idmatters_tf.models.linear import assign_weights, get_weights
 
-    model = zero_network(len(problem.X), network.units, network.shortcut_depth, network.mid)
+    model = _zero_model(problem, network)
     shape = get_weights(model).shape
     rng = np.random.default_rng(0)
     step = 10 ** (-5 / network.shortcut_depth)
@@ -94,12 +104,12 @@ def report(problem: Problem, network: UnitSettings) -> tuple[list[str], dict[str
     order, exponents = stationary_order(problem, network)
     lines = [
         f"{network.units} units of {shortcut_depth} layers of {dim} x {dim}, {parameters:,} weights, all zero",
-        f"activation: {network.mid}; {problem.X.shape[1]:,} examples, {problem.origin}",
+        f"pre {network.pre}, mid {network.mid}, post {network.post}; {problem.X.shape[1]:,} examples, {problem.origin}",
     ]
     # Theorem 1 assumes activations that vanish at zero, as all of `SLOPES` do.
     expected = shortcut_depth - 1
     sxx, syx, _ = problem.statistics
-    if network.mid == "linear":
+    if network.pre == network.mid == network.post == "linear":
         expected = linear.zero_stationary_order(shortcut_depth, sxx, syx)
     growth = f"the loss grows like t^{np.median(exponents):.3f}"
     lines.append(f"order of stationarity, measured: {order} ({growth}); by Theorem 1: {expected}")
