@@ -46,6 +46,14 @@ def as_operator(operator: Any) -> scipy.sparse.linalg.LinearOperator:
     return operator
 
 
+def magnitude(values: NDArray[Any]) -> float:
+    """Return the power of two at or below the largest |value|; 0 for zeros, NaN if a value is not finite."""
+    largest = float(np.abs(values).max())
+    if not 0 < largest < np.inf:
+        return 0.0 if largest == 0 else np.nan
+    return float(np.ldexp(1.0, np.frexp(largest)[1] - 1))
+
+
 def unit_vectors(size: int, chunk: int, wanted: slice, dtype: Any = float) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Yield unit vectors in chunks of equal size, (places, (k, size)).
 

@@ -17,7 +17,8 @@ class CurvatureMonitor(Monitor[Measurement]):
     TensorBoard gets as scalars: eigenvalues at both ends, the sharpness over the optimizer's stability threshold, the
     gradient's alignment with the top eigenvectors, trace, index, gradient norm and loss; and the spectral density as an
     image. `measurements` stores the same. A measurement costs about probes * steps + products + 30 Hessian-vector
-    products, each about 2.3 gradients on `data`.
+    products, each about 2.3 gradients on `data`. If eigenvalues do not reach the tolerance, there is a warning, and
+    `Measurement.converged` is False.
 
     Args:
         data: fixed sample of a few hundred or thousand examples without augmentation; see `HessianOperator`.

@@ -29,6 +29,7 @@ class Measurement:
         index, index_error: fraction of eigenvalues below -1 % of the largest in magnitude, by Lanczos quadrature, and
             its standard error; see `SpectralDensity.index`.
         density: `SpectralDensity`.
+        converged: True if all eigenvalues reached the tolerance. The number in `scalars` is 0 or 1.
     """
 
     loss: float
@@ -42,6 +43,7 @@ class Measurement:
     index: float
     index_error: float
     density: SpectralDensity
+    converged: bool = False
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by name, with eigenvalues numbered from 1."""
@@ -53,8 +55,8 @@ class Measurement:
         if self.threshold is not None:
             numbers["stability_threshold"] = self.threshold
             numbers["sharpness_over_threshold"] = float(self.largest[0]) / self.threshold
-        names = ("trace", "trace_error", "index", "index_error")
-        return numbers | {name: getattr(self, name) for name in names}
+        names = ("trace", "trace_error", "index", "index_error", "converged")
+        return numbers | {name: float(getattr(self, name)) for name in names}
 
 
 def measure(
@@ -103,6 +105,7 @@ def measure(
         index=float(index.value),
         index_error=float(index.standard_error),
         density=density,
+        converged=bool(ends.converged.all()),
     )
 
 

@@ -185,8 +185,8 @@ def _record_singular_values(result: DepthMeasurement, jacobians: Sequence[Jacobi
         largest = float(np.mean([values.largest for values in found]))
         smallest = float(np.mean([values.smallest for values in found]))
         rounding = max(jacobians[0].shape) * float(np.finfo(jacobians[0].dtype).eps) * largest
-        # The tolerance of iterations is that of squares, relative to the largest one.
-        bound = 0.0 if all(values.exact for values in found) else TOLERANCE * largest / 2
+        # Residuals are those of squares, relative to the largest one.
+        bound = max(values.residual for values in found) * largest / 2
         result.record("jacobian_largest", largest, max(bound, rounding))
         result.record("jacobian_smallest", smallest, max(bound * largest / smallest if smallest else 0.0, rounding))
 

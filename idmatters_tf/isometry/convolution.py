@@ -14,7 +14,7 @@ from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._linear_maps import Operator
 from idmatters_tf.autodiff import gradient
-from idmatters_tf.isometry.spectra import dense_singular_values
+from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 
 Floats = NDArray[np.float64]
 
@@ -76,8 +76,7 @@ class ConvolutionOperator(Operator):
     def spectral_norm(self, tolerance: float = 1e-3, seed: int = 0) -> float:
         """Return the largest singular value.
 
-        It is computed by about 20 Lanczos iterations (ARPACK) on A^T A, in float32 with the convolutions of Keras'
-        backend.
+        It is computed by about 20 Lanczos iterations on A^T A, in float32 with the convolutions of Keras' backend.
 
         Args:
             tolerance: relative accuracy of the iterations.
@@ -86,20 +85,16 @@ class ConvolutionOperator(Operator):
         largest = float(np.abs(self.kernel).max())
         if not 0 < largest < np.inf:
             return 0.0 if largest == 0 else np.nan
-        if self.shape[1] < 3:
-            return float(dense_singular_values(self)[0])
         kernel = ops.convert_to_tensor(self.kernel / largest, dtype="float32")
         multiply = _gram_function(self.input_shape, self.kernel.shape, self.strides, tuple(self._pads))
 
-        def product(vector: Floats) -> Floats:
-            image = multiply(ops.convert_to_tensor(vector, dtype="float32"), kernel)
-            return np.ravel(np.asarray(ops.convert_to_numpy(image), np.float64))
+        def product(vector: Floats) -> NDArray[Any]:
+            image: Any = ops.convert_to_numpy(multiply(ops.convert_to_tensor(vector, dtype="float32"), kernel))
+            return np.ravel(image)
 
-        gram = scipy.sparse.linalg.LinearOperator((self.shape[1],) * 2, matvec=product, dtype=np.float64)
-        # NumPy's generator gives every backend the same starting image.
-        start = np.random.default_rng(seed).standard_normal(self.shape[1])
-        squares = scipy.sparse.linalg.eigsh(gram, k=1, which="LA", tol=tolerance, v0=start, return_eigenvectors=False)
-        return largest * float(np.sqrt(max(squares[0], 0.0)))
+        gram = scipy.sparse.linalg.LinearOperator((self.shape[1],) * 2, matvec=product, dtype=np.float32)
+        square = top_eigenpairs(gram, 1, tolerance=tolerance, seed=seed).values[0]
+        return largest * float(np.sqrt(max(square, 0.0)))
 
     def _matmat(self, matrix: ArrayLike) -> Floats:
         vectors = np.asarray(matrix, np.float64).T

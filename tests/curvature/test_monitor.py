@@ -53,6 +53,7 @@ def test_a_measurement_agrees_with_the_dense_matrix():
     measured = measure(operator, eigenvalues=2, probes=40, steps=len(dense), products=len(dense))
     np.testing.assert_allclose(measured.largest, values[:-3:-1], rtol=1e-3)
     np.testing.assert_allclose(measured.smallest, values[:2], rtol=1e-3)
+    assert measured.scalars()["converged"] == 1
     assert measured.trace == pytest.approx(np.trace(dense))
     gradient = cases.plain_gradient(model, loss, *data)
     along = np.linalg.eigh(dense)[1][:, :-3:-1].T @ gradient

@@ -66,6 +66,7 @@ def test_large_convolution_from_products():
     exact = singular_values(convolution)
     ends = extreme_singular_values(convolution, k=2, tolerance=1e-6)
     assert not ends.exact
+    assert 0 < ends.residual < 1e-6
     np.testing.assert_allclose(ends.largest, exact[:2], rtol=1e-5)
     np.testing.assert_allclose(ends.smallest, exact[:-3:-1], rtol=1e-2)
     # The min(rows, columns) singular values of a wide map count, not the zeros of the remaining directions.

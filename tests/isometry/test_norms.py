@@ -47,6 +47,9 @@ def test_tiny_and_huge_maps(size):
 
 def test_maps_that_are_zero_or_not_finite():
     assert spectral_norm(ConvolutionOperator(np.zeros((3, 3, 2, 2)), (4, 4))) == 0
+    # All entries but the central one multiply padding.
+    padding = np.ones((3, 3, 4, 4)) * (np.arange(9) != 4).reshape(3, 3, 1, 1)
+    assert spectral_norm(ConvolutionOperator(padding, (1, 1))) == 0
     for value in (np.nan, np.inf):
         matrix = np.ones((300, 300), np.float32)
         matrix[3, 4] = value
