@@ -9,8 +9,9 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._linear_maps import as_operator
+from idmatters_tf._linear_maps import as_operator, magnitude
 from idmatters_tf._progress import Progress
+from idmatters_tf.curvature.eigenpairs import multiply_rows, orthogonalize
 from idmatters_tf.curvature.estimators import Estimate, estimate_mean
 
 Floats = NDArray[np.floating[Any]]
@@ -55,8 +56,8 @@ class SpectralDensity:
 
 def spectral_density(
     operator: Any,
-    probes: int = 10,
-    steps: int = 80,
+    probes: int = 4,
+    steps: int = 25,
     points: int = 400,
     bandwidth: float | None = None,
     seed: int = 0,
@@ -71,10 +72,12 @@ def spectral_density(
 
     Args:
         operator: symmetric operator or matrix.
-        probes: number of probes. The error is proportional to 1 / sqrt(probes).
-        steps: Lanczos steps and products per probe, at most the size of the operator.
+        probes: number of probes. The error is proportional to 1 / sqrt(probes); see also `Estimate.interval`.
+        steps: Lanczos steps and products per probe, at most the size of the operator. The cost is probes * steps
+            products, 100 by default.
         points: number of grid points.
-        bandwidth: standard deviation of the smoothing kernel; 1 % of the spectrum's width if None.
+        bandwidth: standard deviation of the smoothing kernel. If None, 0.8 / steps of the spectrum's width, at least
+            1 %. The resolution of `steps` nodes is about as fine.
         seed: seed of the probes.
         progress: True shows a progress bar on standard error.
 
@@ -104,11 +107,13 @@ def spectral_density(
 def _smooth(nodes: Floats, weights: Floats, points: int, bandwidth: float | None) -> SpectralDensity:
     """Compute the density of quadrature rules, (probes, steps), with a Gaussian kernel."""
     low, high = nodes.min(), nodes.max()
-    width = float(0.01 * max(high - low, 1e-12 * (max(abs(high), abs(low)) or 1.0)) if bandwidth is None else bandwidth)
+    span = max(high - low, 1e-12 * (max(abs(high), abs(low)) or 1.0))
+    # Narrower kernels would show single nodes.
+    width = float(max(0.01, 0.8 / nodes.shape[1]) * span if bandwidth is None else bandwidth)
     if not width > 0:
         raise ValueError(f"Argument `bandwidth` must be positive. Received: bandwidth={bandwidth}")
     grid = np.linspace(low - 4 * width, high + 4 * width, points)
-    bumps = np.exp(-((grid - nodes[..., None]) ** 2) / (2 * width**2)) / (width * np.sqrt(2 * np.pi))
+    bumps = np.exp(-(((grid - nodes[..., None]) / width) ** 2) / 2) / (width * np.sqrt(2 * np.pi))
     estimate = estimate_mean(np.einsum("ps,psg->pg", weights, bumps))
     return SpectralDensity(grid, np.asarray(estimate.value), np.asarray(estimate.standard_error), width, nodes, weights)
 
@@ -124,24 +129,25 @@ def _lanczos(operator: Any, starts: Floats, steps: int, bar: Progress) -> tuple[
     basis = np.zeros((probes, steps, size), operator.dtype)
     diagonals, off_diagonals = np.zeros((probes, steps)), np.zeros((probes, steps - 1))
     vectors = (starts / np.linalg.norm(starts, axis=0)).T.astype(operator.dtype)
-    scale = np.zeros(probes)
+    scale, unit = np.zeros(probes), 0.0
     for step in range(steps):
         basis[:, step] = vectors
-        products = np.asarray(operator @ vectors.T).T if probes > 1 else np.asarray(operator @ vectors[0])[None]
-        diagonals[:, step] = np.einsum("kp,kp->k", vectors, products, dtype=np.float64)
+        products = multiply_rows(operator, vectors)
+        unit = unit or magnitude(products) or 1.0
+        products /= unit
         # Against all earlier vectors, to avoid multiple copies of eigenvalues. Twice is enough (Kahan).
-        for _ in range(2):
-            overlaps = np.einsum("ksp,kp->ks", basis[:, : step + 1], products)
-            products = products - np.einsum("ksp,ks->kp", basis[:, : step + 1], overlaps)
+        for probe, row in enumerate(products):
+            earlier = basis[probe, : step + 1]
+            diagonals[probe, step] = sum(orthogonalize(row[None], earlier)[-1, 0] for _ in range(2))
         bar.advance(probes)
         if step + 1 == steps:
             break
-        lengths = np.linalg.norm(products.astype(np.float64), axis=1)
+        lengths = np.linalg.norm(products, axis=1)
         scale = np.maximum(scale, np.maximum(np.abs(diagonals[:, step]), lengths))
-        ended = lengths <= 10 * np.sqrt(size) * np.finfo(operator.dtype).eps * scale
+        ended = lengths <= 10 * np.finfo(operator.dtype).eps * scale
         off_diagonals[:, step] = np.where(ended, 0.0, lengths)
         vectors = np.where(ended[:, None], 0, products / np.where(ended, 1.0, lengths)[:, None]).astype(operator.dtype)
-    return diagonals, off_diagonals
+    return unit * diagonals, unit * off_diagonals
 
 
 def _quadrature(diagonal: Floats, off_diagonal: Floats) -> tuple[Floats, Floats]:

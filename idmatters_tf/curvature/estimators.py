@@ -8,7 +8,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._linear_maps import as_operator, columns
+from idmatters_tf._linear_maps import as_operator, columns, magnitude
 from idmatters_tf._progress import Progress
 
 
@@ -31,7 +31,9 @@ class Estimate:
         """Return (low, high), Student's t interval, which contains the expected value with probability `level`.
 
         With n samples, value +- t(n - 1) * standard_error: 12.7 standard errors for two samples at 95 %, 2.3 for ten.
-        The interval is exact for normal samples and approximate for others from about ten samples on.
+        The interval is exact for normal samples. Samples that depend on one eigenvalue, such as a trace or density
+        beside an outlier, are skewed: 95 % intervals contain their expected value in 82 to 86 % of the cases with 2 to
+        10 samples, and in 92 % with 50.
         """
         if not 0 < level < 1:
             raise ValueError(f"Argument `level` must be between 0 and 1. Received: level={level}")
@@ -42,7 +44,10 @@ class Estimate:
 def estimate_mean(samples: NDArray[Any]) -> Estimate:
     """Return the mean over the first axis with its standard error."""
     count = len(samples)
-    error = samples.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full(samples.shape[1:], np.nan)
+    # Squares of tiny and huge samples are outside of the range.
+    unit = magnitude(samples) or 1.0
+    deviation = (samples / unit).std(axis=0, ddof=1) if count > 1 else np.full(samples.shape[1:], np.nan)
+    error = unit * deviation / np.sqrt(count)
     value = samples.mean(axis=0)
     if samples.ndim == 1:
         return Estimate(float(value), float(error), count)

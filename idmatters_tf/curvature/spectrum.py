@@ -49,10 +49,13 @@ def summarize(eigenvalues: ArrayLike, tolerance: float | None = None) -> Summary
         )
     if not np.isfinite(values).all():
         raise ValueError("Argument `eigenvalues` must be finite. Received: infinite or NaN values.")
+    eps = float(np.finfo(np.result_type(values, np.float32)).eps)
+    # Absolute values of integers can overflow.
+    values = values.astype(np.float64)
     sizes = np.abs(values)
     largest = float(sizes.max())
     if tolerance is None:
-        tolerance = values.size * float(np.finfo(np.result_type(values, np.float32)).eps) * largest
+        tolerance = values.size * eps * largest
     percentile = float(np.percentile(sizes, 10))
     return Summary(
         max_abs=largest,

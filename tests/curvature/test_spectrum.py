@@ -61,6 +61,72 @@ def test_the_largest_eigenvalue_is_found_beside_a_much_larger_negative_one():
     assert top_eigenpairs(operator, 1, "largest", tolerance=1e-2).values == pytest.approx([24], rel=1e-3)
 
 
+def diagonal_operator(diagonal, dtype=np.float32):
+    diagonal = np.asarray(diagonal, dtype)
+
+    def multiply(vectors):
+        return (diagonal * np.asarray(vectors, dtype).T).T
+
+    return scipy.sparse.linalg.LinearOperator((len(diagonal),) * 2, multiply, matmat=multiply, dtype=dtype)
+
+
+BULK = np.random.default_rng(0).uniform(-1, 1, 9_999)
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "k", "which", "error"),
+    [
+        # Eigenvalues far below the largest one, in many dimensions.
+        (np.r_[1, 1e-3 * BULK], 1, "both", 1e-5),
+        (1e30 * np.r_[1, 1e-3 * BULK], 1, "both", 1e-5),
+        (np.r_[3968, 16.5, 13.5, -9, -18.1, 0.5 * np.tile(BULK, 20)], 2, "both", 1e-6),
+        # Krylov spaces of three dimensions.
+        (np.r_[6e5, 4e5, 2e5, np.zeros(397)], 5, "largest", 1e-6),
+        (1e-30 * np.r_[6e5, 4e5, 2e5, np.zeros(397)], 5, "magnitude", 1e-6),
+        # The basis has almost as many vectors as the space has dimensions.
+        (BULK[:105], 13, "both", 1e-6),
+    ],
+)
+def test_eigenvalues_in_float32(diagonal, k, which, error):
+    diagonal = np.sort(diagonal.astype(np.float32).astype(np.float64))
+    pairs = top_eigenpairs(diagonal_operator(np.random.default_rng(0).permutation(diagonal)), k, which)
+    ends = {"largest": diagonal[-k:], "magnitude": diagonal[-k:], "both": np.r_[diagonal[:k], diagonal[-k:]]}
+    expected, scale = ends[which][::-1], np.abs(diagonal).max()
+    np.testing.assert_allclose(pairs.values, expected, rtol=0, atol=error * scale)
+    assert (np.abs(pairs.values - expected) <= pairs.residuals + 1e-7 * scale).all()
+    assert pairs.converged.all()
+    assert pairs.products < 200
+
+
+@pytest.mark.parametrize("size", [6e15, 6e-200])
+def test_tiny_and_huge_matrices_of_small_rank(size):
+    matrix = planted(size * np.r_[1, 0.5, 0.25, np.zeros(97)])
+    np.testing.assert_allclose(top_eigenpairs(matrix, 5).values / size, [1, 0.5, 0.25, 0, 0], atol=1e-14)
+
+
+def test_a_limit_of_products():
+    decades = diagonal_operator(np.logspace(0, -15, 2000), np.float64)
+    with pytest.warns(
+        UserWarning, match=r"0 of 2 eigenpairs converged within 3\d\d products. .*Increase `max_products`"
+    ):
+        pairs = top_eigenpairs(decades, 2, "smallest", max_products=300)
+    assert not pairs.converged.any()
+    assert (pairs.values - 1e-15 <= pairs.residuals).all()
+    # The rounding of products in float16 does not allow smaller residuals.
+    matrix = planted(np.r_[100, 60, np.linspace(-1, 1, 398)]).astype(np.float32)
+    rounded = scipy.sparse.linalg.LinearOperator(
+        matrix.shape, lambda vector: (matrix @ np.ravel(vector)).astype(np.float16).astype(np.float32), dtype=np.float32
+    )
+    with pytest.warns(UserWarning, match="0 of 1 eigenpairs converged .*Increase `tolerance`, or use float64"):
+        assert top_eigenpairs(rounded).products < 20
+
+
+def test_slow_convergence_ends_with_the_dense_matrix():
+    pairs = top_eigenpairs(diagonal_operator(np.logspace(0, -15, 200), np.float64), 2, "smallest")
+    np.testing.assert_allclose(pairs.values, np.logspace(0, -15, 200)[-2:], atol=1e-16)
+    assert pairs.products < 420
+
+
 def test_a_zero_operator_has_zero_eigenvalues():
     zero = scipy.sparse.linalg.LinearOperator((50, 50), matvec=np.zeros_like, dtype=np.float64)
     pairs = top_eigenpairs(zero, 2, "both")
@@ -95,6 +161,7 @@ def test_summary_of_a_spectrum():
     summary = summarize([-4.0, -1e-15, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0])
     assert dataclasses.astuple(summary) == (4.0, pytest.approx(0, abs=1e-13), np.inf, 1 / 11, -4.0, 3.0)
     assert summarize([-4.0, -1e-14, 1.0], tolerance=0).index == pytest.approx(2 / 3)
+    assert summarize(np.array([-128, 1, 100], np.int8)).max_abs == 128
     values = np.random.default_rng(0).normal(size=100)
     assert summarize(values).condition == pytest.approx(np.abs(values).max() / np.percentile(np.abs(values), 10))
 
@@ -117,6 +184,21 @@ def test_full_reorthogonalization_avoids_copies_of_outliers():
     values = np.r_[1e4, np.linspace(-1, 1, 299)]
     density = spectral_density(planted(values), probes=2, steps=100)
     assert (density.nodes > 100).sum() == 2
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_tiny_and_huge_scales(size):
+    values = np.r_[np.linspace(-1, 1, 99), 3]
+    one, scaled = (spectral_density(planted(factor * values), 3, 20) for factor in (1, size))
+    np.testing.assert_allclose(size * scaled.density, one.density, atol=1e-10)
+    np.testing.assert_allclose(size * scaled.standard_error, one.standard_error, atol=1e-10)
+    one, scaled = (trace(planted(factor * values), 30) for factor in (1, size))
+    np.testing.assert_allclose(np.array(scaled.interval()) / size, one.interval(), rtol=1e-10)
+
+
+def test_the_recurrence_continues_below_an_outlier_in_float32():
+    density = spectral_density(diagonal_operator(np.r_[1, 1e-3 * np.tile(BULK, 100)]), 1, 15)
+    assert density.mean(lambda nodes: nodes < -5e-4).value == pytest.approx(0.25, abs=0.06)
 
 
 def test_density_and_index_with_their_errors_over_many_seeds():
@@ -179,6 +261,8 @@ def test_with_enough_products_the_trace_is_exact():
         (lambda A: trace(A, 3), "`products` must be at least 6"),
         (lambda A: trace(1j * A), "`operator` must be a real matrix, or an operator of .*Received: dtype complex128"),
         (lambda A: top_eigenpairs(scipy.sparse.linalg.aslinearoperator(A.astype("float16"))), "dtype float16"),
+        (lambda A: top_eigenpairs(np.nan * A), "Products with `operator` must be finite"),
+        (lambda A: spectral_density(np.nan * A), "Products with `operator` must be finite"),
         (lambda A: summarize([]), "`eigenvalues` must be a non-empty list"),
         (lambda A: summarize([np.nan]), "`eigenvalues` must be finite"),
     ],
