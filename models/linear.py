@@ -88,6 +88,7 @@ def shortcut_network(
     pre: Activation = None,
     mid: Activation = None,
     post: Activation = None,
+    *,
     shortcut: bool = True,
     kernel_initializer: Initializer = None,
     weight_decay: float = 0.0,

@@ -54,7 +54,7 @@ class AssumptionCheck:
 
 
 def check_assumption(
-    x: ArrayLike, labels: ArrayLike | None = None, classes: int | None = None, width: int = 32, seed: int = 0
+    x: ArrayLike, labels: ArrayLike | None = None, classes: int | None = None, *, width: int = 32, seed: int = 0
 ) -> AssumptionCheck:
     """Evaluate the conditions of the paper's proof of Theorem 3.2 on a sample.
 

@@ -108,6 +108,7 @@ def memorize(
     x: ArrayLike,
     labels: ArrayLike,
     classes: int | None = None,
+    *,
     width: int = 32,
     order: Order = "norm",
     seed: int = 0,
@@ -201,6 +202,7 @@ def verify(
     model: keras.Model,
     x: ArrayLike,
     labels: ArrayLike,
+    *,
     batch_size: int = 4096,
     progress: Callable[[int, int], object] | None = None,
 ) -> Verification:

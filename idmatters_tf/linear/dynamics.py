@@ -66,6 +66,7 @@ def gradient_descent(
     syx: ArrayLike,
     learning_rates: ArrayLike,
     steps: int,
+    *,
     shortcut: bool = True,
     record_every: int = 1,
 ) -> Trajectories:
@@ -144,6 +145,7 @@ def sweep(
     syx: ArrayLike,
     learning_rates: ArrayLike,
     steps: int,
+    *,
     record_every: int = 1,
     workers: int | None = None,
 ) -> dict[Name, Trajectories]:
@@ -191,7 +193,7 @@ def _run_every_rate(
     record_every: int,
 ) -> Trajectories:
     networks = np.repeat(W, len(rates), axis=0), sxx, syx, np.tile(rates, len(W))
-    flat = gradient_descent(*networks, steps, shortcut, record_every)
+    flat = gradient_descent(*networks, steps, shortcut=shortcut, record_every=record_every)
     histories = {
         name: values.reshape(len(W), len(rates), *values.shape[1:])
         for name, values in vars(flat).items()

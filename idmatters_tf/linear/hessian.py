@@ -22,7 +22,7 @@ from idmatters_tf.linear._arguments import Floats
 from idmatters_tf.linear.shortcuts import layer_jacobians, problem
 
 
-def shortcut_hessian(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> Floats:
+def shortcut_hessian(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, *, shortcut: bool = True) -> Floats:
     """Compute the dense Hessian of L(W) = ||Y - f(W) X||_F^2 / (2m).
 
     Args:
@@ -82,9 +82,9 @@ class ShortcutHessian(scipy.sparse.linalg.LinearOperator):
 
     if TYPE_CHECKING:
         # SciPy annotates its own with the functions of an operator.
-        def __new__(cls, W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> Self: ...
+        def __new__(cls, W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, *, shortcut: bool = True) -> Self: ...
 
-    def __init__(self, W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True):
+    def __init__(self, W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, *, shortcut: bool = True):
         self._W, self._sxx, syx = problem(W, sxx, syx)
         self._shortcut = bool(shortcut)
         Q, P, end_to_end = layer_jacobians(self._W, shortcut)

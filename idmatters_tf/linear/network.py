@@ -40,7 +40,7 @@ def compose(A: ArrayLike) -> Floats:
     return product
 
 
-def shortcut_compose(W: ArrayLike, shortcut: bool = True) -> Floats:
+def shortcut_compose(W: ArrayLike, *, shortcut: bool = True) -> Floats:
     """Return the end-to-end map of an n-shortcut network or a plain network.
 
     Source: Li et al., *Demystifying ResNet*, Eq. 5.
@@ -104,6 +104,7 @@ def initial_weights(
     units: int,
     shortcut_depth: int,
     dim: int,
+    *,
     seed: int = 0,
     networks: int | None = None,
 ) -> Floats:

@@ -17,7 +17,7 @@ from idmatters_tf.linear.network import shortcut_compose
 from idmatters_tf.linear.statistics import regression
 
 
-def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float, shortcut: bool = True) -> float:
+def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float, *, shortcut: bool = True) -> float:
     """Compute the loss L(W) = ||Y - f(W) X||_F^2 / (2m), with f the end-to-end map.
 
     It is computed as tr(f S_XX f^T) / 2 - tr(f S_YX^T) + tr(S_YY) / 2. Near an optimum with a small loss, this is a
@@ -36,11 +36,11 @@ def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float
     """
     W, sxx, syx = problem(W, sxx, syx)
     syy_trace = non_negative("syy_trace", syy_trace)
-    f = shortcut_compose(W, shortcut)
+    f = shortcut_compose(W, shortcut=shortcut)
     return float(np.vdot(f @ sxx, f) / 2 - np.vdot(f, syx) + syy_trace / 2)
 
 
-def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> float:
+def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, *, shortcut: bool = True) -> float:
     """Compute L(W) - L_min = ||(f - W*) S_XX^(1/2)||_F^2 / 2 with high relative accuracy, also near the optimum.
 
     Directions with a variance at rounding level are ignored, see `regression`.
@@ -52,11 +52,11 @@ def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = T
     """
     W, sxx, syx = problem(W, sxx, syx)
     root, targets = regression(sxx, syx)
-    return float(np.linalg.norm(shortcut_compose(W, shortcut) @ root - targets) ** 2 / 2)
+    return float(np.linalg.norm(shortcut_compose(W, shortcut=shortcut) @ root - targets) ** 2 / 2)
 
 
 def shortcut_gradient(
-    W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float | None = None, shortcut: bool = True
+    W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float | None = None, *, shortcut: bool = True
 ) -> Floats:
     """Compute dL/dW_i = P_i^T G Q_i^T with G = f S_XX - S_YX and f = P_i W_i Q_i + const.
 
@@ -73,6 +73,8 @@ def shortcut_gradient(
         (units, n, d, d) float64.
     """
     W, sxx, syx = problem(W, sxx, syx)
+    if syy_trace is not None:
+        non_negative("syy_trace", syy_trace)
     jacobians = layer_jacobians(W, shortcut)
     return jacobians.pull_back(jacobians.end_to_end @ sxx - syx).reshape(W.shape)
 

@@ -28,7 +28,7 @@ def zero_stationary_order(shortcut_depth: int, sxx: ArrayLike, syx: ArrayLike) -
     return positive_integer("shortcut_depth", shortcut_depth) * (2 if vanishes else 1) - 1
 
 
-def zero_hessian_spectrum(units: int, n: int, sxx: ArrayLike, syx: ArrayLike, slope: float = 1.0) -> Floats:
+def zero_hessian_spectrum(units: int, n: int, sxx: ArrayLike, syx: ArrayLike, *, slope: float = 1.0) -> Floats:
     """Compute all eigenvalues of the Hessian at W = 0.
 
     With G = S_XX - S_YX:

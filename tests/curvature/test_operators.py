@@ -46,7 +46,7 @@ def test_hessian_against_the_closed_form_of_linear_networks(seed, shortcut):
     assign_weights(model, W)
     dense = dense_hessian(model, lambda y, f: tf.reduce_sum((y - f) ** 2, -1) / 2, (X.T, Y.T), check=False)
     statistics = linear.sufficient_statistics(X, Y)
-    expected = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut)
+    expected = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut=shortcut)
     # Keras' kernels are the transposes.
     order = np.arange(W.size).reshape(units * n, d, d).swapaxes(1, 2).ravel()
     np.testing.assert_allclose(dense, expected[np.ix_(order, order)], atol=1e-12 * np.abs(expected).max())

@@ -26,7 +26,7 @@ def sample(n, d, classes, seed=0):
 )
 def test_every_row_becomes_its_one_hot_vector(n, dim, classes, width):
     x, labels = sample(n, dim, classes)
-    model = memorize(x, labels, classes, width)
+    model = memorize(x, labels, classes, width=width)
     np.testing.assert_allclose(model(x), np.eye(classes)[labels], atol=1e-6)
     report = model.report
     assert report.parameters == sum(np.size(weight) for weight in model.weights)
@@ -119,7 +119,9 @@ def test_verify_finds_wrong_rows():
     wrong[[3, 17]] = (wrong[[3, 17]] + 1) % 3
     done = []
     for batch_size in (50, 16):
-        checked = verify(model, x, wrong, batch_size, lambda rows, total: done.append((rows, total)))
+        checked = verify(
+            model, x, wrong, batch_size=batch_size, progress=lambda rows, total: done.append((rows, total))
+        )
         assert (checked.rows, checked.correct, checked.wrong_rows) == (50, 48, (3, 17))
         assert checked.largest_error == pytest.approx(1)
     assert done == [(50, 50), (13, 50), (26, 50), (39, 50), (50, 50)]

@@ -1,9 +1,12 @@
 """Invalid arguments of public functions."""
 
+import inspect
+
 import numpy as np
 import pytest
 
-from idmatters_tf import linear
+import idmatters_tf.models.linear
+from idmatters_tf import expressivity, linear
 
 RNG = np.random.default_rng(0)
 A = 0.1 * RNG.normal(size=(3, 2, 2))
@@ -30,6 +33,7 @@ ERRORS = [
     (lambda: linear.excess_risk(LAYERS, np.diag([1.0, 0.0]), UNIT), "`syx` must have rows in the range of `sxx`"),
     (lambda: linear.gradient_descent(LAYERS[None], UNIT, UNIT, 0.1, 2.5), "`steps` must be a non-negative integer"),
     (lambda: linear.shortcut_risk(LAYERS, UNIT, UNIT, "1"), "`syy_trace` must be a finite number of 0 or more"),
+    (lambda: linear.shortcut_gradient(LAYERS, UNIT, UNIT, False), "`syy_trace` must be .* Received: syy_trace=False"),
 ]
 
 
@@ -37,3 +41,13 @@ ERRORS = [
 def test_errors_name_the_argument_and_the_remedy(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_boolean_options_are_keyword_only():
+    for module in (linear, expressivity, idmatters_tf.models.linear):
+        for name, function in inspect.getmembers(module, callable):
+            if function.__module__.startswith("idmatters_tf") and name[0].islower():
+                for argument in inspect.signature(function).parameters.values():
+                    if isinstance(argument.default, bool):
+                        assert argument.kind is argument.KEYWORD_ONLY, (name, argument)
+    assert inspect.signature(linear.ShortcutHessian).parameters["shortcut"].kind is inspect.Parameter.KEYWORD_ONLY

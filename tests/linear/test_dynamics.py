@@ -49,14 +49,14 @@ def test_many_networks_equal_single_networks(shortcut, samples):
     minimum = linear.least_squares_optimum(X, Y)[1]
     W = rng.normal(size=(4, 2, 2, 3, 3)) / 3
     rates = np.array([0.01, 0.02, 0.05, 0.1])
-    trajectories = linear.gradient_descent(W, sxx, syx, rates, 25, shortcut, record_every=10)
+    trajectories = linear.gradient_descent(W, sxx, syx, rates, 25, shortcut=shortcut, record_every=10)
     assert trajectories.steps.tolist() == [0, 10, 20, 25]
     for one, rate, k in zip(W.copy(), rates, range(4), strict=True):
         for step in range(26):
             gradient = linear.shortcut_gradient(one, sxx, syx, shortcut=shortcut)
             if step in trajectories.steps:
                 record = trajectories.steps.tolist().index(step)
-                risk = linear.shortcut_risk(one, sxx, syx, trace, shortcut)
+                risk = linear.shortcut_risk(one, sxx, syx, trace, shortcut=shortcut)
                 assert trajectories.excess_risk[k, record] + minimum == pytest.approx(risk, rel=1e-9)
                 assert trajectories.gradient_norm[k, record] == pytest.approx(np.linalg.norm(gradient), rel=1e-9)
                 norms = [[np.linalg.norm(layer, 2) for layer in unit] for unit in one]
@@ -101,7 +101,7 @@ def test_sweep_combines_every_start_with_every_rate(workers):
     assert list(trajectories) == list(starts)
     for name, (W, shortcut) in starts.items():
         for k, rate in enumerate(rates):
-            alone = linear.gradient_descent(W, *problem, rate, 30, shortcut, record_every=30)
+            alone = linear.gradient_descent(W, *problem, rate, 30, shortcut=shortcut, record_every=30)
             np.testing.assert_allclose(trajectories[name].excess_risk[:, k], alone.excess_risk)
             np.testing.assert_allclose(trajectories[name].weights[:, k], alone.weights)
 

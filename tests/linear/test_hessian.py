@@ -32,7 +32,7 @@ def test_loss_is_that_of_the_data(seed):
     expected = np.sum((Y - outputs) ** 2) / (2 * X.shape[1])
     assert linear.shortcut_risk(W, *statistics, shortcut=shortcut) == pytest.approx(expected, rel=1e-10)
     minimum = linear.least_squares_optimum(X, Y)[1]
-    excess = linear.excess_risk(W, statistics.sxx, statistics.syx, shortcut)
+    excess = linear.excess_risk(W, statistics.sxx, statistics.syx, shortcut=shortcut)
     assert excess + minimum == pytest.approx(expected, rel=1e-9)
 
 
@@ -70,7 +70,7 @@ def test_gradient_and_hessian_against_central_differences(seed):
     expected = central_differences(risk, W)
     np.testing.assert_allclose(gradient(W), expected, atol=1e-9 * (np.abs(expected).max() + risk(W)))
     expected = central_differences(gradient, W).reshape(W.size, W.size)
-    H = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut)
+    H = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut=shortcut)
     np.testing.assert_allclose(H, expected, atol=1e-9 * (np.abs(expected).max() + np.abs(gradient(W)).max()))
     np.testing.assert_array_equal(H, H.T)
 
@@ -79,8 +79,8 @@ def test_gradient_and_hessian_against_central_differences(seed):
 def test_operator_against_the_dense_matrix(seed):
     W, shortcut, X, Y = network(seed)
     sxx, syx, _ = linear.sufficient_statistics(X, Y)
-    H = linear.shortcut_hessian(W, sxx, syx, shortcut)
-    operator = linear.ShortcutHessian(W, sxx, syx, shortcut)
+    H = linear.shortcut_hessian(W, sxx, syx, shortcut=shortcut)
+    operator = linear.ShortcutHessian(W, sxx, syx, shortcut=shortcut)
     vectors = np.random.default_rng(seed).normal(size=(W.size, 3))
     tolerance = {"rtol": 1e-12, "atol": 1e-12 * np.abs(H).max() * W.size}
     np.testing.assert_allclose(operator @ vectors, H @ vectors, **tolerance)

@@ -34,7 +34,7 @@ def test_values_gradient_and_hessian_are_those_of_numpy(case):
     np.testing.assert_array_equal(get_weights(model), W)
     X = np.random.default_rng(1).normal(size=(3, 7))
     outputs = keras.ops.convert_to_numpy(model(X.T)).T
-    np.testing.assert_allclose(outputs, linear.shortcut_compose(W, shortcut) @ X, atol=1e-14)
+    np.testing.assert_allclose(outputs, linear.shortcut_compose(W, shortcut=shortcut) @ X, atol=1e-14)
     X, Y = random_data(np.random.default_rng(2), 3, 8)
     statistics = linear.sufficient_statistics(X, Y)
     variables = model.trainable_variables
@@ -49,7 +49,7 @@ def test_values_gradient_and_hessian_are_those_of_numpy(case):
     assert float(loss) == pytest.approx(expected, rel=1e-12)
     gradient = linear.shortcut_gradient(W, *statistics, shortcut=shortcut).ravel()
     np.testing.assert_allclose(flat, gradient, atol=1e-12 * np.abs(gradient).max())
-    dense = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut)
+    dense = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut=shortcut)
     np.testing.assert_allclose(H, dense, atol=1e-12 * np.abs(dense).max())
     if shortcut:
         check_training(model, W)

@@ -74,9 +74,9 @@ def memorize_and_verify(
             sample.x,
             sample.labels,
             sample.classes,
-            network.width,
-            network.order,
-            network.seed,
+            width=network.width,
+            order=network.order,
+            seed=network.seed,
             check=("float32",),
             progress=progress,
         )

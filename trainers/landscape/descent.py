@@ -60,7 +60,7 @@ def measure(
     if network == "residual from zero":
         start = np.zeros_like(start)
     history = linear.gradient_descent(
-        start[None], np.eye(d), R, learning_rate(R, depth), steps, shortcut, record_every=record_every
+        start[None], np.eye(d), R, learning_rate(R, depth), steps, shortcut=shortcut, record_every=record_every
     )
     for k, step in enumerate(history.steps):
         risk, inside = 2 * history.excess_risk[0, k], bool(history.inside[0, k])

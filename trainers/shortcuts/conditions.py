@@ -59,7 +59,7 @@ def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int) -
     """
     network, (sxx, syx, _) = LINEAR_NETWORKS[kind], statistics
     weights = network.starts(depth, len(sxx), starts)
-    summaries = summarize_hessians(linear.shortcut_hessian(W, sxx, syx, network.shortcut) for W in weights)
+    summaries = summarize_hessians(linear.shortcut_hessian(W, sxx, syx, shortcut=network.shortcut) for W in weights)
     limit = 1 / (weights[0].size * np.finfo(np.float64).eps)
     log10_condition = np.log10([min(summary.condition, limit) for summary in summaries])
     yield ConditionsRow(

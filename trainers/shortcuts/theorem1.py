@@ -28,7 +28,7 @@ def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
     inputs = np.asarray(keras.ops.convert_to_numpy(keras.activations.get(network.pre)(problem.X)), np.float64)
     sxx, syx = (of @ inputs.T / inputs.shape[1] for of in (problem.X, problem.Y))
     slope = SLOPES[network.mid] * SLOPES[network.post]
-    return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, slope)
+    return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, slope=slope)
 
 
 def by_differentiation(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:

@@ -89,7 +89,7 @@ class ShortcutNetwork:
     def starts(self, depth: int, dim: int, networks: int, seed: int = 0) -> NDArray[np.float64]:
         """Return initial weights of networks with `depth` layers, (networks, units, shortcut_depth, dim, dim)."""
         units = depth // self.shortcut_depth
-        return linear.initial_weights(self.start, units, self.shortcut_depth, dim, seed, networks)
+        return linear.initial_weights(self.start, units, self.shortcut_depth, dim, seed=seed, networks=networks)
 
 
 # The paper's "zero initialization" is Xavier's, multiplied by 0.01.
@@ -195,7 +195,7 @@ def linear_descent(
     sxx, syx, _ = problem.statistics
     for epoch in [*range(0, epochs, every), epochs]:
         count = min(every, epochs - epoch)
-        path = linear.gradient_descent(W, sxx, syx, rates, count, shortcut, record_every=max(count, 1))
+        path = linear.gradient_descent(W, sxx, syx, rates, count, shortcut=shortcut, record_every=max(count, 1))
         yield Epoch(epoch, path.excess_risk[:, 0], path.gradient_norm[:, 0], W)
         W = path.weights
         if not np.isfinite(W).all():

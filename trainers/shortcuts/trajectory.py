@@ -82,7 +82,7 @@ def _hessian_function(
     problem, network = training.problem, training.networks[kind]
     if training.activation == "linear":
         sxx, syx, _ = problem.statistics
-        return lambda W: linear.shortcut_hessian(W, sxx, syx, network.shortcut)
+        return lambda W: linear.shortcut_hessian(W, sxx, syx, shortcut=network.shortcut)
 
     from idmatters_tf.curvature import HessianOperator
     from idmatters_tf.models.linear import assign_weights
