@@ -18,8 +18,12 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf.linear._arguments import Floats, real_array
+from idmatters_tf.linear.network import compose
 from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import decompose_rotation, rotate, rotate_minus_identity, split_rotation
+
+# Largest relative error of the product of the factors.
+LARGEST_ERROR = 1e-6
 
 
 def factorize(
@@ -57,8 +61,8 @@ def factorize(
         depth 40.
 
     Raises:
-        ValueError: for singular R (every factorization has norm 1 or more), for det R < 0, and if the method does not
-            apply.
+        ValueError: for singular R (every factorization has norm 1 or more), for det R < 0, if the method does not
+            apply, and if the relative error would exceed 1e-6.
 
     Example:
 
@@ -75,9 +79,16 @@ def factorize(
         R = augment(R)
     decomposition = _singular_value_decomposition(R)
     _require_positive_determinant(decomposition)
-    if depth == 1:
-        return (R - np.eye(len(R)))[None]
-    return METHODS[method](R, depth, decomposition)
+    A = (R - np.eye(len(R)))[None] if depth == 1 else METHODS[method](R, depth, decomposition)
+    size = decomposition.singular_values[0]
+    # Without squares, which underflow.
+    if not (error := np.abs(compose(A) - R).max() / size) <= LARGEST_ERROR:
+        raise ValueError(
+            f"Argument `depth` must be larger for an `R` far below the identity, because a factor I + A_i of norm "
+            f"||R||^(1/depth) loses its digits next to I. Received: depth={depth}, ||R||={size:.3g}, for which the "
+            f"product has a relative error of {error:.2g}. Factorize R / ||R||, or increase the depth."
+        )
+    return A
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,9 +240,11 @@ def _log(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
             f"Argument `R` must have no negative eigenvalues with method='log'. Received: "
             f"{eigenvalues[negative].real.min():.6g}. Use method='polar'."
         )
-    logarithm = scipy.linalg.logm(R)
-    layer = scipy.linalg.expm(logarithm.real / depth)
-    error = np.linalg.norm(np.linalg.matrix_power(layer, depth) - R) / np.linalg.norm(R)
+    # Both functions require norms near 1.
+    size = decomposition.singular_values[0]
+    logarithm = scipy.linalg.logm(R / size)
+    layer = size ** (1 / depth) * scipy.linalg.expm(logarithm.real / depth)
+    error = np.abs(np.linalg.matrix_power(layer, depth) - R).max() / size
     if (np.iscomplexobj(logarithm) and np.abs(logarithm.imag).max() > 1e-8) or not error < 1e-11 * depth:
         raise ValueError(
             f"Argument `R` must have a well-conditioned principal logarithm with method='log'. Received: a matrix for "

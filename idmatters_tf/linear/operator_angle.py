@@ -3,10 +3,7 @@
 # pyright: reportConstantRedefinition=false
 # Matrices have uppercase names, and checked arguments are reassigned.
 
-from typing import Any, cast
-
 import numpy as np
-import scipy.linalg
 import scipy.optimize
 
 from idmatters_tf.linear._arguments import Floats
@@ -37,32 +34,28 @@ def operator_angle(R: Floats) -> float:
     >>> round(float(np.cos(operator_angle(np.diag([4.0, 1.0])))), 12)
     0.8
     """
-    singular_values = np.linalg.svd(R, compute_uv=False)
-    low, high = singular_values[-1], singular_values[0]
     if len(R) == 1:
         return 0.0 if R[0, 0] > 0 else float(np.pi)
-    # The angle does not depend on the scale, but the squares in the pencil do.
-    return _scaled_operator_angle(R / high, float(low / high))
-
-
-def _scaled_operator_angle(R: Floats, low: float) -> float:
-    """Compute the operator angle for d > 1 and singular values from `low` to 1."""
-    symmetric, gram = (R + R.T) / 2, R.T @ R
+    # The angle does not depend on the scale, but the squares below do.
+    R = R / np.abs(R).max()
     eigenvalues, eigenvectors = (np.asarray(part, np.complex128) for part in np.linalg.eig(R))
     negative = (eigenvalues.imag == 0) & (eigenvalues.real < 0)
     if negative.any():
         return _angle(R, eigenvectors[:, np.argmax(negative)].real)
+    # In the basis of the right singular vectors, t I + R^T R / t is diagonal. Its inverse exists at any condition number.
+    U, singular_values, Vt = np.linalg.svd(R)
+    image = Vt @ U * singular_values
 
-    def bottom(log_t: float, count: int = 1) -> tuple[Floats, Floats]:
+    def bottom(log_t: float) -> tuple[Floats, Floats]:
+        """Return the eigenvalues of the pencil in ascending order, and its eigenvectors."""
         t = np.exp(log_t)
-        weight = t * np.eye(len(R)) + gram / t
-        pencil = 2 * symmetric, weight
-        pairs = cast("Any", scipy.linalg.eigh)(*pencil, subset_by_index=[0, count - 1], driver="gvx")
-        return cast("tuple[Floats, Floats]", pairs)
+        roots = np.sqrt(t + singular_values**2 / t)
+        values, vectors = np.linalg.eigh((image + image.T) / roots / roots[:, None])
+        return values, vectors / roots[:, None]
 
     # A form with negative values is minimized over both t and x. Otherwise t maximizes (a saddle point).
-    sign = 1 if np.linalg.eigvalsh(symmetric)[0] < 0 else -1
-    grid: list[float] = np.linspace(float(np.log(low)), 0.0, GRID).tolist()
+    sign = 1 if np.linalg.eigvalsh(image + image.T)[0] < 0 else -1
+    grid: list[float] = np.linspace(*np.log(singular_values[[-1, 0]]), GRID).tolist()
     values = [sign * bottom(log_t)[0][0] for log_t in grid]
     best = int(np.argmin(values))
     bracket = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
@@ -70,8 +63,8 @@ def _scaled_operator_angle(R: Floats, low: float) -> float:
         lambda log_t: sign * bottom(log_t)[0][0], bounds=bracket, method="bounded", options={"xatol": 1e-9}
     ).x
     # At a saddle point two eigenvalues coincide, and the solution is a combination of their eigenvectors.
-    vectors = bottom(log_t, 2)[1]
-    return _largest_angle_in_plane(R, *(vectors / np.linalg.norm(vectors, axis=0)).T)
+    # In the norm of the pencil they have equal lengths, whatever the condition number.
+    return _largest_angle_in_plane(image, *bottom(log_t)[1][:, :2].T)
 
 
 def _largest_angle_in_plane(R: Floats, first: Floats, second: Floats) -> float:

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 from idmatters_tf.linear._arguments import Floats, covariance_matrix, non_negative, real_array
 from idmatters_tf.linear.network import compose, layer_norms
 from idmatters_tf.linear.shortcuts import layer_jacobians
-from idmatters_tf.linear.statistics import scaled_root
+from idmatters_tf.linear.statistics import EPS, TINY, scaled_root
 
-# Relative tolerance for rounding at equality in (2.3).
+# Relative tolerance for rounding at equality in (2.3), for well-conditioned S.
 ROUNDING = 1e-7
 
 
@@ -90,7 +90,7 @@ class GradientDominance:
         tau: |||A|||.
         excess_risk: f - C.
         inside: True if tau < 1.
-        holds: True if both bounds hold up to rounding.
+        holds: True if both bounds hold up to rounding, which is about d eps times the condition number of S.
     """
 
     gradient_norm_squared: float
@@ -114,7 +114,7 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
     variance at rounding level (see `statistics.scaled_root`) do not count in the bounds.
     Source: Eq. 2.3 in v3. The sigma_min(S)^2 of v2 is correct only for sigma_min(S) <= 1 (counterexample d = l = 1,
     A = R = 0, S = 4: 64 < 256). The exponent l - 1 of v1 is wrong even for S = I (l = 3, A_i = -1/2, R = 2:
-    2.64 < 10.55), and so is its norm without the square.
+    2.64 < 10.55).
 
     Args:
         A: (depth, d, d).
@@ -137,13 +137,20 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
     norms = layer_norms(A)
     tau = float(norms.max())
     uniform = per_layer = 0.0
-    scales, root = scaled_root(covariance)
-    root = scales[:, None] * root
+    scales, scaled = scaled_root(covariance)
+    root = scales[:, None] * scaled
+    rounding = ROUNDING
     if tau < 1 and root.size:
-        smallest = float(np.linalg.svd(root, compute_uv=False)[-1]) ** 2
+        singular_values = np.linalg.svd(root, compute_uv=False)
+        smallest = float(singular_values[-1]) ** 2
         counted = min(float(np.linalg.norm(E @ root) ** 2), excess)
         uniform, per_layer = (float(factor) * smallest * counted for factor in dominance_factors(norms))
-    holds = gradient_norm_squared >= (1 - ROUNDING) * max(uniform, per_layer)
+        # Relative errors of `scaled`, of `smallest`, and of the gradient, in which ES can cancel.
+        condition = np.linalg.cond(scaled) ** 2 + singular_values[0] / singular_values[-1]
+        cancellation = np.linalg.norm(np.abs(E) @ np.abs(covariance)) / max(np.linalg.norm(ES), TINY)
+        rounding += 4 * len(R) * EPS * float(condition + cancellation)
+    # Numbers below TINY have few digits.
+    holds = gradient_norm_squared >= (1 - rounding) * max(uniform, per_layer) - TINY
     return GradientDominance(gradient_norm_squared, uniform, per_layer, tau, excess, tau < 1, holds)
 
 
@@ -157,7 +164,7 @@ class DominanceFactors(NamedTuple):
     per_layer: Floats
 
 
-def dominance_factors(norms: Floats) -> DominanceFactors:
+def dominance_factors(norms: ArrayLike) -> DominanceFactors:
     """Compute the factors of sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
 
     Args:
@@ -165,7 +172,16 @@ def dominance_factors(norms: Floats) -> DominanceFactors:
 
     Returns:
         `DominanceFactors`, (uniform, per_layer), each of shape (...).
+
+    Raises:
+        ValueError: if a norm is outside [0, 1), or `norms` has no axis.
     """
+    norms = real_array("norms", norms, None)
+    if not norms.ndim or not norms.size or norms.min() < 0 or norms.max() >= 1:
+        raise ValueError(
+            f"Argument `norms` must have shape (..., depth) and entries in [0, 1). Received: shape {norms.shape}"
+            + (f", entries from {norms.min():.6g} to {norms.max():.6g}" if norms.size else "")
+        )
     depth = norms.shape[-1]
     logarithms = 2 * np.log1p(-norms)
     uniform = 4 * depth * np.exp((depth - 1) * logarithms.min(axis=-1))

@@ -21,6 +21,8 @@ ERRORS = [
     (lambda: linear.population_risk([[1.0, 0.0]], [[1.0]]), r"`A` must have shape \(depth, 1, 1\)"),
     (lambda: linear.population_risk(A, R, [[1.0, 2.0], [0.0, 1.0]]), "`covariance` must be symmetric.*Pass X @ X.T"),
     (lambda: linear.population_risk(A, R, [[1.0, 2.0], [2.0, 1.0]]), "eigenvalue -1"),
+    (lambda: linear.dominance_factors(1e-6), r"`norms` must have shape .* Received: shape \(\)"),
+    (lambda: linear.dominance_factors([0.5, 1.0]), r"in \[0, 1\). Received: shape \(2,\), entries from 0.5 to 1$"),
     (lambda: linear.factorize(R, 4, "best"), "`method` must be one of 'polar', 'paper', 'log', 'psd'. Received"),
     (lambda: linear.factorize(R, 4, "paper"), "`depth` must be 5 or more with method='paper'"),
     (lambda: linear.factorize(np.diag([-1.0, -2.0]), 4, "log"), "no negative eigenvalues with method='log'.*'polar'"),

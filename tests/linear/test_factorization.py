@@ -28,7 +28,8 @@ def conditioned(d, condition):
 def check(R, A, depth):
     """Check the product and the number of layers. Below norm 1 the rounding is that of I + A_i."""
     assert A.shape == (depth, *R.shape)
-    assert np.linalg.norm(linear.compose(A) - R, 2) <= 1e-11 * depth * max(1.0, np.linalg.norm(R, 2))
+    norm = np.linalg.norm(R, 2)
+    assert np.linalg.norm(linear.compose(A) - R, 2) <= 1e-11 * depth * norm / min(1.0, norm ** (1 / depth))
 
 
 @given(SEEDS, st.integers(1, 80))
@@ -54,7 +55,7 @@ def test_other_methods_multiply_to_R(seed, method, depth):
     if method == "psd":
         R = R @ R.T
     if method == "log":
-        R = scipy.linalg.expm(rng.normal(size=R.shape) / 2)
+        R = scipy.linalg.expm(rng.normal(size=R.shape) / 2) * 10.0 ** rng.uniform(-20, 200)
     check(R, linear.factorize(R, depth, method), depth)
 
 
@@ -77,7 +78,8 @@ CORNERS = {
     "nearly half a turn": rotation(np.pi - 1e-9, np.pi - 1e-9),
     "shear": [[1.0, 100.0], [0.0, 1.0]],
     "condition 1e12, not normal": conditioned(5, 1e12),
-    "tiny": 1e-200 * np.eye(2),
+    "condition 1e12 in the plane": conditioned(2, 1e12),
+    "tiny": 1e-200 * rotation(1.0, 2.0),
     "huge": 1e200 * rotation(1.0),
     "permutation": np.eye(5)[[1, 2, 3, 4, 0]],
 }
@@ -87,6 +89,11 @@ CORNERS = {
 def test_corners(name):
     R = np.array(CORNERS[name], dtype=float)
     for depth in (1, 3, 10_000 if name == "condition 1e12, not normal" else 300):
+        if name == "tiny" and depth < 300:
+            for method in ("polar", "log"):
+                with pytest.raises(ValueError, match="`depth` must be larger.*Factorize R / ||R||"):
+                    linear.factorize(R, depth, method)
+            continue
         A, bounds = linear.factorize(R, depth), linear.factorization_bounds(R, depth)
         check(R, A, depth)
         assert bounds.lower * (1 - 1e-7) - 1e-15 <= linear.tensor_norm(A)
@@ -136,6 +143,12 @@ def test_operator_angle_against_search(seed):
     assert angle >= searched - 1e-6
     # An explicit vector has this angle, so that it is also an upper bound of the error of the search.
     assert angle == pytest.approx(searched, abs=0.02)
+
+
+@pytest.mark.parametrize("condition", [4.0, 1e8, 1e14])
+def test_operator_angle_of_positive_definite_matrices(condition):
+    root = condition**0.5
+    assert operator_angle(1e200 * np.diag([condition, 1.0])) == pytest.approx(2 * np.arctan2(root - 1, root + 1))
 
 
 @given(SEEDS, st.integers(1, 6))

@@ -82,6 +82,21 @@ def test_equality_case(depth, tau):
     assert certificate.holds
 
 
+@given(SEEDS, st.floats(0, 17), st.floats(-160, 150))
+def test_gradient_dominance_holds_at_any_condition_number_and_scale(seed, digits, scale):
+    rng = np.random.default_rng(seed)
+    d = rng.integers(2, 6)
+    Q = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    S = 10.0**scale * Q * 10.0 ** -rng.permutation(np.linspace(0, digits, d)) @ Q.T
+    A = np.repeat(-rng.uniform(0, 0.9) * np.eye(d)[None], rng.integers(1, 5), axis=0)
+    bottom = np.linalg.eigh(S + S.T)[1][:, 0]
+    assert linear.gradient_dominance(A, linear.compose(A) - np.outer(rng.normal(size=d), bottom), (S + S.T) / 2).holds
+
+
+def test_dominance_factors_of_lists():
+    np.testing.assert_allclose(linear.dominance_factors([[0.0, 0.5], [0.2, 0.2]]), [[2.0, 5.12], [5.0, 5.12]])
+
+
 def test_counterexamples_to_the_squared_eigenvalue_of_v2_and_the_exponent_of_v1():
     certificate = linear.gradient_dominance([[[0.0]]], [[0.0]], [[4.0]])
     assert certificate.gradient_norm_squared == 64
