@@ -14,8 +14,20 @@ Integers: TypeAlias = NDArray[np.integer[Any]]
 CHUNK_ENTRIES = 2**24
 
 
-def check_sample(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tuple[NDArray[Any], Integers, int]:
+# Largest number of classes of a memorizer. The last block has its square of weights, 8 GiB in float64.
+MOST_CLASSES = 2**15
+
+
+def check_sample(
+    x: ArrayLike, labels: ArrayLike, classes: int | None = None, most: int = MOST_CLASSES
+) -> tuple[NDArray[Any], Integers, int]:
     """Check the sample of `memorize` and convert it to arrays, without a copy of numeric arrays.
+
+    Args:
+        x: (n, d).
+        labels: (n,).
+        classes: number of classes; by default the largest label plus 1.
+        most: largest allowed number of classes.
 
     Raises:
         ValueError: if an argument is invalid.
@@ -38,7 +50,27 @@ def check_sample(x: ArrayLike, labels: ArrayLike, classes: int | None = None) ->
     classes = largest + 1 if classes is None else positive_integer("classes", classes)
     if classes <= largest:
         raise ValueError(f"Argument `classes` must be above the largest label, {largest}. Received: classes={classes}")
+    if classes > most:
+        raise ValueError(
+            f"Argument `classes` must be at most {most:,}, because the last block has classes^2 weights. Received: "
+            f"classes={classes:,}. Renumber labels that have gaps: np.unique(labels, return_inverse=True)[1]."
+        )
     return x, labels, classes
+
+
+def largest_magnitude(x: NDArray[Any]) -> float:
+    """Return the largest |x|."""
+    return max(float(x.max()), -float(x.min()))
+
+
+def check_range(x: NDArray[Any], dtype: str) -> None:
+    """Raise ValueError if x, or normally distributed weights divided by x, are outside the range of `dtype`."""
+    largest, smallest = largest_magnitude(x), 2.0**20 * float(np.finfo(dtype).tiny)
+    if largest and not smallest <= largest <= 1 / smallest:
+        raise ValueError(
+            f"Argument `x` must have a largest magnitude from {smallest:.0e} to {1 / smallest:.0e} for {dtype}. "
+            f"Received: {largest:.3g}. Scale x{', or use float64' * (dtype == 'float32')}."
+        )
 
 
 def slices(count: int, size: int) -> list[slice]:

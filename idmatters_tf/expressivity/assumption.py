@@ -79,10 +79,12 @@ def check_assumption(
     x, labels, classes = check_sample(x, labels, classes)
     width = positive_integer("width", width)
     x = x[distinct_rows(x, labels)].astype(np.float64)
-    norms = np.linalg.norm(x, axis=1, keepdims=True)
-    if not norms.all():
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    if not largest.all():
         raise ValueError("Argument `x` must not have rows of zeros. Append a constant column.")
-    unit = x / norms
+    # Squares of large and small numbers are out of range.
+    unit = x / largest
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     rng = np.random.default_rng(seed)
     _, _, Z = project(unit, width, rng)
     surrogates = directions(rng, classes, width)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.expressivity._samples import Floats, Integers, chunks, distinct_rows, slices
+from idmatters_tf.expressivity._samples import Floats, Integers, chunks, distinct_rows, largest_magnitude, slices
 
 Order: TypeAlias = Literal["norm", "ridge", "paper"]
 
@@ -31,7 +31,7 @@ CLOSE = 1e-3
 NEIGHBORS, NEIGHBOR_TILE, RIDGE = 32, 8192, 0.1
 # Weights of the direction away from the neighbors, relative to the point's own direction.
 TILTS = (0.03, 0.3, 3.0)
-# Below this fraction of the largest norm, surrogate labels of half the smallest norm vanish in rounding errors.
+# Below this fraction of the largest norm, surrogate labels of half the smallest norm lose their digits.
 SMALLEST_NORM = 1e-6
 # Random directions from which each surrogate label is chosen.
 CANDIDATES_PER_CLASS = 8
@@ -109,17 +109,22 @@ def project(x: NDArray[Any], width: int, rng: np.random.Generator) -> tuple[Floa
         (projection (d, k), bias (k,) or None, points (n, k)). The bias is the image of a constant coordinate appended
         to x. It is added if a point would be projected to zero or nearly zero.
     """
-    size = sum(np.sum(np.square(x[rows], dtype=np.float64)) for rows in chunks(x))
+    # A power of two keeps the squares in range without rounding errors.
+    scale = np.ldexp(1.0, np.frexp(largest_magnitude(x))[1] - 1)
+    size = sum(np.sum(np.square(x[rows] / scale)) for rows in chunks(x))
     size = np.sqrt(size / len(x)) or 1.0
-    projection = rng.standard_normal((x.shape[1], width)) / (np.sqrt(width) * size)
+    projection = rng.standard_normal((x.shape[1], width)) / (np.sqrt(width) * size) / scale
     Z = np.empty((len(x), width))
     for rows in chunks(x):
         np.matmul(x[rows].astype(np.float64, copy=False), projection, out=Z[rows])
     norms = np.linalg.norm(Z, axis=1)
     if norms.min() > SMALLEST_NORM * norms.max():
         return projection, None, Z
-    # A bias longer than every point keeps all of them away from zero.
-    bias = 2 * (norms.max() or 1.0) * directions(rng, 1, width)[0]
+    # With a bias of length b, the surrogate labels have relative rounding errors of eps largest / b, and the shortest
+    # points have margins of (smallest / b)^2. This length balances the two.
+    largest = norms.max() or 1.0
+    smallest = norms.min(where=norms > 0, initial=largest)
+    bias = 2 * largest ** (1 / 3) * smallest ** (2 / 3) * directions(rng, 1, width)[0]
     Z += bias
     return projection, bias, Z
 

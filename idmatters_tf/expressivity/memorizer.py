@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
-from idmatters_tf.expressivity._samples import check_sample, chunks
+from idmatters_tf.expressivity._samples import check_range, check_sample, chunks
 from idmatters_tf.expressivity.construction import Order, Weights, construct
 from idmatters_tf.layers import ResidualDenseStack
 
@@ -130,7 +130,7 @@ def memorize(
     Args:
         x: (n, d) real and finite. Equal rows with equal labels count once.
         labels: (n,) integers in [0, classes).
-        classes: r. By default the largest label plus 1.
+        classes: r, at most 32,768. By default the largest label plus 1.
         width: k >= 1, width of the residual blocks.
         order: "norm" moves the points in descending order of their norms, each with its own threshold. "ridge" also
             tries directions away from each point's neighbors, for a larger margin on clustered data, in ten times the
@@ -160,6 +160,7 @@ def memorize(
     check_choice("order", order, get_args(Order))
     for kind in (dtype, *check):
         check_choice("dtype", kind, get_args(Dtype))
+    check_range(x, dtype)
     start = time.perf_counter()
     weights = construct(x, labels, classes, width, order, seed, _with_title(progress, "building"))
     smallest = float(weights.margins.min())
@@ -218,7 +219,8 @@ def verify(
     Returns:
         A `Verification`.
     """
-    x, labels, _ = check_sample(x, labels, model.output_shape[-1])
+    classes = model.output_shape[-1]
+    x, labels, _ = check_sample(x, labels, classes, most=classes)
     dtype = model.inputs[0].dtype
     largest, wrong = 0.0, []
     order = _by_norm(model, x)
@@ -229,7 +231,7 @@ def verify(
     for start in range(0, len(x), size):
         rows = order[start : start + size]
         filled = np.pad(rows, (0, size - len(rows)), mode="edge")
-        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[filled].astype(dtype))))[: len(rows)]
+        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(_round(x[filled], dtype))))[: len(rows)]
         # `argmax` would return class 0 for ties and NaN.
         own = np.arange(outputs.shape[1]) == labels[rows, None]
         ahead = outputs < outputs[own][:, None]
@@ -252,7 +254,9 @@ def _by_norm(model, x):
     kernel, *bias = (np.asarray(weight, np.float64) for weight in model.get_layer("projection").weights)
     norms = np.empty(len(x))
     for rows in chunks(x):
-        norms[rows] = np.linalg.norm(x[rows].astype(np.float64, copy=False) @ kernel + sum(bias), axis=1)
+        # Kernels in float32 are infinite for x far below 1.
+        with np.errstate(invalid="ignore"):
+            norms[rows] = np.linalg.norm(x[rows].astype(np.float64, copy=False) @ kernel + sum(bias), axis=1)
     return np.argsort(-norms, kind="stable")
 
 
@@ -273,8 +277,14 @@ def network(weights: Weights, dtype: str) -> keras.Model:
     model = ExactModel(inputs, outputs, name="memorizer")
     arrays = (weights.projection, weights.bias, weights.U, weights.s, weights.V)
     arrays += (weights.last_U, weights.last_s, weights.last_V)
-    model.set_weights([array.astype(dtype, copy=False) for array in arrays if array is not None])
+    model.set_weights([_round(array, dtype) for array in arrays if array is not None])
     return model
+
+
+def _round(array, dtype):
+    # Numbers beyond the range of float32 become infinite, and `verify` counts their rows as wrong.
+    with np.errstate(over="ignore"):
+        return array.astype(dtype, copy=False)
 
 
 def _with_title(progress, title):

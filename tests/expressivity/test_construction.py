@@ -27,6 +27,8 @@ def sample(kind, n, dim, classes, seed):
     elif kind == "zero and far":
         x *= 10.0 ** rng.integers(-3, 3, (n, 1))
         x[0] = 0
+    elif kind == "twelve decades":
+        x *= 10.0 ** -np.linspace(0, 12, n)[:, None]
     elif kind == "images":
         x = rng.integers(0, 256, (n, dim)).astype(np.uint8)
     labels = rng.integers(0, classes, n)
@@ -35,7 +37,8 @@ def sample(kind, n, dim, classes, seed):
 
 
 @given(
-    kind=st.sampled_from(["normal", "clusters", "pairs", "zero and far", "images"]),
+    kind=st.sampled_from(["normal", "clusters", "pairs", "zero and far", "twelve decades", "images"]),
+    scale=st.sampled_from([1e-290, 1e-200, 1.0, 1e160, 1e290]),
     n=st.integers(1, 90),
     dim=st.integers(1, 40),
     classes=st.integers(1, 60),
@@ -43,11 +46,12 @@ def sample(kind, n, dim, classes, seed):
     order=st.sampled_from(["norm", "ridge"]),
     seed=st.integers(0, 10**6),
 )
-def test_any_sample_at_any_width(kind, n, dim, classes, width, order, seed):
+def test_any_sample_at_any_width_and_scale(kind, scale, n, dim, classes, width, order, seed):
     x, labels = sample(kind, n, dim, classes, seed)
+    x = x if scale == 1 else x * scale
     weights = construct(x, labels, classes, width, order, seed=seed)
     # Rounding grows with the inverse margins of the points, and of the surrogates in one and two dimensions.
-    tolerance = 1e-6 if width > 2 else 1e-4
+    tolerance = 1e-3 if kind == "twelve decades" else 1e-6 if width > 2 else 1e-4
     if weights.margins.min() > 1e-9:
         np.testing.assert_allclose(outputs_of(weights, x), np.eye(classes)[labels], atol=tolerance)
 
@@ -103,6 +107,7 @@ def test_the_papers_quantities_against_brute_force():
     Z = x @ rng.standard_normal((9, 20)) / np.sqrt(20)
     q = rng.standard_normal((4, 20))
     everything = np.concatenate([Z, q / np.linalg.norm(q, axis=1, keepdims=True)])
+    assert check_assumption(x * 10.0 ** np.linspace(-200, 160, 60)[:, None]).rho == pytest.approx(checked.rho)
     pairs = [(i, j) for i in range(60) for j in range(i + 1, 64)]
     assert checked.rho == pytest.approx(min(np.sum((x[i] - x[j]) ** 2) for i, j in pairs if j < 60))
     distance = min(np.linalg.norm(everything[i] - everything[j]) for i, j in pairs)

@@ -112,6 +112,14 @@ def test_equal_rows_count_once_and_a_zero_row_gets_a_bias():
     np.testing.assert_allclose(model(x.astype("float64")), np.eye(5)[labels], atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e160, 10.0 ** np.linspace(-12, 0, 40)[:, None]])
+def test_rows_of_any_scale(scale):
+    x, labels = sample(40, 4, 3)
+    report = memorize(x * scale, labels, width=8).report
+    assert report.verified["float64"].largest_error < 1e-6
+    assert report.verified["float32"].correct < 40
+
+
 def test_verify_finds_wrong_rows():
     x, labels = sample(50, 4, 3)
     model = memorize(x, labels, width=8, check=())
@@ -141,6 +149,8 @@ def test_wrong_network_raises(monkeypatch):
         ({"x": np.ones((4, 2, 2))}, "Flatten each point: x.reshape(len(x), -1)"),
         ({"x": np.array([[1.0], [np.nan], [2], [3]])}, "Received: NaN or infinite entries in row 1"),
         ({"labels": [0, -1, 0, 1]}, "must have shape (4,) and contain class indices"),
+        ({"labels": [0, 1, 2, 10**9]}, "must be at most 32,768, because the last block has classes^2 weights"),
+        ({"x": 1e160 * np.arange(8.0).reshape(4, 2), "dtype": "float32"}, "from 1e-32 to 8e+31 for float32. Received: 7e+160. Scale x, or"),
         ({"classes": 1}, "must be above the largest label, 1. Received: classes=1"),
         ({"order": "random"}, "must be one of 'norm', 'ridge', 'paper'. Received: order='random'"),
         ({"x": np.array([[1.0], [2], [1], [3]]), "labels": [0, 1, 1, 0]}, "rows 0 and 2 are equal, but their labels"),
