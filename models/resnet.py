@@ -1,7 +1,8 @@
 """Residual networks with batch normalization: He et al. (2015) and, pre-activated, He et al. (2016).
 
-The row "ResNet" of Hardt & Ma's Table 2 is depth 110: 6.43 % error on CIFAR-10 and 25.16 % on CIFAR-100. Li et al.
-measured the pre-activated form (their Figure 2).
+The row "ResNet" of Hardt & Ma's Table 2 combines three networks: depth 110 on CIFAR-10 (6.43 % error), and two with
+bottlenecks that are not in this package, ResNet-164 on CIFAR-100 (25.16 %, He et al., 2016) and ResNet-152 on ImageNet
+(19.38 %). Li et al. measured the pre-activated form (their Figure 2).
 """
 
 from typing import get_args

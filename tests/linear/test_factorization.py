@@ -45,6 +45,12 @@ def test_polar_between_its_bounds(seed, depth):
     assert norm == pytest.approx(np.linalg.norm(A[0], 2), rel=1e-9, abs=1e-13)
     if bounds.theorem_applies:
         assert bounds.polar <= 0.4 * bounds.theorem
+        # The bound of version 1.
+        assert norm <= 0.5 * 2 * (np.pi**0.5 + (3 * bounds.gamma) ** 0.5) ** 2 / depth
+    # The bound 3 gamma / l of appendix A for symmetric positive definite matrices, here R^T R.
+    gamma = linear.factorization_bounds(R.T @ R, depth).gamma
+    if depth >= 3 * gamma:
+        assert linear.tensor_norm(linear.factorize(R.T @ R, depth, "psd")) <= 0.4 * 3 * gamma / depth + 1e-13
 
 
 @given(SEEDS, st.sampled_from(["paper", "log", "psd"]), st.integers(5, 40))
