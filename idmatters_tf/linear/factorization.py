@@ -241,9 +241,9 @@ def _log(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
             f"{eigenvalues[negative].real.min():.6g}. Use method='polar'."
         )
     # Both functions require norms near 1.
-    size = decomposition.singular_values[0]
-    logarithm = scipy.linalg.logm(R / size)
-    layer = size ** (1 / depth) * scipy.linalg.expm(logarithm.real / depth)
+    size = float(decomposition.singular_values[0])
+    logarithm = np.asarray(scipy.linalg.logm(R / size))
+    layer = size ** (1 / depth) * np.asarray(scipy.linalg.expm(logarithm.real / depth))
     error = np.abs(np.linalg.matrix_power(layer, depth) - R).max() / size
     if (np.iscomplexobj(logarithm) and np.abs(logarithm.imag).max() > 1e-8) or not error < 1e-11 * depth:
         raise ValueError(

@@ -42,7 +42,7 @@ def operator_angle(R: Floats) -> float:
     negative = (eigenvalues.imag == 0) & (eigenvalues.real < 0)
     if negative.any():
         return _angle(R, eigenvectors[:, np.argmax(negative)].real)
-    # In the basis of the right singular vectors, t I + R^T R / t is diagonal. Its inverse exists at any condition number.
+    # In the basis of the right singular vectors, t I + R^T R / t is diagonal and can be inverted at any condition.
     U, singular_values, Vt = np.linalg.svd(R)
     image = Vt @ U * singular_values
 
@@ -55,7 +55,8 @@ def operator_angle(R: Floats) -> float:
 
     # A form with negative values is minimized over both t and x. Otherwise t maximizes (a saddle point).
     sign = 1 if np.linalg.eigvalsh(image + image.T)[0] < 0 else -1
-    grid: list[float] = np.linspace(*np.log(singular_values[[-1, 0]]), GRID).tolist()
+    low, high = float(singular_values[-1]), float(singular_values[0])
+    grid: list[float] = np.linspace(float(np.log(low)), float(np.log(high)), GRID).tolist()
     values = [sign * bottom(log_t)[0][0] for log_t in grid]
     best = int(np.argmin(values))
     bracket = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]

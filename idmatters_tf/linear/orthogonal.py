@@ -46,7 +46,9 @@ def normal_form(N: ArrayLike) -> NormalForm:
     [-2.0, 2.0]
     """
     N = real_array("N", N, ("d", "d"))
-    defect, size = np.linalg.norm(N @ N.T - N.T @ N), np.linalg.norm(N)
+    # Squares of large and small numbers are out of range.
+    scaled = N / (np.abs(N).max() or 1.0)
+    defect, size = np.linalg.norm(scaled @ scaled.T - scaled.T @ scaled), np.linalg.norm(scaled)
     if defect > 1e-10 * size**2:
         raise ValueError(
             f"Argument `N` must be normal, N N^T = N^T N. Received: a matrix with a relative defect of "

@@ -3,6 +3,7 @@
 # pyright: reportConstantRedefinition=false
 # Matrices have uppercase names, and checked arguments are reassigned.
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -167,6 +168,9 @@ def whiten(X: ArrayLike, components: int) -> PrincipalComponents:
     """
     X = real_array("X", X, ("d", "m"))
     components = positive_integer("components", components)
+    # A power of two keeps the squares in range without rounding errors.
+    scale = math.ldexp(1.0, math.frexp(np.abs(X).max())[1] - 1)
+    X = X / scale
     mean = X.mean(axis=1, keepdims=True)
     centered = X - mean
     values, vectors = np.linalg.eigh(centered @ centered.T / centered.shape[1])
@@ -180,8 +184,8 @@ def whiten(X: ArrayLike, components: int) -> PrincipalComponents:
     columns = vectors[:, ::-1][:, :components]
     # Fixed signs make the result independent of the LAPACK implementation.
     columns = columns * np.sign(columns[np.abs(columns).argmax(axis=0), np.arange(components)])
-    directions, scale = columns.T, np.sqrt(values[::-1][:components, None])
-    return PrincipalComponents(directions @ centered / scale, directions / scale, mean)
+    directions = columns.T / np.sqrt(values[::-1][:components, None])
+    return PrincipalComponents(directions @ centered, directions / scale, mean * scale)
 
 
 def _pair(X: ArrayLike, Y: ArrayLike) -> tuple[Floats, Floats]:

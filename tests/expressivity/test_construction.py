@@ -135,7 +135,10 @@ def test_four_log_classes_are_too_few_dimensions_for_surrogate_labels():
     x = on_the_sphere(3, 5, seed=0)
     for factor, few in ((4, True), (16, False)):
         width = int(np.ceil(factor * np.log(classes)))
-        products = [check_assumption(x, np.zeros(3, int), classes, width=width, seed=seed).surrogate_product for seed in range(5)]
+        products = [
+            check_assumption(x, np.zeros(3, int), classes, width=width, seed=seed).surrogate_product
+            for seed in range(5)
+        ]
         assert (min(products) > 0.5) if few else (np.median(products) < 0.55)
 
 

@@ -150,7 +150,10 @@ def test_wrong_network_raises(monkeypatch):
         ({"x": np.array([[1.0], [np.nan], [2], [3]])}, "Received: NaN or infinite entries in row 1"),
         ({"labels": [0, -1, 0, 1]}, "must have shape (4,) and contain class indices"),
         ({"labels": [0, 1, 2, 10**9]}, "must be at most 32,768, because the last block has classes^2 weights"),
-        ({"x": 1e160 * np.arange(8.0).reshape(4, 2), "dtype": "float32"}, "from 1e-32 to 8e+31 for float32. Received: 7e+160. Scale x, or"),
+        (
+            {"x": 1e160 * np.arange(8.0).reshape(4, 2), "dtype": "float32"},
+            "from 1e-32 to 8e+31 for float32. Received: 7e+160. Scale x, or",
+        ),
         ({"classes": 1}, "must be above the largest label, 1. Received: classes=1"),
         ({"order": "random"}, "must be one of 'norm', 'ridge', 'paper'. Received: order='random'"),
         ({"x": np.array([[1.0], [2], [1], [3]]), "labels": [0, 1, 1, 0]}, "rows 0 and 2 are equal, but their labels"),

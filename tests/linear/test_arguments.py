@@ -29,6 +29,8 @@ ERRORS = [
     (lambda: linear.factorize(TURN, 4, "psd"), "symmetric positive definite with method='psd'"),
     (lambda: linear.factorize([[1.0, 2.0], [2.0, 4.0]], 5), "non-singular.*norm 1 or more"),
     (lambda: linear.normal_form([[0.0, 1.0], [0.0, 0.0]]), "`N` must be normal.*scipy.linalg.schur"),
+    (lambda: linear.normal_form([[0.0, 1e-200], [0.0, 0.0]]), "`N` must be normal.*defect of 1.41"),
+    (lambda: linear.normal_form([[0.0, 1e200], [0.0, 0.0]]), "`N` must be normal.*defect of 1.41"),
     (lambda: linear.zero_hessian_spectrum(1, 1, UNIT, UNIT, slope=0.5), "`slope` is for n = 2"),
     (lambda: linear.least_squares_optimum(X, Y[:, :4]), r"shapes \(2, 5\) and \(2, 4\)"),
     (lambda: linear.whiten(np.outer([1.0, 2.0], np.arange(5.0)), 2), "at most the rank .*, 1. Received: components=2"),

@@ -39,6 +39,11 @@ def test_whitening(seed):
     np.testing.assert_allclose(whitened @ whitened.T / 30, np.eye(3), atol=1e-9)
     rows = np.sqrt(30) * np.linalg.svd(X - X.mean(axis=1, keepdims=True))[2][:3]
     np.testing.assert_allclose(np.abs(whitened), np.abs(rows), atol=1e-9)
+    for scale in (2.0**-600, 2.0**600):
+        for result, expected in zip(
+            linear.whiten(scale * X, 3), (whitened, transform / scale, mean * scale), strict=True
+        ):
+            np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(("shortcut", "samples"), [(True, 2), (False, 30)])
