@@ -12,8 +12,6 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
 CHUNK_ENTRIES = 2**24
-
-
 # Largest number of classes of a memorizer. The last block has its square of weights, 8 GiB in float64.
 MOST_CLASSES = 2**15
 
@@ -23,14 +21,8 @@ def check_sample(
 ) -> tuple[NDArray[Any], Integers, int]:
     """Check the sample of `memorize` and convert it to arrays, without a copy of numeric arrays.
 
-    Args:
-        x: (n, d).
-        labels: (n,).
-        classes: number of classes; by default the largest label plus 1.
-        most: largest allowed number of classes.
-
     Raises:
-        ValueError: if an argument is invalid.
+        ValueError: if an argument is invalid, or if there are more than `most` classes.
     """
     x, labels = np.asarray(x), np.asarray(labels)
     if x.ndim != 2 or 0 in x.shape:

@@ -199,6 +199,8 @@ def memorize(
     return model
 
 
+# Numbers beyond the range of float32 become infinite, and their rows count as wrong.
+@np.errstate(over="ignore", invalid="ignore")
 def verify(
     model: keras.Model,
     x: ArrayLike,
@@ -231,7 +233,7 @@ def verify(
     for start in range(0, len(x), size):
         rows = order[start : start + size]
         filled = np.pad(rows, (0, size - len(rows)), mode="edge")
-        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(_round(x[filled], dtype))))[: len(rows)]
+        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[filled].astype(dtype))))[: len(rows)]
         # `argmax` would return class 0 for ties and NaN.
         own = np.arange(outputs.shape[1]) == labels[rows, None]
         ahead = outputs < outputs[own][:, None]
@@ -254,12 +256,11 @@ def _by_norm(model, x):
     kernel, *bias = (np.asarray(weight, np.float64) for weight in model.get_layer("projection").weights)
     norms = np.empty(len(x))
     for rows in chunks(x):
-        # Kernels in float32 are infinite for x far below 1.
-        with np.errstate(invalid="ignore"):
-            norms[rows] = np.linalg.norm(x[rows].astype(np.float64, copy=False) @ kernel + sum(bias), axis=1)
+        norms[rows] = np.linalg.norm(x[rows].astype(np.float64, copy=False) @ kernel + sum(bias), axis=1)
     return np.argsort(-norms, kind="stable")
 
 
+@np.errstate(over="ignore")
 def network(weights: Weights, dtype: str) -> keras.Model:
     """Build the Keras model with these `Weights`."""
     d, k = weights.projection.shape
@@ -277,14 +278,8 @@ def network(weights: Weights, dtype: str) -> keras.Model:
     model = ExactModel(inputs, outputs, name="memorizer")
     arrays = (weights.projection, weights.bias, weights.U, weights.s, weights.V)
     arrays += (weights.last_U, weights.last_s, weights.last_V)
-    model.set_weights([_round(array, dtype) for array in arrays if array is not None])
+    model.set_weights([array.astype(dtype, copy=False) for array in arrays if array is not None])
     return model
-
-
-def _round(array, dtype):
-    # Numbers beyond the range of float32 become infinite, and `verify` counts their rows as wrong.
-    with np.errstate(over="ignore"):
-        return array.astype(dtype, copy=False)
 
 
 def _with_title(progress, title):

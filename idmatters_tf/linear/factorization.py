@@ -22,9 +22,6 @@ from idmatters_tf.linear.network import compose
 from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import decompose_rotation, rotate, rotate_minus_identity, split_rotation
 
-# Largest relative error of the product of the factors.
-LARGEST_ERROR = 1e-6
-
 
 def factorize(
     R: ArrayLike,
@@ -81,12 +78,11 @@ def factorize(
     _require_positive_determinant(decomposition)
     A = (R - np.eye(len(R)))[None] if depth == 1 else METHODS[method](R, depth, decomposition)
     size = decomposition.singular_values[0]
-    # Without squares, which underflow.
-    if not (error := np.abs(compose(A) - R).max() / size) <= LARGEST_ERROR:
+    # The negation includes NaN.
+    if not (error := np.abs(compose(A) - R).max() / size) <= 1e-6:
         raise ValueError(
-            f"Argument `depth` must be larger for an `R` far below the identity, because a factor I + A_i of norm "
-            f"||R||^(1/depth) loses its digits next to I. Received: depth={depth}, ||R||={size:.3g}, for which the "
-            f"product has a relative error of {error:.2g}. Factorize R / ||R||, or increase the depth."
+            f"Argument `depth` must be larger, or `R` scaled to norm 1, because factors I + A_i of norm "
+            f"||R||^(1/depth) lose their digits. Received: depth={depth}, ||R||={size:.3g}, relative error {error:.2g}."
         )
     return A
 

@@ -149,7 +149,6 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
         condition = np.linalg.cond(scaled) ** 2 + singular_values[0] / singular_values[-1]
         cancellation = np.linalg.norm(np.abs(E) @ np.abs(covariance)) / max(np.linalg.norm(ES), TINY)
         rounding += 4 * len(R) * EPS * float(condition + cancellation)
-    # Numbers below TINY have few digits.
     holds = gradient_norm_squared >= (1 - rounding) * max(uniform, per_layer) - TINY
     return GradientDominance(gradient_norm_squared, uniform, per_layer, tau, excess, tau < 1, holds)
 
@@ -177,11 +176,8 @@ def dominance_factors(norms: ArrayLike) -> DominanceFactors:
         ValueError: if a norm is outside [0, 1), or `norms` has no axis.
     """
     norms = real_array("norms", norms, None)
-    if not norms.ndim or not norms.size or norms.min() < 0 or norms.max() >= 1:
-        raise ValueError(
-            f"Argument `norms` must have shape (..., depth) and entries in [0, 1). Received: shape {norms.shape}"
-            + (f", entries from {norms.min():.6g} to {norms.max():.6g}" if norms.size else "")
-        )
+    if norms.ndim == 0 or norms.size == 0 or norms.min() < 0 or norms.max() >= 1:
+        raise ValueError(f"Argument `norms` must be an array (..., depth) of numbers in [0, 1). Received: {norms}")
     depth = norms.shape[-1]
     logarithms = 2 * np.log1p(-norms)
     uniform = 4 * depth * np.exp((depth - 1) * logarithms.min(axis=-1))
