@@ -7,19 +7,25 @@ LayerNormalization, GroupNormalization and BatchNormalization with `training=Tru
 The gradient of bilinear resizing is registered as not differentiable. A tape uses a derivative of zero, although the
 gradient is linear in its input. Second derivatives of Resizing and UpSampling2D with bilinear interpolation lack its
 contribution.
+
+The CPU kernels of `MaxPoolGradGrad` and `MaxPool3DGradGrad` overwrite their argument `grad` while they read it, if its
+size is that of the result and no other operation in the graph uses it. Second derivatives and Jacobian-vector products
+of max pooling that keeps the shape are wrong in graphs.
 """
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-# The registered gradient uses the function of this module. TensorFlow has no public name for it.
-from tensorflow.python.ops import gen_image_ops
+# The registered gradients use the functions of these modules. TensorFlow has no public names for them.
+from tensorflow.python.ops import gen_image_ops, gen_nn_ops
 
 from idmatters_tf._patching import Patch
 
+_POOLING = ("max_pool_grad_grad", "max_pool3d_grad_grad")
 _resize_bilinear_grad = gen_image_ops.resize_bilinear_grad
 
 
@@ -54,7 +60,27 @@ def resize_bilinear_grad(
     return transposed(grads)
 
 
-_patch = Patch((tf.nn, "moments", moments), (gen_image_ops, "resize_bilinear_grad", resize_bilinear_grad))
+def _into_new_memory(grad_grad: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a second derivative of max pooling that computes from a padded `grad`, which is larger than the result."""
+
+    def padded(inputs: Any, outputs: Any, grad: Any, ksize: Any, strides: Any, padding: Any, **options: Any) -> Any:
+        del padding
+        if max(ksize) == 1:
+            return tf.strided_slice(grad, [0] * len(strides), tf.shape(grad), strides)
+        # The padding of "same"; zero for "valid".
+        total = tf.maximum((tf.shape(outputs) - 1) * strides + ksize - tf.shape(inputs), 0)
+        widths = tf.stack([total // 2, total - total // 2], axis=1)
+        inputs = tf.pad(inputs, widths, constant_values=inputs.dtype.min)
+        return grad_grad(inputs, outputs, tf.pad(grad, widths), ksize, strides, padding="VALID", **options)
+
+    return padded
+
+
+_patch = Patch(
+    (tf.nn, "moments", moments),
+    (gen_image_ops, "resize_bilinear_grad", resize_bilinear_grad),
+    *((gen_nn_ops, name, _into_new_memory(getattr(gen_nn_ops, name))) for name in _POOLING),
+)
 
 
 def differentiable_twice() -> contextlib.AbstractContextManager[None]:

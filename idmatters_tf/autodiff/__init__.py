@@ -34,8 +34,8 @@ array([ 6., 12.], dtype=float32)
 
 Models are not changed, including moving averages and the states of random generators, metrics and losses. Random layers
 draw the same numbers at each evaluation of a derivative. Second derivatives that TensorFlow 2.21 computes incorrectly
-(normalization by `tf.nn.moments`, bilinear resizing) are corrected. Embeddings, recurrent layers and Keras masks are
-supported.
+(normalization by `tf.nn.moments`, bilinear resizing, max pooling that keeps the shape) are corrected. Embeddings,
+recurrent layers and Keras masks are supported.
 """
 
 # ruff: noqa: I001 - grouped by subject, a table of contents

@@ -60,6 +60,31 @@ def test_normalization():
     np.testing.assert_allclose(operator.to_dense(), expected, atol=1e-7 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize(
+    ("kind", "arguments", "shape"),
+    [
+        (keras.layers.MaxPooling1D, (2, 1, "same"), (6, 2)),
+        (keras.layers.MaxPooling2D, (3, 1, "same"), (4, 5, 2)),
+        (keras.layers.MaxPooling2D, ((1, 2), (2, 1), "same", "channels_first"), (2, 1, 5)),
+        (keras.layers.MaxPooling2D, (1,), (4, 5, 2)),
+        (keras.layers.MaxPooling2D, (3, 2, "same"), (4, 5, 2)),
+        (keras.layers.MaxPooling3D, (2, 1, "same"), (2, 3, 2, 2)),
+    ],
+)
+def test_max_pooling(kind, arguments, shape):
+    # TensorFlow has no pooling in three dimensions in float64.
+    dtype, step, tolerance = ("float32", 3e-3, 3e-3) if len(shape) == 4 else ("float64", 1e-5, 1e-6)
+    keras.config.set_dtype_policy(dtype)
+    rest = [keras.layers.Activation("tanh"), keras.layers.Flatten()]
+    model = sequential(keras.layers.Dense(shape[-1]), kind(*arguments), *rest, shape=shape)
+    data = np.random.default_rng(0).normal(size=(5, *shape)), np.random.default_rng(1).normal(size=(5, 2))
+    operator = HessianOperator(model, "mse", data, check=False)
+    assert cases.relative_error(operator, step) < tolerance
+    vectors = np.random.default_rng(2).normal(size=(operator.shape[0], 3))
+    products = vectors.T @ (GaussNewtonOperator(model, "mse", data, check=False) @ vectors)
+    np.testing.assert_allclose(products, products.T, rtol=0, atol=tolerance * np.abs(products).max())
+
+
 def test_bilinear_resizing():
     """Compare with the same map as a matrix, because TensorFlow's gradient has a derivative of zero."""
     resizing = keras.layers.Resizing(3, 5)
