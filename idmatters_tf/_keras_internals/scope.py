@@ -19,14 +19,17 @@ class _NestedScope(keras.StatelessScope):
     Losses of the layers that are called inside are restored at the end.
     """
 
-    def __init__(self, values: Iterable[tuple[keras.Variable, Tensor]]):
+    def __init__(self, values: Iterable[tuple[keras.Variable, Tensor]], others: dict[int, keras.Variable]):
         super().__init__(values, collect_losses=True)
+        self._others = others
         self._before: dict[int, tuple[Any, list[Any], set[int]]] = {}
 
     def get_current_value(self, variable: Any) -> Tensor | None:
         value = super().get_current_value(variable)
         if value is None and self.original_scope is not None:
             value = self.original_scope.get_current_value(variable)
+        if value is None:
+            self._others[id(variable)] = variable
         return variable._value if value is None else value
 
     def keep_losses(self, layer: Any) -> None:
@@ -55,7 +58,7 @@ _patch = Patch((_layer_class, "_clear_losses", _keep_and_clear_losses))
 
 
 @contextlib.contextmanager
-def substitute_values(values: Iterable[tuple[keras.Variable, Tensor]] = ()) -> Iterator[None]:
+def substitute_values(values: Iterable[tuple[keras.Variable, Tensor]] = ()) -> Iterator[dict[int, keras.Variable]]:
     """Evaluate layers at given values of variables, without changing the layers.
 
     Updates of variables (moving averages, states of random generators, metrics) are discarded. Inside the context,
@@ -63,6 +66,10 @@ def substitute_values(values: Iterable[tuple[keras.Variable, Tensor]] = ()) -> I
 
     Args:
         values: pairs (variable, tensor) of variables with other values inside the context.
+
+    Yields:
+        The other variables that are read inside the context, by identity. It is filled during the context.
     """
-    with _patch, _NestedScope(values):
-        yield
+    others: dict[int, keras.Variable] = {}
+    with _patch, _NestedScope(values, others):
+        yield others

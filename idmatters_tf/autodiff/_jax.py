@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from idmatters_tf._keras_internals import substitute_values
 from idmatters_tf.autodiff._protocol import LinearMap, Tensors
 
 FEWEST_VECTORS = 1
@@ -44,13 +45,38 @@ def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return jax.vmap(linear_map)
 
 
+class _OtherVariables(Exception):
+    """Variables that a trace has read and that are not arguments of the compiled function."""
+
+
 class Compiler:
-    """See `_protocol.Compiler`. All variables are arguments of the compiled functions and not constants."""
+    """See `_protocol.Compiler`. All variables are arguments of the compiled functions and not constants.
+
+    A function that reads other variables, such as those of a loss, is traced again with these as arguments.
+    """
 
     def __init__(self, variables: Sequence[keras.Variable]):
         self._variables = list(variables)
-        self._compiled: dict[str, Any] = {}
+        # The compiled function and the other variables that it reads, by method.
+        self._compiled: dict[str, tuple[Any, tuple[keras.Variable, ...]]] = {}
 
     def __call__(self, method: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
-        compiled = self._compiled.setdefault(method.__name__, jax.jit(method))
-        return compiled([variable.value for variable in self._variables], batch, *arguments)
+        name, values = method.__name__, [variable.value for variable in self._variables]
+        while True:
+            compiled, others = self._compiled.setdefault(name, (_compile(method, ()), ()))
+            try:
+                return compiled(values, [variable.value for variable in others], batch, *arguments)
+            except _OtherVariables as error:
+                others = (*others, *error.args)
+                self._compiled[name] = _compile(method, others), others
+
+
+def _compile(method: Callable[..., Any], others: Sequence[keras.Variable]) -> Any:
+    def compiled(values: Tensors, other_values: Tensors, *arguments: Any) -> Any:
+        with substitute_values(zip(others, other_values, strict=True)) as read:
+            result = method(values, *arguments)
+        if read:
+            raise _OtherVariables(*read.values())
+        return result
+
+    return jax.jit(compiled)

@@ -128,6 +128,7 @@ class HessianOperator(CurvatureOperator):
     independently. With `training=True`, batch normalization does not. A product with a vector is the derivative of
     <gradient, vector> (Pearlmutter, 1994). It costs about 2.6 gradients, or 2.3 where four products are computed at
     once. Each product reads the current values of the variables, so that an operator follows a model in training.
+    Variables outside the model, such as a factor of the loss or a teacher, are followed as well.
 
     The second derivative of ReLU at 0 is taken as 0, as usual in automatic differentiation.
 
