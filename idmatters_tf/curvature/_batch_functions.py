@@ -43,19 +43,23 @@ class BatchFunctions:
     def gauss_newton(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
         """Return products of the Gauss-Newton matrix with vectors, J^T H J and the Hessian of the penalties."""
         theta, others = self._separate(values)
-        # Structure of the outputs and presence of penalties, set by the first call.
+        # Structure of the outputs, indices of those of floating-point dtypes, and presence of penalties, set by the
+        # first call.
         traced: dict[str, Any] = {}
 
         def outputs_at(theta: list[Tensor]) -> tuple[list[Tensor], Any]:
             traced["structure"], penalties = self._objective.forward([*theta, *others], batch)
             traced["penalized"] = penalties is not None
             outputs = keras.tree.flatten(traced["structure"])
-            return outputs, [get_mask(output) for output in outputs]
+            traced["floats"] = [place for place, output in enumerate(outputs) if _is_float(output)]
+            return [outputs[place] for place in traced["floats"]], (outputs, [get_mask(output) for output in outputs])
 
-        def loss_at(outputs: list[Tensor]) -> Tensor:
-            # Masks are attached to the tensors that the model returned, not to these replacements.
-            for output, mask in zip(outputs, masks, strict=True):
-                set_mask(output, mask)
+        def loss_at(floats: list[Tensor]) -> Tensor:
+            outputs: list[Any] = list(values_at)
+            for place, output in zip(traced["floats"], floats, strict=True):
+                # Masks are attached to the tensors that the model returned, not to these replacements.
+                set_mask(output, masks[place])
+                outputs[place] = output
             return self._objective.data_loss(
                 batch, keras.tree.pack_sequence_as(traced["structure"], outputs), scales[:-1]
             )
@@ -63,8 +67,8 @@ class BatchFunctions:
         def penalty_at(theta: list[Tensor]) -> Tensor:
             return self._objective.forward([*theta, *others], batch)[1] * scales[-1]
 
-        outputs, masks, jvp, vjp = self._backend.linearize(outputs_at, theta)
-        curved = self._backend.hessian_product(loss_at, outputs)
+        floats, (values_at, masks), jvp, vjp = self._backend.linearize(outputs_at, theta)
+        curved = self._backend.hessian_product(loss_at, floats)
         added = self._backend.hessian_product(penalty_at, theta) if traced["penalized"] else None
 
         def product(vector: list[Tensor]) -> list[Tensor]:
@@ -86,3 +90,7 @@ class BatchFunctions:
         """Return the values of the flat vector's variables, and those of all others."""
         count = len(self._objective.variables)
         return list(values[:count]), list(values[count:])
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype))

@@ -21,6 +21,14 @@ def _squares(y, outputs):
     return ops.sum((y - outputs) ** 2, axis=-1)
 
 
+# A variable that is not the model's.
+FACTOR = keras.Variable(2.0)
+
+
+def _scaled_squares(y, outputs):
+    return ops.cast(FACTOR, outputs.dtype) * _squares(y, outputs)
+
+
 def _of_model(model, batch):
     x, y = batch
     return ops.sum(ops.square(ops.square(model(x)) - y)) / x.shape[0]
@@ -59,15 +67,17 @@ def models():
     normalised = stack(keras.layers.Dense(4, activation="tanh"), keras.layers.LayerNormalization())
     inputs = keras.Input((4,), dtype="float64")
     hidden = keras.layers.Dense(2, activation=ops.square)(inputs)
-    repeated = keras.Model(inputs, [hidden, hidden, keras.layers.Activation("linear")(hidden)])
+    # The last output is of an integer dtype and has no loss.
+    outputs = [hidden, hidden, keras.layers.Activation("linear")(hidden), ops.argmax(hidden, axis=-1)]
+    repeated = keras.Model(inputs, outputs)
     tokens = rng.integers(0, 5, (ROWS, 3))
     embedding = stack(keras.layers.Embedding(5, 2), keras.layers.Flatten(), shape=(3,), dtype="int32")
     return {
-        "weights": (stack(dense), _squares, (x, y, np.linspace(0.5, 2, ROWS))),
+        "weights": (stack(dense), _scaled_squares, (x, y, np.linspace(0.5, 2, ROWS))),
         "layer normalisation": (normalised, _squares, (x, y)),
         "embedding": (embedding, _squares, (tokens, y)),
         "masks": (masked, _squares, (sequences, rng.normal(size=(ROWS, 3, 2)))),
-        "repeated outputs": (repeated, lambda y, f: sum(_squares(y, part) for part in f), (x, y)),
+        "repeated outputs": (repeated, lambda y, f: sum(_squares(y, part) for part in f[:3]), (x, y)),
         "language model": language_model(rank=1),
         "of the model": (stack(keras.layers.Dense(3, activation=ops.square)), _of_model, (x, np.eye(2)[labels])),
     }
@@ -96,9 +106,11 @@ def matrices(names=None, weights=None):
         if name in ("weights", "masks", "repeated outputs"):
             arrays[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, check=False, **options).to_dense()
         if name == "weights":
-            # Later changes of the model are followed.
+            # Later changes of the model and of other variables are followed.
             model.set_weights([2 * weight for weight in model.get_weights()])
+            FACTOR.assign(3.0)
             arrays[f"{name}/later gradient"] = hessian.gradient()
+            FACTOR.assign(2.0)
     return arrays, used
 
 
