@@ -51,12 +51,14 @@ from idmatters_tf._keras_internals.losses import (
     checked_arrays,
     compute_loss,
     has_compiled_loss,
+    loss_axis,
     overrides_compute_loss,
     plain_function,
     weighted,
 )
 from idmatters_tf._keras_internals.scope import substitute_values
 from idmatters_tf._keras_internals.variables import (
+    dense_gradient,
     distribution_layouts,
     global_seed_state,
     has_global_seed,

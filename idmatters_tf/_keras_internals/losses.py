@@ -105,3 +105,8 @@ def checked_arrays(data: tuple[Any, ...]) -> tuple[Any, ...]:
 def plain_function(loss: Any) -> Callable[..., Any] | None:
     """Return the function of a loss that was given as a function or by name; None for other losses."""
     return loss.fn if type(loss) is LossFunctionWrapper else None
+
+
+def loss_axis(loss: Any) -> Any:
+    """Return the argument `axis` of a Keras loss, an integer or a tuple; None without one."""
+    return getattr(loss, "_fn_kwargs", {}).get("axis")

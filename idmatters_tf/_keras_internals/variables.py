@@ -48,8 +48,9 @@ def live_owners(
     """Return the layers that own given variables, and the model that is compiled with the optimizer.
 
     Without `compile`, the model is the one with the same trainable variables, or else the largest one with all of the
-    layers, among equal ones that with the fewest outputs. None without a model. Keras passes variables to optimizers
-    without their layers or model, so that all objects of the process are searched.
+    layers, among equal ones that with the fewest outputs. Of nested models with the same trainable variables, such as
+    a generator followed by a frozen discriminator, it is the smallest one. None without a model. Keras passes variables
+    to optimizers without their layers or model, so that all objects of the process are searched.
     """
     wanted = {id(variable) for variable in variables}
     layers: Any = [thing for thing in gc.get_objects() if issubclass(type(thing), keras.layers.Layer)]
@@ -60,15 +61,25 @@ def live_owners(
             "The layers of the variables cannot be found because `gc.freeze()` hides them. Call `gc.unfreeze()` first."
         )
 
+    def trained(model: keras.Model) -> set[int]:
+        return {id(variable) for variable in model.trainable_variables}
+
+    def size(model: keras.Model) -> int:
+        return len(layers_within(model))
+
     def rank(model: Any) -> tuple[bool, bool, int, int]:
         compiled = getattr(model, "optimizer", None)
-        is_compiled = optimizer in (compiled, getattr(compiled, "inner_optimizer", None))
-        has_same_variables = {id(variable) for variable in model.trainable_variables} == wanted
+        compiled = getattr(compiled, "inner_optimizer", compiled)
+        is_compiled = optimizer in (compiled, *getattr(compiled, "optimizers", ()))
         outputs = keras.tree.flatten(getattr(model, "outputs", None))
-        return is_compiled, has_same_variables, len(layers_within(model)), -len(outputs)
+        return is_compiled, trained(model) == wanted, size(model), -len(outputs)
 
     models = [layer for layer in layers if isinstance(layer, keras.Model) and ids <= set(map(id, layers_within(layer)))]
-    return owners, max(models, key=rank, default=None) if ids else None
+    if not ids or not models:
+        return owners, None
+    best = max(models, key=rank)
+    inside = set(map(id, layers_within(best)))
+    return owners, min((model for model in models if id(model) in inside and trained(model) == trained(best)), key=size)
 
 
 def global_seed_state() -> keras.Variable | None:
@@ -105,6 +116,15 @@ def value_outside_functions(variable: keras.Variable) -> np.ndarray:
 def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> Any:
     """Return the key of a variable in the tables of an optimizer."""
     return optimizer._var_key(variable)
+
+
+def dense_gradient(gradient: Any) -> Any:
+    """Return a gradient as a dense tensor, also the sparse one of an embedding on TensorFlow; None without one."""
+    if gradient is None or keras.backend.backend() != "tensorflow":
+        return gradient
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(gradient)
 
 
 def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:

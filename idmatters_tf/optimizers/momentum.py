@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from idmatters_tf._keras_internals import dense_gradient
 from idmatters_tf._keras_types import Tensor
 
 
@@ -37,6 +38,10 @@ class Momentum(keras.optimizers.SGD):
     ):
         rate: Any = learning_rate
         super().__init__(rate, momentum=float(momentum), nesterov=nesterov, name=name, **kwargs)
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        # Keras clips and squares the rows of sparse gradients one by one, also if several belong to one token.
+        super().apply([dense_gradient(gradient) for gradient in grads], trainable_variables)
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         learning_rate = ops.cast(learning_rate, variable.dtype)

@@ -51,6 +51,16 @@ def test_layers_are_found_in_models_of_every_kind(tmp_path):
     assert found(subclassed.trainable_variables) == ["block0", "block1", "hidden"]
     subclassed.head.layers[-1].trainable = False
     assert found(subclassed.trainable_variables) == ["block0", "block1", "hidden"]
+    # A generator whose outputs are the inputs of a frozen discriminator.
+    adversarial = keras.Sequential([subclassed, layers.Dense(2, trainable=False), layers.Dense(1, trainable=False)])
+    subclassed.head.layers[-1].trainable = True
+    adversarial(np.zeros((1, 4)))
+    assert found(subclassed.trainable_variables) == ["block0", "block1", "hidden"]
+    # An optimizer of a part of the variables, whose layers are also in larger models.
+    muon, sgd = Muon(norm="free"), keras.optimizers.SGD()
+    trunk.compile(keras.optimizers.MultiOptimizer(lambda variable: muon if "kernel" in variable.path else sgd))
+    trunk.optimizer.build(trunk.trainable_variables)
+    assert [muon._trainable_variables[place].path for place in muon._kernels] == ["shared/kernel"]
 
 
 ATTENTION = dict.fromkeys(("query", "key", "value", "attention_output"), "8 x 8")
