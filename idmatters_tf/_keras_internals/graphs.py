@@ -271,6 +271,10 @@ def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
     graph = get_graph(model)
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
     values = keras.tree.flatten(standardized_inputs(graph, tensors))
+    if not isinstance(tensors, dict):
+        # A cast removes the masks.
+        for given, value in zip(keras.tree.flatten(tensors), values, strict=True):
+            set_mask(value, get_mask(given))
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
 
 

@@ -16,9 +16,9 @@ from keras import ops
 from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
 
-# Losses that are quotients of sums over the examples of a batch, or sums over pairs of examples.
-COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
-COUPLING_FUNCTIONS = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
+# Losses that are quotients of sums over the examples of a batch by default, or sums over pairs of examples.
+_COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
+_COUPLING_FUNCTIONS = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +30,13 @@ class Term:
         weight: factor in the sum over the outputs.
         reduction: reduction of the elements to one number, "mean", "sum", "mean_with_sample_weight" or "none". A loss
             that returns one number for a batch is a mean over its examples.
+        couples_examples: True if the loss couples the examples of a batch and cannot be summed over batches.
     """
 
     loss: Any
     weight: float = 1.0
     reduction: str = "mean"
+    couples_examples: bool = False
 
     @property
     def expects_probabilities(self) -> bool:
@@ -44,14 +46,6 @@ class Term:
             argument = inspect.signature(function).parameters.get("from_logits")
             return argument is not None and argument.default is False
         return isinstance(self.loss, keras.losses.Loss) and self.loss.get_config().get("from_logits") is False
-
-    @property
-    def couples_examples(self) -> bool:
-        """True if the loss couples the examples of a batch and cannot be summed over batches."""
-        if isinstance(self.loss, COUPLING):
-            axis = getattr(self.loss, "axis", None)
-            return axis is None or 0 in keras.tree.flatten(axis)
-        return (_keras_internals.plain_function(self.loss) or self.loss) in COUPLING_FUNCTIONS
 
     def elements(self, y: Any, output: Any, weights: Any, dtype: str) -> tuple[Tensor, Tensor | None]:
         """Compute the values of the loss on a batch, times mask and sample weights.
@@ -76,15 +70,19 @@ class Term:
             mask = weights = None
         else:
             function = self.loss.call if is_loss else self.loss
-            y, output = _cast((y, output), loss_dtype(output))
+            # A cast removes the mask of the output.
+            given, (y, output) = output, _cast((y, output), loss_dtype(output))
             values = function(y, output)
             # Labels of `ignore_class` do not count, nor do pairs without a loss in `Circle`.
-            masks = [part for part in map(_keras_internals.get_mask, (output, values)) if part is not None]
+            masks = [part for part in map(_keras_internals.get_mask, (given, values)) if part is not None]
             mask = ops.logical_and(masks[0], masks[-1]) if masks else None
         values = ops.cast(values, dtype)
         if not len(values.shape):
             if weights is not None or (mask is not None and self.reduction != "mean"):
-                raise ValueError(no_example_losses(values))
+                raise ValueError(
+                    f"Argument `loss` must return a value for each example with sample weights. Received: a loss of "
+                    f"shape {tuple(values.shape)} for a batch."
+                )
             return values, None
         total: Tensor = ops.cast(ops.size(values), dtype)
         values, weights = _keras_internals.weighted(values, mask, weights, dtype)
@@ -153,8 +151,10 @@ class DataLoss:
                     f"{model.name!r}. Received: loss={self._loss!r}"
                 )
         for place, part in enumerate(self.parts(batch, outputs)):
-            if terms[place].elements(*part, loss_dtype(outputs))[1] is None:
-                terms[place] = dataclasses.replace(terms[place], reduction="mean")
+            term, couples = terms[place], _couples_examples(terms[place].loss, part[1])
+            is_mean = term.elements(*part, loss_dtype(outputs))[1] is None
+            reduction = "mean" if is_mean else term.reduction
+            terms[place] = dataclasses.replace(term, reduction=reduction, couples_examples=couples)
         self.terms = tuple(terms)
 
     def parts(self, batch: Any, outputs: Any) -> list[tuple[Any, Any, Any]]:
@@ -202,12 +202,13 @@ def loss_dtype(outputs: Any) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def no_example_losses(values: Tensor) -> str:
-    """Return the message for a loss that returns a mean where values for each example are required."""
-    return (
-        f"Argument `loss` must return a value for each example with sample weights. Received: a loss of shape "
-        f"{tuple(values.shape)} for a batch."
-    )
+def _couples_examples(loss: Any, output: Any) -> bool:
+    """Return True if a loss couples the examples of a batch, for example by a reduction over the first axis."""
+    axis = _keras_internals.loss_axis(loss)
+    if axis is None:
+        return isinstance(loss, _COUPLING) or (_keras_internals.plain_function(loss) or loss) in _COUPLING_FUNCTIONS
+    rank = len(keras.tree.flatten(output)[0].shape)
+    return any(part == 0 or part == -rank < -1 for part in keras.tree.flatten(axis))
 
 
 def _cast(structure: Any, dtype: str, floats_only: bool = False) -> Any:

@@ -149,7 +149,8 @@ def model_jacobians(
     for part in _points(inputs, training or together):
         (point,) = keras.tree.flatten(part)
         if symbolic and point.dtype != symbolic[0].dtype:
-            point = ops.cast(point, symbolic[0].dtype)
+            mask, point = get_mask(point), ops.cast(point, symbolic[0].dtype)
+            set_mask(point, mask)
         _check_float(point, f"The input of the model {model.name!r}")
         yield JacobianOperator(function, point, not training, chunk)
 

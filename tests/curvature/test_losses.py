@@ -124,7 +124,21 @@ def test_losses_of_half_precision_outputs_are_computed_in_float32(from_logits):
     np.testing.assert_allclose(operator.gradient(), expected, atol=1e-3 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("loss", [keras.losses.Circle(gamma=2.0, margin=0.2), keras.losses.Dice(), "tversky"])
+def test_masks_in_mixed_precision_count_as_in_evaluate():
+    case = next(case for name, *case in loss_cases.single_outputs() if name == "masked mixed_bfloat16")
+    assert loss_cases.compared(*case) == "agrees"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        keras.losses.Circle(gamma=2.0, margin=0.2),
+        keras.losses.Dice(),
+        "tversky",
+        keras.losses.CosineSimilarity(axis=0),
+        keras.losses.CosineSimilarity(axis=-2),
+    ],
+)
 def test_losses_that_couple_examples_require_a_single_batch(loss):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="sigmoid")])

@@ -188,5 +188,9 @@ def test_masks_of_the_inputs():
     for operator in (JacobianOperator(pooling, masked, chunk=4), jacobian(model, masked, chunk=4)):
         np.testing.assert_allclose(operator @ np.ones(expected.shape[1]), expected.sum(axis=1), atol=1e-6)
         np.testing.assert_allclose(operator @ np.eye(expected.shape[1]), expected, atol=1e-6)
-    values = measure(model, masked, [pooling.name]).end_to_end
-    np.testing.assert_allclose(values, 1 / np.sqrt(np.array(LENGTHS))[:, None].repeat(4, axis=1), atol=1e-6)
+    # Also for inputs that are cast to the dtype of the model.
+    for given in (masked, keras.layers.Masking(dtype="float16")(x)):
+        measured = measure(model, given, [pooling.name])
+        lengths = np.sqrt(np.array(LENGTHS))[:, None].repeat(4, axis=1)
+        np.testing.assert_allclose(measured.end_to_end, 1 / lengths, atol=1e-6)
+        np.testing.assert_allclose(measured.blocks[pooling.name].largest, 1 / lengths[:, 0], atol=1e-6)

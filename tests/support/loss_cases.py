@@ -152,6 +152,7 @@ def single_outputs():
                 loss = keras.losses.MeanSquaredError(reduction=reduction)
                 name = f"{'masked ' if masked else ''}{reduction} / weights {shape}"
                 yield name, (*mask[:-2], masked, STEPS), (loss, None), y, given
+    yield "masked mixed_bfloat16", (_single, 2, None, "mixed_bfloat16", True, STEPS), ("mse", None), y, None
     dice = keras.losses.Dice
     for name, loss in {"elements": by_element, "total": total, "dice": dice(), "sum": dice(reduction="sum")}.items():
         yield f"masked {name}", mask, (loss, None), y, None
