@@ -24,6 +24,7 @@ from idmatters_tf._keras_internals.fit import (
 from idmatters_tf._keras_internals.graphs import (
     AttachedMasks,
     Call,
+    attention_handlers,
     call_arguments,
     copy_operation,
     get_graph,
@@ -35,6 +36,7 @@ from idmatters_tf._keras_internals.graphs import (
     intercepted,
     is_addition,
     is_own_layer,
+    kept_mask,
     layers_within,
     nodes,
     overrides_call,

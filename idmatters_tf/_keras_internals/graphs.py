@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-from keras.src.backend.common import masking
+from keras.src.backend.common import masking, tensor_attributes
 from keras.src.models.functional import Functional, functional_like_constructor
 from keras.src.ops import numpy as numpy_operations
 
@@ -24,6 +24,24 @@ def get_mask(tensor: Tensor) -> Tensor | None:
 def set_mask(tensor: Tensor, mask: Tensor | None) -> None:
     """Attach a mask to a tensor, as a layer does to its outputs; None removes it."""
     masking.set_keras_mask(tensor, mask)
+
+
+def attention_handlers(model: keras.Model) -> list[tuple[Any, Callable[..., Any]]]:
+    """Return handlers for `intercepted` that keep the masks which attention removes from its inputs."""
+
+    def keep(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        for tensor in keras.tree.flatten((args, kwargs)):
+            if (mask := get_mask(tensor)) is not None:
+                tensor_attributes.set_tensor_attr(tensor, "_kept_mask", mask)
+        return call(*args, **kwargs)
+
+    return [(layer, keep) for layer in layers_within(model) if isinstance(layer, keras.layers.MultiHeadAttention)]
+
+
+def kept_mask(tensor: Tensor) -> Tensor | None:
+    """Return the mask of a tensor, also if attention has removed it in the context of `attention_handlers`."""
+    mask = get_mask(tensor)
+    return tensor_attributes.get_tensor_attr(tensor, "_kept_mask") if mask is None else mask
 
 
 def get_graph(operation: Any) -> Any:

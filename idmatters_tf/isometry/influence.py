@@ -95,7 +95,7 @@ def layer_influence(
         raise ValueError("Argument `loss` is required for a model that is not compiled with a loss. Received: None")
     batches = Batches(data, batch_size)
     with Progress(1 + len(blocks), "influence", progress, unit="passes") as bar:
-        with record_branches(blocks) as sizes:
+        with record_branches(model, blocks) as sizes:
             whole = _mean_loss(model, batches, loss)
         if not sizes:
             raise ValueError(f"Every block of {model.name!r} changes the shape of its input. Received: {list(blocks)}")
@@ -103,7 +103,8 @@ def layer_influence(
         results: dict[str, BlockInfluence] = {}
         for name, size in sizes.items():
             operation, place = blocks[name]
-            with _keras_internals.intercepted([(operation, functools.partial(_skip, place))]):
+            handlers = [(operation, functools.partial(_skip, place)), *_keras_internals.attention_handlers(model)]
+            with _keras_internals.intercepted(handlers):
                 without = _mean_loss(model, batches, loss)
             results[name] = BlockInfluence(size.relative, size.angle, without, without - whole)
             bar.advance(1)
@@ -119,8 +120,11 @@ def find_operations(model: Any) -> dict[str, tuple[Any, int]]:
     return dict(found.values())
 
 
-def _skip(place: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return _argument(place, call, args, kwargs)
+def _skip(place: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    x = _argument(place, call, args, kwargs)
+    # As in a model without the block, whose attention has removed it.
+    _keras_internals.set_mask(x, _keras_internals.kept_mask(x))
+    return x
 
 
 def _argument(place: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -162,10 +166,11 @@ class BranchSize:
 
 
 @contextlib.contextmanager
-def record_branches(blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str, BranchSize]]:
+def record_branches(model: Any, blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str, BranchSize]]:
     """Record the sizes of the branches of blocks while a model is called eagerly inside the context.
 
     Args:
+        model: the model.
         blocks: dict from names to (layer or sum, position of x among its arguments).
 
     Yields:
@@ -174,9 +179,9 @@ def record_branches(blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str,
     sizes = {name: BranchSize() for name in blocks}
     unfit: set[str] = set()
 
-    def record(name: str, place: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def record(name: str, place: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         x = _argument(place, call, args, kwargs)
-        # Attention removes masks from its inputs.
+        # Before the call, because it may contain attention.
         mask = _mask(x, _keras_internals.call_arguments(call, args, kwargs))
         outputs = call(*args, **kwargs)
         y, *more = keras.tree.flatten(outputs)
@@ -188,7 +193,7 @@ def record_branches(blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str,
         return outputs
 
     handlers = [(operation, functools.partial(record, name, place)) for name, (operation, place) in blocks.items()]
-    with _keras_internals.intercepted(handlers):
+    with _keras_internals.intercepted([*handlers, *_keras_internals.attention_handlers(model)]):
         yield sizes
     for name in unfit:
         del sizes[name]
@@ -197,7 +202,7 @@ def record_branches(blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str,
 def _mask(tensor: Any, arguments: Mapping[str, Any]) -> NDArray[np.bool_] | None:
     """Return the mask of the positions of a sequence: a padding mask, or the one that Keras has attached."""
     given = [arguments.get(name) for name in ("padding_mask", "decoder_padding_mask")]
-    mask = next((mask for mask in given if mask is not None), _keras_internals.get_mask(tensor))
+    mask = next((mask for mask in given if mask is not None), _keras_internals.kept_mask(tensor))
     if mask is None or tuple(mask.shape) != tuple(tensor.shape[:2]):
         return None
     return np.asarray(ops.convert_to_numpy(mask)).astype(bool)

@@ -200,7 +200,7 @@ def _recorded_arguments(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
     """Record (args, kwargs, mask of the first tensor) of the last call of each layer, by `id` of the layer."""
     recorded: dict[int, Any] = {}
 
-    def record(key: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def record(key: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         tensors = filter(ops.is_tensor, keras.tree.flatten([*args, *kwargs.values()]))
         # Attention removes masks from its inputs.
         recorded[key] = args, kwargs, get_mask(next(tensors))

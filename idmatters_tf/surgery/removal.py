@@ -58,7 +58,7 @@ def remove_identities(
     If several blocks are removed, compare `before` with `after`. A tolerance of 0 removes exact identities only, such
     as untrained blocks of `deepen`. Use it to read `distances` and choose a larger tolerance.
 
-    A KerasHub backbone or task is built again from its configuration with fewer layers.
+    A KerasHub backbone or task is built again from its configuration with fewer layers, which must keep their kind.
 
     Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016,
     arXiv:1605.06431): trained residual networks lose little accuracy without single blocks.
@@ -75,7 +75,8 @@ def remove_identities(
         `Removal`.
 
     Raises:
-        ValueError: if the model cannot be copied, `tolerance` is negative, or `data` is empty or has another type.
+        ValueError: if the model cannot be copied, remaining layers would change their kind, as Gemma's local and global
+            attention, `tolerance` is negative, or `data` is empty or has another type.
     """
     if not tolerance >= 0:
         raise ValueError(f"Argument `tolerance` must be 0 or more. Received: tolerance={tolerance!r}")
@@ -88,7 +89,7 @@ def remove_identities(
         raise ValueError("Argument `data` must contain at least one example. Received: none")
     has_loss = has_compiled_loss(model) and keras.utils.unpack_x_y_sample_weight(first)[1] is not None
     blocks = find_operations(model) if configured is not None else _candidates(model)
-    with record_branches(blocks) as sizes:
+    with record_branches(model, blocks) as sizes:
         for batch in batches:
             inputs = keras.tree.map_structure(ops.convert_to_tensor, keras.utils.unpack_x_y_sample_weight(batch)[0])
             with _keras_internals.substitute_values():

@@ -7,6 +7,7 @@ import pytest
 from keras import ops
 
 from idmatters_tf.isometry import find_blocks, layer_influence
+from idmatters_tf.surgery import remove_identities
 
 
 class AddWaves(keras.layers.Layer):
@@ -71,3 +72,23 @@ def test_the_model_does_not_change_and_data_need_targets():
         layer_influence(model, data[:1])
     with pytest.raises(ValueError, match="`loss` is required"):
         layer_influence(keras.Model(inputs, x), data)
+
+
+@pytest.mark.parametrize("add", [lambda x, y: x + y, lambda x, y: keras.layers.Add()([x, y])])
+def test_masks_of_inputs_of_attention(add):
+    """Attention removes the mask of x before the sum reads x."""
+    tokens, target = np.array([[1, 2, 0, 0], [3, 1, 2, 4]]), np.random.default_rng(0).normal(size=(2, 4, 2))
+    inputs = keras.Input((4,))
+    x = keras.layers.Embedding(5, 3, "normal", mask_zero=True)(inputs)
+    y = add(x, keras.layers.MultiHeadAttention(2, 3)(x, x))
+    head = keras.layers.Dense(2)
+    model = keras.Model(inputs, head(y))
+    start, end = (np.asarray(keras.Model(inputs, part)(tokens))[tokens > 0] for part in (x, y))
+    norms = [np.linalg.norm(part, axis=-1) for part in (start, end, end - start)]
+    angle = np.degrees(np.mean(np.arccos(np.sum(start * end, -1) / norms[0] / norms[1])))
+    distance = np.sqrt(np.sum(norms[2] ** 2) / np.sum(norms[0] ** 2))
+    expected = np.mean((np.asarray(head(start)) - target[tokens > 0]) ** 2)
+    (block,) = layer_influence(model, (tokens, target), "mse").blocks.values()
+    np.testing.assert_allclose([block.relative, block.angle, block.loss], [distance, angle, expected], rtol=1e-4)
+    (found,) = remove_identities(model, 0.0, tokens).distances.values()
+    np.testing.assert_allclose(found, distance, rtol=1e-5)
