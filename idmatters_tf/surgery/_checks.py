@@ -1,7 +1,8 @@
 """Checks of a deepened model: equal outputs, and a nonzero gradient for each new block."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import keras
@@ -16,6 +17,41 @@ from idmatters_tf.surgery._blocks import concrete_shape, gradients
 UNKNOWN_SIZE = 32
 # Tolerance for rounding with 16 bits or on a GPU, relative to the largest output.
 ROUNDING = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+# Activations whose outputs are probabilities or have another range, and operations that keep the values, by lower-case
+# names of functions and classes. Rectified units and recurrent layers usually return features.
+_WITH_RANGE = re.compile(
+    "(log|hard|sparse)?_?(softmax|sigmoid|tanh)|sparsemax|softplus|softsign|exp(onential)?|squareplus|clip|"
+    "unitnormalization|normalize"
+)
+_KEEPING_VALUES = re.compile(
+    "activation|identity|reshape|flatten|permute|transpose|squeeze|expanddims|getitem|cast|(spatial)?dropout(.d)?"
+)
+
+
+def check_ranges(model: keras.Model, targets: Set[int]) -> None:
+    """Raise a ValueError if a block after an operation, given by `id`, would leave the range of a model's output."""
+    producers = {id(output): call for call in _keras_internals.graph_calls(model) or () for output in call.outputs}
+    for tensor in _keras_internals.get_graph(model).outputs:
+        passed: set[int] = set()
+        while (call := producers.get(id(tensor))) is not None:
+            operation, tensor = call.operation, call.inputs[0]
+            passed.add(id(operation))
+            if call.way is not None:
+                continue
+            activation = getattr(operation, "activation", None) or operation
+            name = getattr(activation, "__name__", type(activation).__name__).removesuffix("_v2")
+            has_range = _WITH_RANGE.fullmatch(name.lower()) and not isinstance(operation, keras.layers.RNN)
+            if has_range and targets & passed:
+                before = producers.get(id(tensor))
+                while before is not None and before.way == "in":
+                    before = producers.get(id(before.inputs[0]))
+                remedy = f"Insert blocks after {before.name!r}." if before else "There is no layer before it."
+                raise ValueError(
+                    f"Argument `after`: {call.name!r} returns an output of the model in the range of {name}, which a "
+                    f"block would leave. {remedy}"
+                )
+            if not _KEEPING_VALUES.fullmatch(type(operation).__name__.lower()):
+                break
 
 
 def example_inputs(model: keras.Model, data: Any = None, unknown: int = UNKNOWN_SIZE) -> Any:

@@ -11,7 +11,13 @@ from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
-from idmatters_tf.surgery._checks import check_gradients, check_outputs, compute_outputs, example_inputs
+from idmatters_tf.surgery._checks import (
+    check_gradients,
+    check_outputs,
+    check_ranges,
+    compute_outputs,
+    example_inputs,
+)
 from idmatters_tf.surgery._copying import ModelCopy, operations, single_tensor
 from idmatters_tf.surgery.insertion import Init, insert_layers
 
@@ -44,7 +50,9 @@ def deepen(
 
     A KerasHub backbone or task is built again from its configuration with more layers, as a model of the same class:
     `generate`, caches, presets, preprocessor, LoRA and the weights of all old layers are kept. Each new layer is a copy
-    of the layer before it, with zeros in the output projections of attention and feed-forward.
+    of the layer before it, with zeros in the output projections of attention and feed-forward. Old layers keep their
+    kind: lists with an entry for each layer get further entries, and where the class derives the kind from the number
+    of the layer, as Gemma's local and global attention, `count` must be a multiple of the period.
 
     Source: Chen et al., *Net2Net* (2016, arXiv:1511.05641), whose Net2DeeperNet inserts identity layers; Hardt & Ma,
     *Identity Matters in Deep Learning*, for residual blocks near the identity; Wu et al., *LLaMA Pro* (2024,
@@ -80,9 +88,10 @@ def deepen(
 
     Raises:
         ValueError: if the model is not a built functional or Sequential model with the constructor of `keras.Model`, if
-            a name is unknown, if a layer has several outputs or integer outputs, if a block does not fit, drops a mask,
-            cannot be the identity or has no gradient, if a layer cannot be copied (incomplete `get_config`, lambdas,
-            variables shared between layers), or if the optimizer belongs to another model.
+            a name is unknown, if a layer has several outputs or integer outputs, if it returns an output of the model
+            with a range, as by softmax, sigmoid or tanh, if old layers would change their kind, if a block does not
+            fit, drops a mask, cannot be the identity or has no gradient, if a layer cannot be copied (incomplete
+            `get_config`, lambdas, variables shared between layers), or if the optimizer belongs to another model.
 
     Example:
 
@@ -108,6 +117,7 @@ def deepen(
     if not tolerance >= 0:
         raise ValueError(f"Argument `tolerance` must be 0 or more. Received: tolerance={tolerance!r}")
     targets = _targets(model, after)
+    check_ranges(model, targets)
     taken = {operation.name for _, operation in operations(model)}
     blocks: dict[int, list[keras.layers.Layer]] = {}
 

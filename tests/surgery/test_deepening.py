@@ -165,6 +165,27 @@ def test_wrong_arguments():
             deepen(sequential()[0], **arguments)
 
 
+@pytest.mark.parametrize(
+    ("last", "after"),
+    [
+        ([layers.Dense(3, "softmax", name="last")], "last"),
+        (
+            [layers.Dense(3), layers.Activation("sigmoid"), layers.Dropout(0.1), layers.Reshape((1, 3), name="last")],
+            "last",
+        ),
+        ([keras.Sequential([layers.Dense(3, layers.Softmax(), name="last")], name="head")], "head"),
+        ([layers.Dense(3, "tanh", name="last")], ["hidden", "last"]),
+    ],
+)
+def test_outputs_with_a_range_raise(last, after):
+    """A block after the last layer would return values that are no probabilities."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, "sigmoid", name="hidden"), *last])
+    before = last[0].name if len(last) > 1 else "hidden"  # the layer that returns logits, or the one before the last
+    with pytest.raises(ValueError, match=f"in the range of .* Insert blocks after '{before}'"):
+        deepen(model, after)
+    deepen(model, "hidden")
+
+
 def test_models_that_cannot_be_copied_raise():
     class Subclassed(keras.Model):
         def call(self, inputs):
