@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -14,6 +14,7 @@ from idmatters_tf import _keras_internals
 
 # Entries of a configuration with numbers of layers: one number, or one for each stage of a network for images.
 _COUNTS = ("num_layers", "stackwise_num_blocks")
+_PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Rebuilt:
         model: the new model. It is not compiled like the old one.
         variables: dict from `id` of the old model's variables to the variables of the new model.
         inserted: variables of each layer that is a further copy of a layer.
-        unlike: names of layers that have such a copy with other weights, as the first block of a stage, which changes
-            the shape and is followed by blocks of another kind. The weights of the copy are initial ones.
+        unlike: names of layers that have such a copy of another kind, as the first block of a stage, which changes the
+            shape. The weights of a copy with other weights are initial ones.
     """
 
     model: Any
@@ -103,6 +104,8 @@ class ConfiguredModel:
         if {slot.stage for slot in sources} != {slot.stage for slot in self.slots}:
             raise ValueError(f"At least one layer of {self.model.name!r} must remain, and one in each of its stages.")
         new = type(self)(self._build(sources))
+        if len(new.slots) != len(sources):
+            raise ValueError(self._kind_error(self.model.name, new))
         rebuilt = Rebuilt(new.model)
         pairs: list[tuple[Slot | None, Slot | None]] = [(None, None), *zip(sources, new.slots, strict=True)]
         for place, (source, target) in enumerate(pairs):
@@ -111,16 +114,15 @@ class ConfiguredModel:
             olds, news = self.variables(source), new.variables(target)
             has_equal_shapes = [tuple(old.shape) for old in olds] == [tuple(fresh.shape) for fresh in news]
             name = self.model.name if source is None else source.prefixes[0]
+            is_alike = has_equal_shapes and _is_alike(self.kind(source), new.kind(target))
             if is_inserted:
                 rebuilt.inserted.append(news)
-                if not has_equal_shapes:
+                if not is_alike:
                     rebuilt.unlike.append(name)
+                if not has_equal_shapes:
                     continue
-            elif not has_equal_shapes:
-                raise ValueError(
-                    f"With another number of layers, a {type(self.backbone).__name__} has other weights in the place "
-                    f"of {name!r}. Insert or remove layers elsewhere."
-                )
+            elif not is_alike:
+                raise ValueError(self._kind_error(name, new))
             paths = {fresh.path for fresh in news}
             for old, fresh in zip(olds, news, strict=True):
                 fresh.assign(ops.convert_to_numpy(old))
@@ -136,7 +138,18 @@ class ConfiguredModel:
         """Return a new model with as many layers, in each stage, as there are sources."""
         stages = [slot.stage for slot in sources]
         counts: Any = [stages.count(stage) for stage in dict.fromkeys(stages)] if self._is_staged else len(sources)
-        backbone = type(self.backbone).from_config(self.backbone.get_config() | {self._key: counts})
+        config = self.backbone.get_config()
+        for key, value in config.items():
+            is_row = not self._is_staged and isinstance(value, (list, tuple)) and len(value) == len(self.slots)
+            # One entry for each layer, such as the kind of its attention. Lists of numbers have other meanings.
+            if is_row and all(isinstance(entry, (str, bool)) for entry in value):
+                config[key] = [value[slot.index] for slot in sources]
+        try:
+            backbone = type(self.backbone).from_config(config | {self._key: counts})
+        except Exception as error:
+            raise ValueError(
+                f"A {type(self.backbone).__name__} cannot be built with {self._key}={counts}. The error: {error}"
+            ) from error
         rank = getattr(self.backbone, "_lora_rank", None)
         if rank is not None:
             layers = _keras_internals.layers_within(self.backbone)
@@ -146,6 +159,31 @@ class ConfiguredModel:
             return backbone
         parts = {"backbone": backbone, "preprocessor": self.model.preprocessor, "compile": False}
         return type(self.model).from_config(self.model.get_config() | parts)
+
+    def kind(self, slot: Slot | None) -> dict[Any, Any]:
+        """Return the classes and settings of the layers in a slot, except dropout; nothing for None.
+
+        Settings are attributes, because KerasHub's configurations of layers are incomplete.
+        """
+        common = vars(keras.layers.Layer(name="common"))
+        layers = [] if slot is None else self._select_owned(_keras_internals.layers_within(self.backbone), slot)
+        layers = [layer for layer in layers if "drop" not in layer.name]
+        kind: dict[Any, Any] = {"classes": list(map(type, layers))}
+        for number, layer in enumerate(layers):
+            for name, value in vars(layer).items():
+                if name not in common and not re.search("drop|idx|index", name) and isinstance(value, _PLAIN):
+                    kind[number, name] = value
+        return kind
+
+    def _kind_error(self, name: str, new: "ConfiguredModel") -> str:
+        longest = max(self, new, key=lambda model: len(model.slots))
+        kinds = [longest.kind(slot) for slot in longest.slots]
+        period = next((step for step in range(1, len(kinds)) if all(map(_is_alike, kinds[step:], kinds))), None)
+        remedy = f", or in multiples of {period}, as by `count={period}`." if period else "."
+        return (
+            f"With another number of layers, a {type(self.backbone).__name__} has a layer of another kind, or other "
+            f"weights, in the place of {name!r}. Insert or remove layers elsewhere{remedy}"
+        )
 
     def _match_layers(self, source: Slot | None, layers: Sequence[Any], is_inserted: bool) -> None:
         """Enable LoRA and freeze layers as in a slot. Inserted layers are trained, also those in a frozen model."""
@@ -175,15 +213,34 @@ class ConfiguredModel:
 
     def variables(self, slot: Slot | None) -> list[keras.Variable]:
         """Return the weights of a slot, or of no slot for None, in the order of the model."""
-        return [weight for weight in self.model.weights if self._belongs(weight.path, slot)]
+        return self._select_owned(self.model.weights, slot)
 
     def layers(self, slot: Slot | None) -> list[keras.layers.Layer]:
         """Return the built layers of a slot, or of no slot for None, at any depth."""
         layers = _keras_internals.layers_within(self.model)
-        return [layer for layer in layers if layer.path is not None and self._belongs(layer.path, slot)]
+        return self._select_owned([layer for layer in layers if layer.path is not None], slot)
 
-    def _belongs(self, path: str, slot: Slot | None) -> bool:
-        return not any(other.owns(path) for other in self.slots) if slot is None else slot.owns(path)
+    def _select_owned(self, parts: Sequence[Any], slot: Slot | None) -> list[Any]:
+        """Return the layers or weights that belong to a slot, or to no slot for None."""
+        slots = self.slots if slot is None else [slot]
+        prefixes = {prefix for other in slots for prefix in other.prefixes}
+        # Paths of parts of a layer may lack its name, as in SmolLM3.
+        inside = {
+            id(part)
+            for layer in _keras_internals.layers_within(self.backbone)
+            if layer.path in prefixes
+            for part in (*_keras_internals.layers_within(layer), *layer.weights)
+        }
+
+        def is_owned(part: Any) -> bool:
+            return id(part) in inside or (part.path is not None and any(other.owns(part.path) for other in slots))
+
+        return [part for part in parts if is_owned(part) == (slot is not None)]
+
+
+def _is_alike(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> bool:
+    """Return True if two layers are of the same kind. A call may add attributes to one of them."""
+    return all(first[name] == second[name] for name in first.keys() & second.keys())
 
 
 def _numbered_prefixes(paths: Sequence[str], count: int, stage: int | None) -> list[list[str]]:

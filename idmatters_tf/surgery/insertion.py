@@ -13,6 +13,8 @@ from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import UNKNOWN_SIZE, check_gradients, compute_outputs, example_inputs
 
 Init = Literal["zero", "copy"]
+# Attention to more tokens takes much memory. The kinds of layers are compared for windows of any length.
+LONGEST_WINDOW = 1024
 
 
 def insert_layers(
@@ -29,16 +31,18 @@ def insert_layers(
     rebuilt = configured.rebuild([slot for slot in configured.slots for _ in range(1 + count * (slot in chosen))])
     blocks = {variables[0].path: variables for variables in rebuilt.inserted}
     if init == "zero":
-        # Sequences as short as the position embeddings.
-        lengths = [size for name, size in configured.backbone.get_config().items() if name.endswith("sequence_length")]
-        inputs = example_inputs(model, data, unknown=min([UNKNOWN_SIZE, *filter(None, lengths)]))
+        # Sequences longer than windows of attention, and as short as position embeddings.
+        sizes = [(name, size) for name, size in configured.backbone.get_config().items() if type(size) is int]
+        longer = [size + 1 for name, size in sizes if "window" in name and size <= LONGEST_WINDOW]
+        limits = [size for name, size in sizes if name.endswith("sequence_length")]
+        inputs = example_inputs(model, data, unknown=min([max([UNKNOWN_SIZE, *longer]), *limits]))
         before = compute_outputs(model, inputs, given=data is not None)
         _zero_branches(model, rebuilt.model, rebuilt.inserted, inputs, before)
         check_gradients(rebuilt.model, inputs, blocks)
     elif rebuilt.unlike:
+        names = ", ".join(dict.fromkeys(rebuilt.unlike))
         raise ValueError(
-            f"Argument `init` must be 'zero' after {', '.join(rebuilt.unlike)}: the next layer is of another kind and "
-            f"cannot be a copy."
+            f"Argument `init` must be 'zero' after {names}: the next layer is of another kind and cannot be a copy."
         )
     check_norms_can_grow(optimizer or getattr(model, "optimizer", None), blocks)
     compile_like(rebuilt.model, model, rebuilt.variables, optimizer)
@@ -94,7 +98,7 @@ def _zero_branches(
     if not is_equal():
         raise ValueError(
             f"The layers of {type(model).__name__} are not the identity when all of their weights are zero, as layers "
-            f"with a normalization after the sum. Pass init='copy', which changes the outputs."
+            f"with a factor or a normalization after the sum. Pass init='copy', which changes the outputs."
         )
     for shapes, rows in kinds.items():
         for place in sorted(range(len(shapes)), key=lambda place: len(shapes[place]) > 1):

@@ -39,6 +39,18 @@ def gemma3():
     return randomized(models.Gemma3CausalLM(preprocessor=None, backbone=backbone))
 
 
+def gemma(window=4):
+    """Return a backbone with alternating local and global attention, which depends on the layer's number."""
+    options: dict[str, Any] = {"use_sliding_window_attention": True, "sliding_window_size": window}
+    return randomized(models.GemmaBackbone(20, 2, 2, 1, 8, 16, 4, **options))
+
+
+def smollm3():
+    """Return a backbone with a list of kinds of layers: with and without position embeddings."""
+    arguments: list[Any] = [20, 8, 16, 2, 2, 1, False, 0.0, [True, False], ["attention"] * 2, False, 1e-6, 16, 1e4, 1.0]
+    return randomized(models.SmolLM3Backbone(*arguments))
+
+
 def bert(**options):
     tokenizer = models.BertTokenizer(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *WORDS])
     preprocessor = models.BertTextClassifierPreprocessor(tokenizer, sequence_length=12)

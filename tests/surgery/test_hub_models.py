@@ -6,9 +6,10 @@ import pytest
 from keras import ops
 from keras_hub.models import AlbertBackbone
 
+from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf.autodiff import gradient
-from idmatters_tf.surgery import deepen
-from tests.support.hub_models import bert, gemma3, gpt2, inputs_for, randomized, resnet, vit
+from idmatters_tf.surgery import deepen, remove_identities
+from tests.support.hub_models import bert, gemma, gemma3, gpt2, inputs_for, randomized, resnet, smollm3, vit
 
 LAYER, VIT = "transformer_layer_", "vit_encoder/transformer_block_"
 OUTPUTS = {"self_attention/attention_output", "feedforward_output_dense"}
@@ -138,3 +139,40 @@ def test_lora_and_frozen_layers_are_kept(tmp_path):
     other.backbone.load_lora_weights(str(tmp_path / "adapter.lora.h5"))
     name = "transformer_layer_2/self_attention/query/lora_kernel_a"
     np.testing.assert_array_equal(arrays(other)[name], arrays(deeper)[name])
+
+
+def test_old_layers_keep_their_kind():
+    """The window is shorter than the inputs, so that local and global attention differ."""
+    model = gemma()
+    x = inputs_for(model)
+    for options in ({}, {"init": "copy"}):
+        with pytest.raises(ValueError, match="place of 'decoder_block_1'. .* multiples of 2, as by `count=2`"):
+            deepen(model, 0, **options)
+    deeper = deepen(model, 0, count=2)
+    np.testing.assert_array_equal(model(x), deeper(x))
+    with pytest.raises(ValueError, match="`init` must be 'zero' after decoder_block_0: the next layer is of another"):
+        deepen(model, 0, count=2, init="copy")
+    shorter = remove_identities(deeper, 0.0, (x,)).model
+    np.testing.assert_array_equal(model(x), shorter(x))
+    for layer in (deeper.transformer_layers[2].attention.output_dense, deeper.transformer_layers[2].ffw_linear):
+        randomized(layer)
+    with pytest.raises(ValueError, match="place of 'decoder_block_2'. .* multiples of 2"):
+        remove_identities(deeper, 0.0, (x,))
+
+
+def test_outputs_are_checked_on_inputs_longer_than_windows(monkeypatch):
+    monkeypatch.setattr(ConfiguredModel, "kind", lambda *_: {})
+    with pytest.raises(ValueError, match="are not the identity"):
+        deepen(gemma(window=40), 0)
+
+
+def test_entries_for_each_layer_are_repeated():
+    model = smollm3()
+    deeper = deepen(model, "interleaved")
+    assert deeper.rope_layer_enabled_list == [True, True, False, False]
+    assert deeper.layer_types == ["attention"] * 4
+    x = inputs_for(model)
+    np.testing.assert_array_equal(model(x), deeper(x))
+    shorter = remove_identities(deeper, 0.0, (x,)).model
+    assert shorter.rope_layer_enabled_list == [True, False]
+    np.testing.assert_array_equal(model(x), shorter(x))
