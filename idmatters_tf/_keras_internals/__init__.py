@@ -1,7 +1,7 @@
 """Internals of Keras 3.15. No other module of the package uses any.
 
 graphs      graphs of functional models, their calls, copies and masks
-variables   variables of random generators and optimizers
+variables   variables of random generators, recurrent layers and optimizers
 fit         the running `model.fit`, its callbacks, the arguments of `model.compile`
 losses      compiled losses, their labels and weights
 scope       evaluation of layers without changing them
@@ -17,6 +17,7 @@ from idmatters_tf._keras_internals.fit import (
     compile_arguments,
     copy_metric,
     flush_events,
+    is_internal_attribute,
     loss_arguments,
     running_fit,
     start_at_epoch,
@@ -71,6 +72,7 @@ from idmatters_tf._keras_internals.variables import (
     optimizer_attributes,
     outside_graphs,
     own_trainable_variables,
+    recurrent_states,
     replicas,
     seed_states,
     set_path,

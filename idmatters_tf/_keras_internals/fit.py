@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -253,6 +254,25 @@ def copy_metric(metric: keras.metrics.Metric) -> keras.metrics.Metric:
         copied = copy.deepcopy(metric)
     copied.reset_state()
     return copied
+
+
+@functools.cache
+def _internal_names() -> frozenset[str]:
+    """Return the attributes that Keras' base classes set, and those that `fit` adds."""
+    model = keras.Sequential(name="model")
+    model.compile(loss="mse")
+    names = {*vars(model), "_build_shapes_dict", "_expected_batch_size", "_jax_state", "_path", "_parent_path"}
+    names |= {"history", "stop_evaluating", "stop_predicting"}
+    for part in (keras.optimizers.SGD(name="part"), keras.metrics.Mean(name="part"), keras.losses.MeanSquaredError()):
+        names |= {name for name in vars(part) if name.startswith("_")}
+    return frozenset(names)
+
+
+def is_internal_attribute(owner: Any, name: str) -> bool:
+    """Return True if an attribute of a layer, optimizer, metric or loss belongs to Keras and may change in `fit`."""
+    if not isinstance(owner, (keras.layers.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, keras.losses.Loss)):
+        return False
+    return name in _internal_names() or (name.startswith("_") and type(owner).__module__.startswith("keras."))
 
 
 def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:

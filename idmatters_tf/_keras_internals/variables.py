@@ -1,4 +1,4 @@
-"""Internals of Keras 3.15: variables of random generators and optimizers, and values while TensorFlow traces."""
+"""Internals of Keras 3.15: variables of generators, recurrent layers and optimizers, and values while tracing."""
 
 import contextlib
 import gc
@@ -20,6 +20,12 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
     They are in `model.variables`, but not in `model.weights`, and are not saved.
     """
     return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
+
+
+def recurrent_states(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the states of stateful recurrent layers at any depth, which are not among `layer.variables`."""
+    layers = [part for part in layers_within(layer) if isinstance(part, keras.layers.RNN)]
+    return [state for part in layers if part.stateful for state in keras.tree.flatten(part.states)]
 
 
 def has_global_seed() -> bool:

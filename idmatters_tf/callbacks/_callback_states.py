@@ -1,139 +1,144 @@
 """Serialization of the state of callbacks.
 
 The state of Keras' callbacks is a fixed list of attributes for each class. Other callbacks may implement `get_state()`
-and `set_state(state)`. Otherwise the attributes that have changed since training began are saved, if they are plain
-data. The value of a variable in an attribute is assigned to the variable.
+and `set_state(state)`. Otherwise the attributes that have changed since training began are saved: plain data, and
+objects of the kinds in `_object_graphs`.
 """
 
-import inspect
-import logging
 import pathlib
-import re
-import types
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events, layers_within
+from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events
 from idmatters_tf._names import make_unique_name
-from idmatters_tf.callbacks import _devices
-from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, is_variable
-from idmatters_tf.callbacks._model_parts import find_optimizers
+from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot
+from idmatters_tf.callbacks._object_graphs import Decoder, Encoder, KnownObjects
 
-# Content of the file of a `CSVLogger`.
-_TEXT = "text of the file"
-# Types of settings: training does not change their values, or their values do not affect training.
-_SETTINGS = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-    type,
-    pathlib.PurePath,
-    re.Pattern,
-    logging.Logger,
-    keras.losses.Loss,
-    keras.initializers.Initializer,
-    keras.optimizers.schedules.LearningRateSchedule,
-)
+# Parts of a state that are not attributes: the content of the file of a `CSVLogger`, the result of `get_state`, and the
+# names of the attributes that training has deleted.
+_TEXT, _STATE, _DELETED = "text of the file", "get_state()", "deleted attributes"
 
 
-class CallbackState:
-    """State of one callback, which can be saved and restored.
+class CallbackStates:
+    """States of several callbacks, which can be saved and restored.
 
-    Create it when training begins, after the callback's `on_train_begin`. Raises ValueError if the state cannot be
-    saved.
+    Create it when training begins, after the `on_train_begin` of the callbacks.
+
+    Args:
+        callbacks: the callbacks.
+        model: their model.
+        ignore: attributes that are not part of the state, as "Class.attribute".
+
+    Raises:
+        ValueError: the state of a callback cannot be saved.
     """
 
-    def __init__(self, callback: keras.callbacks.Callback, name: str):
-        self.callback, self.name = callback, name
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model, ignore: Collection[str] = ()):
+        self._known = KnownObjects(model)
+        named = name_callbacks(callbacks)
+        for name, callback in named.items():
+            self._known.add(f"callback {name}", callback)
+        for module in {"builtins": None, **{type(callback).__module__: None for callback in callbacks}}:
+            self._known.add_settings(module)
+        self._states = {name: _CallbackState(each, name, self._known, ignore) for name, each in named.items()}
+
+    def get(self, unchanged: bool = False) -> dict[str, Any]:
+        """Return the current states as plain data and arrays.
+
+        Args:
+            unchanged: True to include the attributes that have not changed since training began.
+
+        Raises:
+            ValueError: a state cannot be saved.
+        """
+        encoder = Encoder(self._known)
+        states = {name: state.get(encoder, unchanged) for name, state in self._states.items()}
+        return {"states": states, "objects": encoder.nodes}
+
+    def set(self, saved: dict[str, Any]) -> None:
+        """Restore states that `get` returned for callbacks of the same classes. They can be restored repeatedly."""
+        decoder = Decoder(self._known, saved["objects"])
+        for name, state in saved["states"].items():
+            if state:
+                self._states[name].set({key: decoder.decode(value) for key, value in state.items()})
+
+    def find_lost(self, saved: dict[str, Any]) -> list[str]:
+        """Return the names of the missing callbacks that have a saved state."""
+        return [name for name, state in saved["states"].items() if state and name not in self._states]
+
+
+class _CallbackState:
+    """State of one callback."""
+
+    def __init__(self, callback: keras.callbacks.Callback, name: str, known: KnownObjects, ignore: Collection[str]):
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             raise ValueError(
                 "ExactResume and BackupAndRestore cannot be used together. Remove BackupAndRestore from the callbacks."
             )
-        known = next((kind for kind in type(callback).__mro__ if kind in CALLBACK_STATES), None)
-        self._attributes = () if known is None else CALLBACK_STATES[known]
-        self._is_keras_own = type(callback) is known
+        self._callback, self._name, self._known, self._ignore = callback, name, known, ignore
+        kind = next((kind for kind in type(callback).__mro__ if kind in CALLBACK_STATES), None)
+        self._attributes = () if kind is None else CALLBACK_STATES[kind]
         self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
+        self._is_described = self._has_methods or type(callback) is kind
         self._log = _LogFile(callback) if isinstance(callback, keras.callbacks.CSVLogger) else None
-        self._variables = {name for name, value in vars(callback).items() if is_variable(value)}
-        self._before = {} if self._has_methods or self._is_keras_own else self._fingerprints()
+        self._before = self._fingerprints(adds_names=True)
 
-    def get(self) -> Any:
-        """Return the current state of the callback, or None if it is empty.
-
-        Raises:
-            ValueError: the state cannot be saved.
-        """
-        callback: Any = self.callback
-        state = callback.get_state() if self._has_methods else self._read_attributes()
-        try:
-            Snapshot(state)
-        except NotPlainData as error:
-            raise ValueError(f"The state of the callback {self.name} contains {error}. {_REMEDY}") from error
-        return state
-
-    def _read_attributes(self):
-        callback: Any = self.callback
-        state = {name: self._read(name) for name in self._attributes if hasattr(callback, name)}
+    def get(self, encoder: Encoder, unchanged: bool) -> dict[str, Any]:
+        """Return the current state with references to the nodes of an encoder."""
+        callback: Any = self._callback
+        if self._has_methods:
+            state = {_STATE: callback.get_state()}
+            self._take_snapshot(_STATE, state[_STATE])
+            return {_STATE: encoder.encode(state[_STATE])}
+        state = {name: getattr(callback, name) for name in self._attributes if hasattr(callback, name)}
         if self._log is not None:
             state[_TEXT] = self._log.read()
         if isinstance(callback, keras.callbacks.TensorBoard):
             # A resumed process does not write the points before the checkpoint again.
             flush_events(callback)
-        if not self._is_keras_own:
-            now = self._fingerprints()
-            changed = [name for name in now if now[name] != self._before.get(name)]
-            state |= {name: self._read(name) for name in changed}
-        return state or None
+        now = self._fingerprints()
+        state |= {name: getattr(callback, name) for name in now if unchanged or now[name] != self._before.get(name)}
+        if self._before.keys() - now.keys():
+            state[_DELETED] = tuple(self._before.keys() - now.keys())
+        return {name: encoder.encode(value) for name, value in state.items()}
 
-    def set(self, state: Any) -> None:
-        """Restore a state that `get` returned for a callback of the same class."""
-        callback: Any = self.callback
-        if self._has_methods:
-            callback.set_state(state)
-            return
+    def set(self, state: dict[str, Any]) -> None:
+        """Restore a decoded state."""
+        callback: Any = self._callback
         for name, value in state.items():
-            if name == _TEXT and self._log is not None:
+            if name == _STATE:
+                callback.set_state(value)
+            elif name == _TEXT and self._log is not None:
                 self._log.restore(value)
-            elif is_variable(vars(callback).get(name)):
-                _devices.assign(vars(callback)[name], value)
+            elif name == _DELETED:
+                for deleted in value:
+                    vars(callback).pop(deleted, None)
             else:
                 setattr(callback, name, value)
 
-    def _read(self, name):
-        """Return an attribute, or its value if it is a variable. A restarted process cannot restore later variables."""
-        value = getattr(self.callback, name)
-        return _devices.read(value) if name in self._variables else value
-
-    def _fingerprints(self):
+    def _fingerprints(self, adds_names=False):
         """Return a checksum of each attribute that is not a setting."""
-        checksums = {}
-        for name, value in vars(self.callback).items():
-            if name in CALLBACK_SETTINGS or name in self._attributes or self._is_setting(value):
-                continue
-            try:
-                checksums[name] = Snapshot(self._read(name)).checksum()
-            except NotPlainData as error:
-                raise ValueError(
-                    f"The callback {self.name} cannot be restored: its attribute `{name}` contains {error}. {_REMEDY}"
-                ) from error
-        return checksums
+        if self._is_described:
+            return {}
+        excluded = {*CALLBACK_SETTINGS, *self._attributes}
+        return {
+            name: self._take_snapshot(name, value, adds_names).checksum()
+            for name, value in vars(self._callback).items()
+            if name not in excluded and f"{self._name}.{name}" not in self._ignore
+        }
 
-    def _is_setting(self, value):
-        if isinstance(value, (list, tuple)) and value:
-            return all(self._is_setting(item) for item in value)
-        if inspect.ismethod(value):
-            return value.__self__ is self.callback or self._is_setting(value.__self__)
-        model: Any = self.callback.model
-        if isinstance(value, keras.layers.Layer):
-            return value is model or any(value is layer for layer in layers_within(model))
-        if isinstance(value, keras.optimizers.Optimizer):
-            return any(value is optimizer for optimizer in find_optimizers(model).values())
-        return isinstance(value, _SETTINGS)
-
-
-_REMEDY = "Add methods `get_state()`, which returns plain data and arrays, and `set_state(state)`."
+    def _take_snapshot(self, name, value, adds_names=False):
+        path, encoder = f"{self._name}.{name}", Encoder(self._known, adds_names)
+        try:
+            return Snapshot((encoder.encode(value, path), encoder.nodes))
+        except NotPlainData as error:
+            raise ValueError(
+                f"The callback {self._name} cannot be restored: its attribute `{name}` contains {error}. Add methods "
+                f"`get_state()`, which returns plain data and arrays, and `set_state(state)`. If it does not affect "
+                f"training, pass ignore=[{path!r}] to ExactResume."
+            ) from error
 
 
 def name_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, keras.callbacks.Callback]:

@@ -1,11 +1,19 @@
 """Serialization of plain data as JSON and NumPy arrays, without pickle."""
 
 import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
 import hashlib
 import importlib
 import json
+import operator
 import os
 import pathlib
+import sys
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,6 +23,29 @@ from numpy.typing import NDArray
 ARRAYS, STATE = "arrays.npz", "state.json"
 # Package of the dataclasses that may be restored. A file must not instantiate other classes.
 _PACKAGE = __name__.partition(".")[0]
+# Conversions of other immutable values to plain data and back.
+_VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    bytes: (lambda value: value.decode("latin-1"), lambda text: text.encode("latin-1")),
+    complex: (lambda value: (value.real, value.imag), lambda parts: complex(*parts)),
+    range: (lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts)),
+    slice: (lambda value: (value.start, value.stop, value.step), lambda parts: slice(*parts)),
+    datetime.timedelta: (
+        lambda value: (value.days, value.seconds, value.microseconds),
+        lambda parts: datetime.timedelta(*parts),
+    ),
+    **{kind: (kind.isoformat, kind.fromisoformat) for kind in (datetime.datetime, datetime.date, datetime.time)},
+    **{
+        kind: (str, kind)
+        for kind in (
+            type(pathlib.Path()),
+            *pathlib.PurePath.__subclasses__(),
+            decimal.Decimal,
+            fractions.Fraction,
+            uuid.UUID,
+        )
+    },
+}
+_VALUES_BY_NAME = {kind.__name__: conversions for kind, conversions in _VALUES.items()}
 
 
 class NotPlainData(TypeError):
@@ -32,8 +63,8 @@ class Snapshot:
     Arrays that own their data and are read-only are not copied.
 
     Args:
-        value: None, a number, string, array, tensor of the backend or dataclass of this package, or a list, tuple, set
-            or dict of these.
+        value: None, a number, string, array, tensor of the backend, date, path, range, member of an enumeration or
+            dataclass of this package, or a list, tuple, named tuple, set or dict of these.
 
     Raises:
         NotPlainData: the value is or contains something else.
@@ -58,6 +89,16 @@ class Snapshot:
             return {"dict": [[self._encode(key), self._encode(item)] for key, item in value.items()]}
         if kind is np.ndarray or isinstance(value, np.generic):
             return self._store("array" if kind is np.ndarray else "scalar", np.asarray(value))
+        if kind in _VALUES:
+            encode, decode = _VALUES[kind]
+            # The time zone of a date may differ.
+            if repr(decode(encode(value))) != repr(value):
+                raise NotPlainData(repr(value))
+            return {kind.__name__: self._encode(encode(value))}
+        if isinstance(value, enum.Enum):
+            return {"enum": _locate_class(kind), "value": self._encode(value.value)}
+        if isinstance(value, tuple) and hasattr(kind, "_make"):
+            return {"named tuple": _locate_class(kind), "items": [self._encode(item) for item in value]}
         if dataclasses.is_dataclass(kind) and kind.__module__.startswith(f"{_PACKAGE}."):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.init}
             return {"dataclass": [kind.__module__, kind.__qualname__], "fields": self._encode(fields)}
@@ -105,6 +146,12 @@ def _decode(encoded, arrays):
         return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](_decode(item, arrays) for item in content)
     if kind == "dict":
         return {_decode(key, arrays): _decode(item, arrays) for key, item in content}
+    if kind in _VALUES_BY_NAME:
+        return _VALUES_BY_NAME[kind][1](_decode(content, arrays))
+    if kind == "enum":
+        return _find_class(*content)(_decode(encoded["value"], arrays))
+    if kind == "named tuple":
+        return _find_class(*content)._make(_decode(encoded["items"], arrays))
     if kind == "dataclass":
         return _find_class(*content)(**_decode(encoded["fields"], arrays))
     array = arrays[content]
@@ -124,8 +171,22 @@ def read(folder: str | os.PathLike) -> Any:
         )
 
 
+def _locate_class(kind: type) -> list[str]:
+    """Return the module and name of a class. Raise NotPlainData if it cannot be found there."""
+    location = [kind.__module__, kind.__qualname__]
+    try:
+        if _find_class(*location) is kind:
+            return location
+    except (AttributeError, KeyError, ValueError):
+        pass
+    raise NotPlainData(f"{'.'.join(location)}, a class that is not defined in a module")
+
+
 def _find_class(module: str, name: str) -> Any:
-    kind: Any = getattr(importlib.import_module(module), name) if module.startswith(f"{_PACKAGE}.") else None
-    if not dataclasses.is_dataclass(kind):
-        raise ValueError(f"{module}.{name} is not a dataclass of {_PACKAGE}.")
+    """Return an enumeration or named tuple of an imported module, or a dataclass of this package."""
+    is_own = module.startswith(f"{_PACKAGE}.")
+    kind: Any = operator.attrgetter(name)(importlib.import_module(module) if is_own else sys.modules[module])
+    is_named_tuple = isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_make")
+    if not (isinstance(kind, enum.EnumType) or is_named_tuple or (is_own and dataclasses.is_dataclass(kind))):
+        raise ValueError(f"{module}.{name} is not an enumeration, a named tuple or a dataclass of {_PACKAGE}.")
     return kind

@@ -1,10 +1,15 @@
-"""Optimizers of a model, also of custom training steps and layers."""
+"""Optimizers of a model, also of custom training steps and layers, and attributes of its parts."""
 
 import functools
+import types
 from collections.abc import Mapping
 from typing import Any
 
 import keras
+
+from idmatters_tf._keras_internals import compile_arguments, is_internal_attribute, layers_within
+from idmatters_tf._names import make_unique_name
+from idmatters_tf.callbacks._encoding import Snapshot, is_variable
 
 # Objects of these packages are not searched, except for Keras' layers, optimizers and maps of optimizers.
 _OTHERS = ("builtins", "jax", "jaxlib", "keras", "numpy", "tensorflow")
@@ -54,3 +59,37 @@ def _may_own(kind: type, wrapped: type) -> bool:
     if issubclass(wrapped, _OWNERS):
         return True
     return not issubclass(wrapped, (type, keras.Variable)) and kind.__module__.partition(".")[0] not in _OTHERS
+
+
+def describe_attributes(model: keras.Model, start: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the attributes of layers, optimizers, metrics and losses, and of objects in them, as "Class.attribute".
+
+    Functions and plain data are described, the latter by their value or its checksum. Variables and Keras' own internal
+    attributes are left out.
+
+    Args:
+        model: built and compiled model.
+        start: an earlier result. Tensors that it does not contain, such as features kept by a layer, are left out.
+    """
+    losses = keras.tree.flatten((compile_arguments(model) or {}).get("loss"))
+    owners: dict[str, Any] = {}
+    for owner in [*layers_within(model), *find_optimizers(model).values(), *model.metrics, *losses]:
+        owners[make_unique_name(type(owner).__name__, owners, " ")] = owner
+    described: dict[str, Any] = {}
+    seen, queue = set(map(id, owners.values())), list(owners.items())
+    for path, owner in queue:
+        for name, value in _parts(owner):
+            is_new = start is not None and path + name not in start
+            if value is None or is_variable(value) or (is_new and keras.ops.is_tensor(value)):
+                continue
+            if is_internal_attribute(owner, name.lstrip(".")):
+                continue
+            try:
+                is_short = isinstance(value, (bool, int, float, str, types.FunctionType))
+                described[path + name] = value if is_short else f"SHA-256 {Snapshot(value).checksum()}"
+            except (TypeError, NotImplementedError):
+                # An object, or a tensor of a function that is traced.
+                if id(value) not in seen and _may_own(type(value), value.__class__):
+                    seen.add(id(value))
+                    queue.append((path + name, value))
+    return described

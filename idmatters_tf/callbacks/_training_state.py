@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from idmatters_tf._keras_internals import global_seed_state, make_global_seed_state
+from idmatters_tf._keras_internals import global_seed_state, make_global_seed_state, recurrent_states
 from idmatters_tf._tensorflow_internals.training import traced_training_steps
 from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._model_parts import find_optimizers
@@ -27,7 +27,7 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
     optimizers: Any = find_optimizers(model)
     compiled = optimizers.pop("optimizer", None)
     owners = {
-        "model": model.variables,
+        "model": [*model.variables, *recurrent_states(model)],
         "optimizer": [] if compiled is None else compiled.variables,
         "metrics": model.metrics_variables,
         # Inner optimizers come first, so that the optimizer around them is listed with its own variables only.

@@ -6,6 +6,7 @@ import pathlib
 import time
 import warnings
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -18,9 +19,9 @@ from idmatters_tf._keras_internals import RunningFit, build_for_training, runnin
 from idmatters_tf._progress import Progress
 from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
-from idmatters_tf.callbacks._callback_states import CallbackState, name_callbacks
+from idmatters_tf.callbacks._callback_states import CallbackStates
 from idmatters_tf.callbacks._configuration import describe_configuration, find_difference, label_optimizer
-from idmatters_tf.callbacks._model_parts import find_optimizers
+from idmatters_tf.callbacks._model_parts import describe_attributes, find_optimizers
 from idmatters_tf.callbacks._sources import make_source
 from idmatters_tf.callbacks._sources.random_access import is_changed_by_hooks
 from idmatters_tf.callbacks._stores import Store
@@ -84,6 +85,8 @@ class ExactResume(keras.callbacks.Callback):
             of training.
         keep: number of checkpoints to keep.
         seed: seed of the order in which `fit` shuffles arrays and the batches of a `PyDataset`, a non-negative integer.
+        ignore: attributes of callbacks, layers, optimizers and losses that do not affect training and are not restored,
+            such as files and locks, named as in "Logger.file".
 
     Attributes:
         resumed_at: number of completed training batches when this `fit` began. 0 for a new run, None before `fit`.
@@ -98,7 +101,14 @@ class ExactResume(keras.callbacks.Callback):
             checkpoint is due or at the end of training.
     """
 
-    def __init__(self, folder: str | os.PathLike, every: int | str = "epoch", keep: int = 2, seed: int = 0):
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        every: int | str = "epoch",
+        keep: int = 2,
+        seed: int = 0,
+        ignore: Collection[str] = (),
+    ):
         super().__init__()
         # Absolute, since the program may change the current folder during `fit`. Links lead to the same lock.
         self.folder = pathlib.Path(folder).resolve()
@@ -107,6 +117,7 @@ class ExactResume(keras.callbacks.Callback):
         self.interval = interval(every, "step", ("epoch", "step", *_SECONDS), self)
         self.keep = positive_integer("keep", keep, self)
         self.seed = seed_number(seed, self)
+        self.ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
         self.resumed_at: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -163,9 +174,10 @@ class _StateCallback(keras.callbacks.Callback):
         self._variables = _training_state.describe_variables(model)
         # Configuration at the start of the run.
         self._configuration = describe_configuration(model)
+        self._attributes = describe_attributes(model)
         self._source.attach(self._fit)
         others = [other for other in self._fit.callbacks if not isinstance(other, (ExactResume, _StateCallback))]
-        self._states = {name: CallbackState(other, name) for name, other in name_callbacks(others).items()}
+        self._states = CallbackStates(others, model, self._resume.ignore)
         self._store = Store(self._resume.folder, self._resume.keep)
         self._resume.resumed_at, self._step = 0, self._fit.initial_epoch * self._source.steps_per_epoch
         with self._store.closing_on_error():
@@ -281,19 +293,24 @@ class _StateCallback(keras.callbacks.Callback):
             "description": described,
             "state": _training_state.read(model),
             "data": self._source.state(batch),
-            "callbacks": {name: callback.get() for name, callback in self._states.items()},
+            "callbacks": self._states.get(),
         }
         self._store.save(self._step, _encoding.Snapshot(state).write)
         self._saved_at = time.monotonic()
 
     def _check_unchanged(self, current):
-        """Raise ValueError if a callback has changed a layer."""
-        start, current = _select(self._configuration, "the model"), _select(current, "the model")
-        difference = find_difference(start, start, current)
+        """Raise ValueError if a callback has changed a layer, an optimizer or the loss."""
+        start = {**_select_layers(self._configuration), **self._attributes}
+        now = {**_select_layers(current), **describe_attributes(self._model, self._attributes)}
+        for settings in (start, now):
+            for name in self._resume.ignore:
+                settings.pop(name, None)
+        difference = find_difference(start, start, now)
         if difference is not None:
             raise ValueError(
                 f"{difference}: a callback has changed it, so that a restarted process cannot restore it. Make it a "
-                f"weight of the layer (`add_weight`), or freeze layers between two calls of `fit`."
+                f"weight of the layer (`add_weight`), or change it between two calls of `fit`. If it does not affect "
+                f"training, name it in ExactResume(ignore=...)."
             )
 
     def _describe(self, model):
@@ -338,7 +355,7 @@ class _StateCallback(keras.callbacks.Callback):
         difference = self._find_other_configuration(saved["configuration"])
         if difference is not None:
             return f"is a checkpoint of another run: {difference}"
-        lost = [name for name, state in saved["callbacks"].items() if state is not None and name not in self._states]
+        lost = self._states.find_lost(saved["callbacks"])
         if lost:
             return f"contains the state of {', '.join(lost)}, not among the callbacks"
         epoch, initial_epoch = saved["epoch"], self._fit.initial_epoch
@@ -385,18 +402,24 @@ class _StateCallback(keras.callbacks.Callback):
                 progress.say(f"Resuming from step {self._step} of {self._resume.name}")
         self._source.restore(saved["data"])
         self._restore(saved)
+        # The callbacks handle the beginning of the epoch again, which may change other attributes.
+        saved["callbacks"] = self._states.get(unchanged=True)
         start_at_epoch(self._model, epoch)
 
     def _restore(self, saved):
         _training_state.assign(self._model, saved["state"])
-        for name, state in saved["callbacks"].items():
-            if state is not None:
-                self._states[name].set(state)
+        self._states.set(saved["callbacks"])
 
 
 def _select(configuration, *parts):
     """Return the entries of parts of a configuration, such as "the model"."""
     return {path: value for path, value in configuration.items() if path.partition(":")[0] in parts}
+
+
+def _select_layers(configuration):
+    """Return the configuration of the layers as "Class.argument"."""
+    layers = _select(configuration, "the model")
+    return {name.removeprefix("the model: "): value for name, value in layers.items()}
 
 
 # Optimizers of `fit`s that have begun and not ended, with their folders and configurations.

@@ -117,7 +117,7 @@ class ModelCopy:
             _copy_saved_state(old, new)
         for old, new in variables:
             _keras_internals.set_path(new, old.path)
-        states = zip(recurrent_states(original), recurrent_states(copied), strict=True)
+        states = zip(*map(_keras_internals.recurrent_states, (original, copied)), strict=True)
         for old, new in [*variables, *states]:
             # Copy by value, because `fit` on JAX donates the buffers of its model.
             new.assign(ops.convert_to_numpy(old))
@@ -187,12 +187,6 @@ def operations(model: Any) -> Iterator[tuple[str, Any]]:
                 yield from walk(nested, f"{prefix}{operation.name}/")
 
     return walk(checked_graph(model), "")
-
-
-def recurrent_states(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the states of stateful recurrent layers at any depth, which are not among `layer.variables`."""
-    layers = [part for part in _keras_internals.layers_within(layer) if isinstance(part, keras.layers.RNN)]
-    return [state for part in layers if part.stateful for state in keras.tree.flatten(part.states)]
 
 
 def single_tensor(tensors: Any) -> Tensor | None:

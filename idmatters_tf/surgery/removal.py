@@ -14,7 +14,7 @@ from idmatters_tf._keras_internals import has_compiled_loss
 from idmatters_tf.curvature._batches import Batches
 from idmatters_tf.isometry.influence import find_operations, record_branches
 from idmatters_tf.surgery._carrying import compile_like
-from idmatters_tf.surgery._copying import ModelCopy, checked_graph, operations, recurrent_states
+from idmatters_tf.surgery._copying import ModelCopy, checked_graph, operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:
     # A generator, because Keras reads a list of batches as the arrays of several inputs. Without `steps`, Keras counts
     # the end of the data as a batch.
     examples = (keras.utils.unpack_x_y_sample_weight(batch) for batch in batches)
-    variables = [*model.variables, *model.metrics_variables, *recurrent_states(model)]
+    variables = [*model.variables, *model.metrics_variables, *_keras_internals.recurrent_states(model)]
     values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
     try:
         options: dict[str, Any] = {"steps": sum(1 for _ in batches), "return_dict": True, "verbose": 0}

@@ -54,9 +54,7 @@ class Foreign:
     number: int
 
 
-@pytest.mark.parametrize(
-    "value", [object(), Foreign(1), [{"a": object}], np.array([None]), np.zeros(2, "f4,O"), 1 + 2j]
-)
+@pytest.mark.parametrize("value", [object(), Foreign(1), [{"a": object}], np.array([None]), np.zeros(2, "f4,O")])
 def test_anything_else_is_refused(tmp_path, value):
     with pytest.raises(NotPlainData):
         write(tmp_path, value)
@@ -65,5 +63,5 @@ def test_anything_else_is_refused(tmp_path, value):
 def test_files_cannot_instantiate_foreign_classes(tmp_path):
     write(tmp_path, None)
     (tmp_path / "state.json").write_text('{"dataclass": ["tests.callbacks.test_encoding", "Foreign"], "fields": null}')
-    with pytest.raises(ValueError, match="not a dataclass of idmatters_tf"):
+    with pytest.raises(ValueError, match="Foreign is not an .* or a dataclass of idmatters_tf"):
         read(tmp_path)

@@ -206,6 +206,19 @@ CASES = {
         moments=(("batch", 1, 6),),
     ),
     "two optimizers": several_optimizers(),
+    "stateful recurrent layers": Case(
+        lambda: [
+            keras.layers.Reshape((6, 6)),
+            keras.layers.Bidirectional(keras.layers.GRU(3, stateful=True)),
+            keras.layers.Dense(2),
+        ],
+        lambda: with_loss("sgd"),
+        batches=lambda: ArrayBatches(*data(), batch_size=4, seed=3),
+        model=lambda layers: keras.Sequential([keras.Input((6, 6, 1), batch_size=4), *layers[1:]]),
+        epochs=2,
+        moments=(("batch", 1, 6),),
+        reuse=False,
+    ),
 }
 
 

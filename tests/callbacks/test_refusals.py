@@ -1,5 +1,8 @@
 """Errors of `ExactResume` for state that cannot be restored, and for checkpoints of another run."""
 
+import re
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -17,14 +20,38 @@ def arrays(**options):
     return ArrayBatches(X, Y, **{"batch_size": 2, "seed": 0, **options})
 
 
-def fit(
-    folder, *callbacks, data=None, layer=None, units=1, optimizer="sgd", seed=0, every=1, keep=2, verbose=0, **options
-):
+class Scaled(keras.losses.Loss):
+    """Loss with an attribute that is not in its configuration."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = 1.0
+
+    def call(self, y_true, y_pred):
+        return self.factor * keras.ops.mean((y_true - y_pred) ** 2, -1)
+
+
+class Own(keras.Sequential):
+    """Model with attributes of several kinds."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._alpha, self.options, self.seen = 1.0, {"rates": [0.1]}, None
+
+    def call(self, *arguments, **options):
+        self.seen = super().call(*arguments, **options)
+        return self.seen
+
+
+RESUME = {"every": 1, "keep": 2, "seed": 0, "ignore": ()}
+
+
+def fit(folder, *callbacks, data=None, layer=None, units=1, optimizer="sgd", loss="mse", verbose=0, **options):
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((3,)), *([layer] if layer else []), keras.layers.Dense(units)])
-    model.compile(optimizer, "mse", run_eagerly=layer is None)
+    model = Own([keras.Input((3,)), *([layer] if layer else []), keras.layers.Dense(units)])
+    model.compile(optimizer, loss, run_eagerly=layer is None)
     data = arrays() if data is None else data
-    resume = ExactResume(folder, every=every, keep=keep, seed=seed)
+    resume = ExactResume(folder, **{name: options.pop(name, default) for name, default in RESUME.items()})
     return model.fit(data, callbacks=[resume, *callbacks], verbose=verbose, **options)
 
 
@@ -38,6 +65,10 @@ class Keeper(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.later is not None:
             self.kept = self.later()
+
+
+def unbuilt():
+    return keras.layers.Dense(1)
 
 
 def generator():
@@ -79,7 +110,11 @@ class Noisy(Changing):
         ([], {"data": Noisy()}, "batch 0 differs between two calls.*in a PyDataset from"),
         ([keras.callbacks.BackupAndRestore("unused")], {}, "Remove BackupAndRestore"),
         ([ExactResume("unused")], {}, "more than one ExactResume"),
-        ([Keeper(np.random.default_rng(0))], {}, r"callback Keeper.*`kept` contains numpy.random._generator.Generator"),
+        (
+            [Keeper(threading.Lock())],
+            {},
+            r"callback Keeper.*`kept` contains _thread.lock.*pass ignore=\['Keeper.kept'\]",
+        ),
         ([Keeper(0, later=object)], {}, "callback Keeper cannot be restored: its attribute `kept` contains .*object"),
         ([Keeper(0, later=lambda: keras.Variable(0.0))], {}, "cannot be restored: its attribute `kept` contains .*Var"),
         ([], {"validation_data": generator(), "validation_steps": 1}, "validation data are a generator"),
@@ -90,6 +125,8 @@ class Noisy(Changing):
             {"data": ArrayBatches(X, X, batch_size=2), "units": 2},
             "could not create .* batch of the data: Dim.* 3 and 2",
         ),
+        ([Keeper(0, later=lambda: lambda: 0)], {}, "its attribute `kept` contains builtins.function, created during"),
+        ([Keeper(keras.metrics.BinaryAccuracy(), later=unbuilt)], {}, "contains keras.*Dense, created during training"),
     ],
 )
 def test_refused_when_training_begins(tmp_path, callbacks, options, message):
@@ -184,6 +221,31 @@ def test_a_layer_that_a_callback_changes(tmp_path, name, value):
     callback = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: setattr(dropout, name, value))
     with pytest.raises(ValueError, match=f"Dropout.{name} was .*, now {value}: a callback has changed it"):
         fit(tmp_path, callback, layer=dropout)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda model: setattr(model.optimizer, "weight_decay", 0.5), "SGD.weight_decay"),
+        (lambda model: setattr(model, "_alpha", 0.5), "Own._alpha"),
+        (lambda model: setattr(model, "added", 0.5), "Own.added"),
+        (lambda model: model.options["rates"].append(0.5), "Own.options['rates'][1]"),
+        (lambda model: setattr(model.loss, "factor", 0.5), "Scaled.factor"),
+    ],
+)
+def test_an_attribute_that_a_callback_changes(tmp_path, change, name):
+    def fit_changed(folder, **options):
+        callback = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: change(callback.model))
+        optimizer = keras.optimizers.SGD(0.1, weight_decay=0.01)
+        fit(folder, callback, optimizer=optimizer, loss=Scaled(), **options)
+
+    with pytest.raises(ValueError, match=re.escape(name) + " was .*, now 0.5: a callback has changed it"):
+        fit_changed(tmp_path / "refused")
+    fit_changed(tmp_path / "ignored", ignore=[name])
+
+
+def test_an_attribute_that_is_ignored(tmp_path):
+    fit(tmp_path, Keeper(threading.Lock(), later=threading.Lock), ignore=["Keeper.kept"])
 
 
 def test_a_dataset_that_changes_differently(tmp_path):

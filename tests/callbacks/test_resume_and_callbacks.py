@@ -1,8 +1,15 @@
 """Effects of callbacks on an exact resume, and of a resume on callbacks, log files and the model."""
 
+import collections
+import datetime
+import enum
+import functools
 import itertools
+import random
+import types
 
 import keras
+import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume
@@ -18,6 +25,97 @@ from tests.callbacks.test_exact_resume import (
     values,
     with_loss,
 )
+
+
+class Phase(enum.Enum):
+    FIRST = 1
+    LATER = "later"
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+def scale(factors, value):
+    return sum(factors) * value
+
+
+class Everything(keras.callbacks.Callback):
+    """Callback whose attributes, some of them shared with a reader, determine the learning rate."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.shared, self.again = shared, shared
+        self.queue, self.lists = collections.deque([1, 2], maxlen=3), collections.defaultdict(list)
+        self.ordered, self.counts = collections.OrderedDict(a=1, b=2), collections.Counter("a")
+        self.point, self.phase, self.raw, self.steps = Point(0, []), Phase.FIRST, b"", range(1)
+        self.time, self.space = datetime.datetime(2020, 1, 1), types.SimpleNamespace(z=1j, set={1})
+        self.function, self.rng, self.other = functools.partial(scale, [1]), np.random.default_rng(0), random.Random(0)
+        self.array, self.mean, self.own = np.zeros(2), keras.metrics.Mean(), [keras.Variable(0.0)]
+        self.toggle = self.deleted = False
+
+    def on_train_begin(self, logs=None):
+        self.watched, self.layer = self.model.trainable_variables, self.model.layers[0]
+        self.features = keras.Model(self.model.inputs, self.layer.output)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.toggle = not self.toggle
+        self.shared.append(epoch)
+        self.array += 1
+        self.rng.spawn(1)
+        if epoch:
+            self.best, self.layer = self.ordered, self.model.layers[-1]
+            vars(self).pop("deleted", None)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.queue.append(batch)
+        self.lists[batch % 2].append(Point(batch, self.queue))
+        self.ordered.move_to_end("a")
+        self.ordered["c"] = batch
+        self.counts["b"] += 1
+        self.point.y.append(batch)
+        self.point, self.phase, self.raw, self.steps = Point(batch, self.point.y), Phase.LATER, b"\xff", range(batch)
+        self.time += datetime.timedelta(1)
+        self.space.z, self.space.later = self.space.z + 1, [self.space]
+        self.space.set.add(batch)
+        self.function.args[0].append(batch)
+        if batch == 2:
+            self.function = functools.partial(scale, self.function.args[0])
+        self.array[1] = self.rng.normal() + self.other.random()
+        self.mean.update_state(batch)
+        self.own[0].assign_add(1.0)
+
+
+class Reader(keras.callbacks.Callback):
+    """Callback that computes the learning rate from all attributes of another one."""
+
+    def __init__(self, shared, writer):
+        super().__init__()
+        self.read, self.writer = shared, writer
+
+    def on_train_batch_end(self, batch, logs=None):
+        writer = self.writer
+        parts = [self.read, writer.again, writer.toggle, writer.queue, writer.lists, writer.ordered, writer.counts]
+        parts += [writer.point, writer.phase, writer.raw, writer.steps, writer.time, writer.space.z, writer.space.set]
+        parts += [writer.space.later[0] is writer.space, writer.function(2), writer.array.tolist()]
+        parts += [float(writer.mean.result()), float(writer.own[0]), type(writer.layer).__name__]
+        parts += [writer.watched[0] is self.model.trainable_variables[0], writer.rng.bit_generator.seed_seq]
+        parts += [getattr(writer, "best", None), "deleted" in vars(writer)]
+        self.model.optimizer.learning_rate.assign(sum(map(ord, str(parts))) % 1009 / 1e4)
+
+
+def test_attributes_of_every_kind(tmp_path):
+    def callbacks(folder):
+        shared = []
+        writer = Everything(shared)
+        return [writer, Reader(shared, writer)]
+
+    case = Case(dense, lambda: with_loss("sgd", run_eagerly=keras.backend.backend() == "tensorflow"), callbacks)
+    model, _, history, _ = run(case, tmp_path / "whole")
+    for moment in (("batch", 0, 4), ("batch", 1, 4), ("batch", 2, 5)):
+        with pytest.raises(Killed):
+            run(case, tmp_path / "stopped", lambda *now, moment=moment: now == moment)
+    last, _, again, _ = run(case, tmp_path / "stopped")
+    assert_same((values(model), history), (values(last), again))
 
 
 def test_rows_of_other_runs_are_kept(tmp_path):
