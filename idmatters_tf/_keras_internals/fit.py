@@ -257,22 +257,18 @@ def copy_metric(metric: keras.metrics.Metric) -> keras.metrics.Metric:
 
 
 @functools.cache
-def _internal_names() -> frozenset[str]:
-    """Return the attributes that Keras' base classes set, and those that `fit` adds."""
+def _internal_names() -> set[str]:
+    """Return the attributes of every model, also those that `fit` adds."""
     model = keras.Sequential(name="model")
     model.compile(loss="mse")
-    names = {*vars(model), "_build_shapes_dict", "_expected_batch_size", "_jax_state", "_path", "_parent_path"}
-    names |= {"history", "stop_evaluating", "stop_predicting"}
-    for part in (keras.optimizers.SGD(name="part"), keras.metrics.Mean(name="part"), keras.losses.MeanSquaredError()):
-        names |= {name for name in vars(part) if name.startswith("_")}
-    return frozenset(names)
+    added = ("_build_shapes_dict", "_expected_batch_size", "_jax_state", "_path", "_parent_path")
+    return {*vars(model), *added, "history", "stop_evaluating", "stop_predicting"}
 
 
 def is_internal_attribute(owner: Any, name: str) -> bool:
     """Return True if an attribute of a layer, optimizer, metric or loss belongs to Keras and may change in `fit`."""
-    if not isinstance(owner, (keras.layers.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, keras.losses.Loss)):
-        return False
-    return name in _internal_names() or (name.startswith("_") and type(owner).__module__.startswith("keras."))
+    is_private = name.startswith("_") and type(owner).__module__.startswith("keras.")
+    return is_private or (isinstance(owner, keras.layers.Layer) and name in _internal_names()) or name == "built"
 
 
 def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:

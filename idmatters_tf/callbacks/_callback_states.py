@@ -14,10 +14,10 @@ import keras
 from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot
-from idmatters_tf.callbacks._object_graphs import Decoder, Encoder, KnownObjects
+from idmatters_tf.callbacks._object_graphs import KnownObjects, ObjectGraph
 
 # Parts of a state that are not attributes: the content of the file of a `CSVLogger`, the result of `get_state`, and the
-# names of the attributes that training has deleted.
+# names of the attributes that the callback has deleted.
 _TEXT, _STATE, _DELETED = "text of the file", "get_state()", "deleted attributes"
 
 
@@ -40,7 +40,7 @@ class CallbackStates:
         named = name_callbacks(callbacks)
         for name, callback in named.items():
             self._known.add(f"callback {name}", callback)
-        for module in {"builtins": None, **{type(callback).__module__: None for callback in callbacks}}:
+        for module in ("builtins", *(type(callback).__module__ for callback in callbacks)):
             self._known.add_settings(module)
         self._states = {name: _CallbackState(each, name, self._known, ignore) for name, each in named.items()}
 
@@ -53,16 +53,16 @@ class CallbackStates:
         Raises:
             ValueError: a state cannot be saved.
         """
-        encoder = Encoder(self._known)
-        states = {name: state.get(encoder, unchanged) for name, state in self._states.items()}
-        return {"states": states, "objects": encoder.nodes}
+        graph = ObjectGraph(self._known)
+        states = {name: state.get(graph, unchanged) for name, state in self._states.items()}
+        return {"states": states, "objects": graph.nodes}
 
     def set(self, saved: dict[str, Any]) -> None:
         """Restore states that `get` returned for callbacks of the same classes. They can be restored repeatedly."""
-        decoder = Decoder(self._known, saved["objects"])
+        graph = ObjectGraph(self._known, saved["objects"])
         for name, state in saved["states"].items():
             if state:
-                self._states[name].set({key: decoder.decode(value) for key, value in state.items()})
+                self._states[name].set({key: graph.decode(value) for key, value in state.items()})
 
     def find_lost(self, saved: dict[str, Any]) -> list[str]:
         """Return the names of the missing callbacks that have a saved state."""
@@ -84,14 +84,15 @@ class _CallbackState:
         self._is_described = self._has_methods or type(callback) is kind
         self._log = _LogFile(callback) if isinstance(callback, keras.callbacks.CSVLogger) else None
         self._before = self._fingerprints(adds_names=True)
+        self._restored = self._list_attributes()
 
-    def get(self, encoder: Encoder, unchanged: bool) -> dict[str, Any]:
-        """Return the current state with references to the nodes of an encoder."""
+    def get(self, graph: ObjectGraph, unchanged: bool) -> dict[str, Any]:
+        """Return the current state with references to the nodes of a graph."""
         callback: Any = self._callback
         if self._has_methods:
             state = {_STATE: callback.get_state()}
             self._take_snapshot(_STATE, state[_STATE])
-            return {_STATE: encoder.encode(state[_STATE])}
+            return {_STATE: graph.encode(state[_STATE])}
         state = {name: getattr(callback, name) for name in self._attributes if hasattr(callback, name)}
         if self._log is not None:
             state[_TEXT] = self._log.read()
@@ -102,37 +103,42 @@ class _CallbackState:
         state |= {name: getattr(callback, name) for name in now if unchanged or now[name] != self._before.get(name)}
         if self._before.keys() - now.keys():
             state[_DELETED] = tuple(self._before.keys() - now.keys())
-        return {name: encoder.encode(value) for name, value in state.items()}
+        return {name: graph.encode(value) for name, value in state.items()}
 
     def set(self, state: dict[str, Any]) -> None:
         """Restore a decoded state."""
         callback: Any = self._callback
+        # The callback creates other attributes if it handles the beginning of an epoch between two restorations.
+        for name in (self._list_attributes() - self._restored) | set(state.pop(_DELETED, ())):
+            vars(callback).pop(name, None)
         for name, value in state.items():
             if name == _STATE:
                 callback.set_state(value)
             elif name == _TEXT and self._log is not None:
                 self._log.restore(value)
-            elif name == _DELETED:
-                for deleted in value:
-                    vars(callback).pop(deleted, None)
             else:
                 setattr(callback, name, value)
+        self._restored = self._list_attributes()
+
+    def _list_attributes(self):
+        """Return the names of the attributes that are neither settings nor restored in another way."""
+        excluded = vars(self._callback) if self._is_described else (*CALLBACK_SETTINGS, *self._attributes)
+        names = vars(self._callback).keys() - excluded
+        return {name for name in names if f"{self._name}.{name}" not in self._ignore}
 
     def _fingerprints(self, adds_names=False):
-        """Return a checksum of each attribute that is not a setting."""
-        if self._is_described:
-            return {}
-        excluded = {*CALLBACK_SETTINGS, *self._attributes}
+        """Return a checksum of each attribute that may be state, in the order of their creation."""
+        attributes = self._list_attributes()
         return {
             name: self._take_snapshot(name, value, adds_names).checksum()
             for name, value in vars(self._callback).items()
-            if name not in excluded and f"{self._name}.{name}" not in self._ignore
+            if name in attributes
         }
 
     def _take_snapshot(self, name, value, adds_names=False):
-        path, encoder = f"{self._name}.{name}", Encoder(self._known, adds_names)
+        path, graph = f"{self._name}.{name}", ObjectGraph(self._known, adds_names=adds_names)
         try:
-            return Snapshot((encoder.encode(value, path), encoder.nodes))
+            return Snapshot((graph.encode(value, path), graph.nodes))
         except NotPlainData as error:
             raise ValueError(
                 f"The callback {self._name} cannot be restored: its attribute `{name}` contains {error}. Add methods "

@@ -2,17 +2,14 @@
 
 import dataclasses
 import datetime
-import decimal
 import enum
-import fractions
+import functools
 import hashlib
 import importlib
 import json
-import operator
 import os
 import pathlib
 import sys
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -28,22 +25,12 @@ _VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     bytes: (lambda value: value.decode("latin-1"), lambda text: text.encode("latin-1")),
     complex: (lambda value: (value.real, value.imag), lambda parts: complex(*parts)),
     range: (lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts)),
-    slice: (lambda value: (value.start, value.stop, value.step), lambda parts: slice(*parts)),
     datetime.timedelta: (
         lambda value: (value.days, value.seconds, value.microseconds),
         lambda parts: datetime.timedelta(*parts),
     ),
     **{kind: (kind.isoformat, kind.fromisoformat) for kind in (datetime.datetime, datetime.date, datetime.time)},
-    **{
-        kind: (str, kind)
-        for kind in (
-            type(pathlib.Path()),
-            *pathlib.PurePath.__subclasses__(),
-            decimal.Decimal,
-            fractions.Fraction,
-            uuid.UUID,
-        )
-    },
+    type(pathlib.Path()): (str, pathlib.Path),
 }
 _VALUES_BY_NAME = {kind.__name__: conversions for kind, conversions in _VALUES.items()}
 
@@ -95,13 +82,14 @@ class Snapshot:
             if repr(decode(encode(value))) != repr(value):
                 raise NotPlainData(repr(value))
             return {kind.__name__: self._encode(encode(value))}
-        if isinstance(value, enum.Enum):
-            return {"enum": _locate_class(kind), "value": self._encode(value.value)}
-        if isinstance(value, tuple) and hasattr(kind, "_make"):
-            return {"named tuple": _locate_class(kind), "items": [self._encode(item) for item in value]}
+        location = [kind.__module__, kind.__qualname__]
+        if isinstance(value, enum.Enum) and _find_class(*location) is kind:
+            return {"enum": location, "value": self._encode(value.value)}
+        if isinstance(value, tuple) and hasattr(kind, "_make") and _find_class(*location) is kind:
+            return {"named tuple": location, "items": [self._encode(item) for item in value]}
         if dataclasses.is_dataclass(kind) and kind.__module__.startswith(f"{_PACKAGE}."):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.init}
-            return {"dataclass": [kind.__module__, kind.__qualname__], "fields": self._encode(fields)}
+            return {"dataclass": location, "fields": self._encode(fields)}
         # On TensorFlow a variable is a tensor as well. Its value alone would replace it by a constant.
         if keras.ops.is_tensor(value) and not is_variable(value):
             return self._store("tensor", keras.ops.convert_to_numpy(value))
@@ -120,6 +108,10 @@ class Snapshot:
             array = array.copy(order="K")
         self._arrays[name] = array
         return encoded
+
+    def restore(self) -> Any:
+        """Return the value. Its arrays belong to the copy."""
+        return _decode(json.loads(self._text), self._arrays)
 
     def checksum(self) -> str:
         """Return the SHA-256 sum of the value."""
@@ -171,22 +163,16 @@ def read(folder: str | os.PathLike) -> Any:
         )
 
 
-def _locate_class(kind: type) -> list[str]:
-    """Return the module and name of a class. Raise NotPlainData if it cannot be found there."""
-    location = [kind.__module__, kind.__qualname__]
-    try:
-        if _find_class(*location) is kind:
-            return location
-    except (AttributeError, KeyError, ValueError):
-        pass
-    raise NotPlainData(f"{'.'.join(location)}, a class that is not defined in a module")
-
-
 def _find_class(module: str, name: str) -> Any:
-    """Return an enumeration or named tuple of an imported module, or a dataclass of this package."""
+    """Return an enumeration or named tuple of an imported module, or a dataclass of this package.
+
+    Raises:
+        NotPlainData: there is no such class.
+    """
     is_own = module.startswith(f"{_PACKAGE}.")
-    kind: Any = operator.attrgetter(name)(importlib.import_module(module) if is_own else sys.modules[module])
+    namespace = importlib.import_module(module) if is_own else sys.modules.get(module)
+    kind: Any = functools.reduce(lambda owner, part: getattr(owner, part, None), name.split("."), namespace)
     is_named_tuple = isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_make")
     if not (isinstance(kind, enum.EnumType) or is_named_tuple or (is_own and dataclasses.is_dataclass(kind))):
-        raise ValueError(f"{module}.{name} is not an enumeration, a named tuple or a dataclass of {_PACKAGE}.")
+        raise NotPlainData(f"{module}.{name}, not an enumeration, named tuple or dataclass of {_PACKAGE} in a module")
     return kind

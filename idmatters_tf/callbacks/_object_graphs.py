@@ -13,7 +13,7 @@ import re
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -36,26 +36,8 @@ _SETTINGS = (
     keras.initializers.Initializer,
     keras.optimizers.schedules.LearningRateSchedule,
 )
-# Objects with variables.
-_OWNERS = (keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer, keras.random.SeedGenerator)
-# Kinds of objects that a restarted process must have: objects with variables, and others.
+# Kinds of objects that a restarted process must have: variables and objects with variables, and others.
 _VARIABLES, _OTHER = "variables", "other"
-
-
-class _Kind(NamedTuple):
-    """Conversion of the objects of a type.
-
-    Attributes:
-        split: return the arguments of `make` and the content of an object.
-        make: create an object.
-        fill: replace the content of an object.
-        is_plain: True if the content is plain data without references to objects.
-    """
-
-    split: Callable[[Any], tuple[tuple[Any, ...], Any]]
-    make: Callable[..., Any]
-    fill: Callable[[Any, Any], object] = lambda target, content: None
-    is_plain: bool = False
 
 
 def _fill(target, items):
@@ -69,71 +51,76 @@ def _fill_dict(target, items):
         target[key] = value
 
 
-_KINDS: dict[type, _Kind] = {
-    list: _Kind(lambda value: ((), tuple(value)), list, _fill),
-    set: _Kind(lambda value: ((), tuple(value)), set, _fill),
-    frozenset: _Kind(lambda value: ((tuple(value),), ()), frozenset),
-    bytearray: _Kind(lambda value: ((), bytes(value)), bytearray, _fill, is_plain=True),
-    collections.deque: _Kind(lambda value: (((), value.maxlen), tuple(value)), collections.deque, _fill),
-    dict: _Kind(lambda value: ((), tuple(value.items())), dict, _fill_dict),
-    collections.OrderedDict: _Kind(lambda value: ((), tuple(value.items())), collections.OrderedDict, _fill_dict),
-    collections.Counter: _Kind(lambda value: ((), tuple(value.items())), collections.Counter, _fill_dict),
-    collections.defaultdict: _Kind(
-        lambda value: ((value.default_factory,), tuple(value.items())), collections.defaultdict, _fill_dict
+def _keep(target, content):
+    """Leave an immutable object as it is."""
+
+
+# By type: function that returns the arguments of the constructor and the content, constructor, function that replaces
+# the content.
+_Kind = tuple[Callable[[Any], tuple[tuple[Any, ...], Any]], Callable[..., Any], Callable[[Any, Any], object]]
+_CONTAINERS: dict[type, _Kind] = {
+    list: (lambda value: ((), tuple(value)), list, _fill),
+    set: (lambda value: ((), tuple(value)), set, _fill),
+    frozenset: (lambda value: ((tuple(value),), ()), frozenset, _keep),
+    collections.deque: (lambda value: (((), value.maxlen), tuple(value)), collections.deque, _fill),
+    **{
+        kind: (lambda value: ((), tuple(value.items())), kind, _fill_dict)
+        for kind in (dict, collections.OrderedDict, collections.Counter)
+    },
+    collections.defaultdict: (
+        lambda value: ((value.default_factory,), tuple(value.items())),
+        collections.defaultdict,
+        _fill_dict,
     ),
-    types.SimpleNamespace: _Kind(
+    types.SimpleNamespace: (
         lambda value: ((), tuple(vars(value).items())),
         types.SimpleNamespace,
         lambda target, items: _fill_dict(vars(target), items),
     ),
-    functools.partial: _Kind(
+    functools.partial: (
         lambda value: ((value.func, value.args, tuple(value.keywords.items())), ()),
         lambda function, arguments, options: functools.partial(function, *arguments, **dict(options)),
+        _keep,
     ),
-    types.MethodType: _Kind(lambda value: ((value.__self__, value.__name__), ()), getattr),
-    np.ndarray: _Kind(lambda value: ((), _copy(value)), np.empty, np.copyto, is_plain=True),
-    np.random.Generator: _Kind(
-        lambda value: ((type(value.bit_generator).__name__,), _read_generator(value)),
-        lambda name: np.random.Generator(getattr(np.random, name)()),
-        lambda target, state: _assign_generator(target, *state),
-        is_plain=True,
-    ),
-    np.random.RandomState: _Kind(
-        lambda value: ((), value.get_state()), np.random.RandomState, np.random.RandomState.set_state, is_plain=True
-    ),
-    random.Random: _Kind(lambda value: ((), value.getstate()), random.Random, random.Random.setstate, is_plain=True),
+    types.MethodType: (lambda value: ((value.__self__, value.__name__), ()), getattr, _keep),
 }
-_KINDS_BY_NAME = {kind.__name__: how for kind, how in _KINDS.items()}
-
-
-def _copy(array):
-    copied = array.copy(order="K")
-    # `Snapshot` does not copy it again.
-    copied.flags.writeable = False
-    return copied
-
-
-def _read_generator(generator):
-    """Return the state of a generator and, because `spawn` counts, that of its seed sequence."""
-    state, seeds = generator.bit_generator.__getstate__()
-    return state, seeds.state if isinstance(seeds, np.random.SeedSequence) else None
-
-
-def _assign_generator(generator, state, seeds):
-    bits = generator.bit_generator
-    bits.__setstate__((state, bits.seed_seq if seeds is None else np.random.SeedSequence(**seeds)))
+# The content of these objects is plain data.
+_PLAIN: dict[type, _Kind] = {
+    np.ndarray: (lambda value: ((), value), np.empty, np.copyto),
+    np.random.Generator: (
+        # `spawn` changes the seed sequence.
+        lambda value: (
+            (type(value.bit_generator).__name__,),
+            (value.bit_generator.state, value.bit_generator.seed_seq.state),
+        ),
+        lambda name: np.random.Generator(getattr(np.random, name)()),
+        lambda target, content: target.bit_generator.__setstate__((content[0], np.random.SeedSequence(**content[1]))),
+    ),
+    np.random.RandomState: (
+        lambda value: ((), value.get_state()),
+        np.random.RandomState,
+        np.random.RandomState.set_state,
+    ),
+    random.Random: (lambda value: ((), value.getstate()), random.Random, random.Random.setstate),
+}
+_KINDS = _CONTAINERS | _PLAIN
+_BY_NAME = {kind.__name__: (kind, *how) for kind, how in _KINDS.items()}
 
 
 class KnownObjects:
-    """Objects that exist when training begins, by name.
+    """Objects that exist when training begins.
 
     Args:
         model: built and compiled model, whose parts have names from the beginning.
+
+    Attributes:
+        names: name of each object, by its `id`.
+        objects: the objects by name.
     """
 
     def __init__(self, model: keras.Model):
-        self._names: dict[int, str] = {}
-        self._objects: dict[str, Any] = {}
+        self.names: dict[int, str] = {}
+        self.objects: dict[str | None, Any] = {}
         trained = _training_state.variables(model)
         self._trained = {id(variable) for several in trained.values() for variable in several}
         # Numbers of variables by the `id` of the object.
@@ -145,8 +132,8 @@ class KnownObjects:
 
     def add(self, name: str, value: Any) -> None:
         """Name an object that has no name."""
-        if id(value) not in self._names:
-            self._names[id(value)], self._objects[name] = name, value
+        if id(value) not in self.names:
+            self.names[id(value)], self.objects[name] = name, value
 
     def add_settings(self, module: str) -> None:
         """Name the functions, classes and other settings in the namespace of an imported module."""
@@ -154,132 +141,106 @@ class KnownObjects:
             if isinstance(value, _SETTINGS):
                 self.add(f"{module}.{name}", value)
 
-    def find_name(self, value: Any) -> str | None:
-        """Return the name of an object, or None."""
-        return self._names.get(id(value))
-
-    def find(self, name: str | None) -> Any:
-        """Return the object of a name, or None."""
-        return self._objects.get(name)
-
     def split(self, value: Any) -> tuple[str, tuple[Any, ...], Any] | None:
-        """Return the kind of a mutable object, the arguments that create it and its content; None for other values.
+        """Return the kind of an object, the arguments that create it and its content; None for immutable data.
 
         Raises:
-            NotPlainData: the object has new variables.
+            NotPlainData: the object has variables that did not exist when training began.
         """
-        kind = type(value)
+        kind: type = type(value)
         if kind is types.BuiltinMethodType and not isinstance(value.__self__, (types.ModuleType, types.NoneType, type)):
             kind = types.MethodType
         if kind in _KINDS:
-            return kind.__name__, *_KINDS[kind].split(value)
-        if is_variable(value) or isinstance(value, _OWNERS):
-            own = self._list_own_variables(value)
+            return str(kind.__name__), *_KINDS[kind][0](value)
+        own = self.list_own_variables(value)
+        if own is not None:
             if len(own) != self._counts.setdefault(id(value), len(own)):
                 raise NotPlainData(f"{kind.__name__} with variables created during training")
             return _VARIABLES, (), [_devices.read(variable) for variable in own]
-        return (_OTHER, (), None) if id(value) in self._names or isinstance(value, _SETTINGS) else None
+        return (_OTHER, (), None) if id(value) in self.names or isinstance(value, _SETTINGS) else None
 
-    def assign(self, value: Any, content: list[Any]) -> None:
-        """Assign the content that `split` returned for an object with variables."""
-        for variable, saved in zip(self._list_own_variables(value), content, strict=True):
-            _devices.assign(variable, saved)
-
-    def _list_own_variables(self, value):
-        """Return the variables of an object that are not restored with the model."""
-        if is_variable(value):
-            variables = [value]
-        else:
-            variables = [value.state] if isinstance(value, keras.random.SeedGenerator) else value.variables
-        return [variable for variable in variables if id(variable) not in self._trained]
+    def list_own_variables(self, value: Any) -> list[Any] | None:
+        """Return the variables of an object that are not restored with the model; None if it cannot have any."""
+        if not is_variable(value) and not isinstance(
+            value, (keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer)
+        ):
+            return None
+        return [each for each in ([value] if is_variable(value) else value.variables) if id(each) not in self._trained]
 
 
-class Encoder:
-    """Conversion of values to plain data without lists, in which `[number]` refers to an element of `nodes`.
+class ObjectGraph:
+    """Values as plain data without lists, in which `[number]` refers to an element of `nodes`.
 
     Args:
         known: named objects.
-        adds_names: True to name all objects by their paths.
-
-    Attributes:
-        nodes: (kind, name, arguments, content) of each mutable object.
+        nodes: (kind, name, arguments, content) of each object; none for a new graph.
+        adds_names: True to name the encoded objects by their paths.
     """
 
-    def __init__(self, known: KnownObjects, adds_names: bool = False):
+    def __init__(self, known: KnownObjects, nodes: list[Any] | None = None, adds_names: bool = False):
         self._known, self._adds_names = known, adds_names
-        self.nodes: list[Any] = []
+        self.nodes: list[Any] = nodes or []
         # The objects are kept, since their `id` identifies them.
         self._encoded: dict[int, tuple[Any, int]] = {}
+        self._decoded: dict[int, Any] = {}
 
     def encode(self, value: Any, path: str = "") -> Any:
-        """Return a value as plain data.
-
-        Raises:
-            NotPlainData: the value contains an object that cannot be restored.
-        """
-        if isinstance(value, tuple) and (type(value) is tuple or hasattr(value, "_make")):
-            items = [self.encode(item, f"{path}[{place}]") for place, item in enumerate(value)]
-            return tuple(items) if type(value) is tuple else value._make(items)
+        """Return a value as plain data. Raise NotPlainData if it contains an object that cannot be restored."""
+        if _is_plain_tuple(value):
+            return _map(value, [self.encode(item, f"{path}[{place}]") for place, item in enumerate(value)])
         if id(value) in self._encoded:
             return [self._encoded[id(value)][1]]
         parts = self._known.split(value)
         if parts is None:
             return value
+        kind, arguments, content = parts
         if self._adds_names:
             self._known.add(path, value)
-        name = self._known.find_name(value)
-        kind, arguments, content = parts
+        name = self._known.names.get(id(value))
         if name is None and kind in (_OTHER, _VARIABLES):
             raise NotPlainData(f"{type(value).__module__}.{type(value).__qualname__}, created during training")
         number = len(self.nodes)
         self._encoded[id(value)] = value, number
         self.nodes.append(None)
-        if kind in _KINDS_BY_NAME and not _KINDS_BY_NAME[kind].is_plain:
+        if kind in _BY_NAME and _BY_NAME[kind][0] in _CONTAINERS:
             content = self.encode(content, path)
         self.nodes[number] = kind, name, self.encode(arguments, f"{path}()"), content
         return [number]
 
-
-class Decoder:
-    """Restoration of values that an `Encoder` has converted.
-
-    Args:
-        known: named objects, whose content is replaced.
-        nodes: attribute of the encoder.
-    """
-
-    def __init__(self, known: KnownObjects, nodes: list[Any]):
-        self._known, self._nodes = known, nodes
-        self._decoded: dict[int, Any] = {}
-
     def decode(self, value: Any) -> Any:
         """Return the value that was encoded. Raise ValueError if it refers to an object that does not exist."""
-        if isinstance(value, tuple):
-            items = [self.decode(item) for item in value]
-            return tuple(items) if type(value) is tuple else value._make(items)
+        if _is_plain_tuple(value):
+            return _map(value, [self.decode(item) for item in value])
         if not isinstance(value, list):
             return value
-        [number] = value
-        if number not in self._decoded:
-            self._restore(number)
-        return self._decoded[number]
+        if value[0] not in self._decoded:
+            self._restore(*value, *self.nodes[value[0]])
+        return self._decoded[value[0]]
 
-    def _restore(self, number):
-        kind, name, arguments, content = self._nodes[number]
-        target = self._known.find(name)
-        arguments = self.decode(arguments)
-        if kind in (_OTHER, _VARIABLES):
+    def _restore(self, number, kind, name, arguments, content):
+        target: Any = self._known.objects.get(name)
+        self._decoded[number] = target
+        if kind not in _BY_NAME:
             if target is None:
                 raise ValueError(f"The checkpoint refers to {name}, which does not exist. Start the same script again.")
-            if kind == _VARIABLES:
-                self._known.assign(target, content)
-            self._decoded[number] = target
+            for variable, saved in zip(self._known.list_own_variables(target) or (), content or (), strict=True):
+                _devices.assign(variable, saved)
             return
-        how, is_array = _KINDS_BY_NAME[kind], kind == np.ndarray.__name__
-        fits = type(target).__name__ == kind
-        if is_array and fits:
-            fits = (target.shape, target.dtype, target.flags.writeable) == (content.shape, content.dtype, True)
+        wanted, _, make, fill = _BY_NAME[kind]
+        arguments = self.decode(arguments)
+        fits = type(target) is wanted
+        if wanted is np.ndarray:
+            make, arguments = content.copy, ("K",)
+            fits = fits and (target.shape, target.dtype, target.flags.writeable) == (content.shape, content.dtype, True)
         if not fits:
-            target = content.copy(order="K") if is_array else how.make(*arguments)
+            target = make(*arguments)
         self._decoded[number] = target
-        how.fill(target, content if how.is_plain else self.decode(content))
+        fill(target, self.decode(content) if wanted in _CONTAINERS else content)
+
+
+def _is_plain_tuple(value):
+    return type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_make"))
+
+
+def _map(value, items):
+    return tuple(items) if type(value) is tuple else value._make(items)

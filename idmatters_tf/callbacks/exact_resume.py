@@ -403,7 +403,7 @@ class _StateCallback(keras.callbacks.Callback):
         self._source.restore(saved["data"])
         self._restore(saved)
         # The callbacks handle the beginning of the epoch again, which may change other attributes.
-        saved["callbacks"] = self._states.get(unchanged=True)
+        saved["callbacks"] = _encoding.Snapshot(self._states.get(unchanged=True)).restore()
         start_at_epoch(self._model, epoch)
 
     def _restore(self, saved):

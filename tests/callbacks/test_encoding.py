@@ -63,5 +63,5 @@ def test_anything_else_is_refused(tmp_path, value):
 def test_files_cannot_instantiate_foreign_classes(tmp_path):
     write(tmp_path, None)
     (tmp_path / "state.json").write_text('{"dataclass": ["tests.callbacks.test_encoding", "Foreign"], "fields": null}')
-    with pytest.raises(ValueError, match="Foreign is not an .* or a dataclass of idmatters_tf"):
+    with pytest.raises(NotPlainData, match="Foreign, not an .* or dataclass of idmatters_tf"):
         read(tmp_path)
