@@ -90,9 +90,10 @@ class _CallbackState:
         """Return the current state with references to the nodes of a graph."""
         callback: Any = self._callback
         if self._has_methods:
-            state = {_STATE: callback.get_state()}
-            self._take_snapshot(_STATE, state[_STATE])
-            return {_STATE: graph.encode(state[_STATE])}
+            state = callback.get_state()
+            self._take_snapshot(_STATE, state)
+            # Without a state, `set_state` is not called.
+            return {} if state is None else {_STATE: graph.encode(state)}
         state = {name: getattr(callback, name) for name in self._attributes if hasattr(callback, name)}
         if self._log is not None:
             state[_TEXT] = self._log.read()
