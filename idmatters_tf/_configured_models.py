@@ -179,7 +179,7 @@ class ConfiguredModel:
         longest = max(self, new, key=lambda model: len(model.slots))
         kinds = [longest.kind(slot) for slot in longest.slots]
         period = next((step for step in range(1, len(kinds)) if all(map(_is_alike, kinds[step:], kinds))), None)
-        remedy = f", or in multiples of {period}, as by `count={period}`." if period else "."
+        remedy = f", or in multiples of {period}, as by `count={period}`." if period not in (None, 1) else "."
         return (
             f"With another number of layers, a {type(self.backbone).__name__} has a layer of another kind, or other "
             f"weights, in the place of {name!r}. Insert or remove layers elsewhere{remedy}"
