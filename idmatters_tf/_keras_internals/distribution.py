@@ -3,6 +3,7 @@
 Each correction is made only if the function of Keras still contains the defect.
 """
 
+import contextlib
 import inspect
 import itertools
 import threading
@@ -29,11 +30,12 @@ _of_replica = threading.local()
 _originals: dict[str, Any] = {}
 
 
-def correct_fit(check: Callable[[keras.Model, dict[str, Any]], None]) -> None:
+def correct_fit(check: Callable[[keras.Model, dict[str, Any]], contextlib.AbstractContextManager[Any]]) -> None:
     """Correct `fit`, `evaluate` and `predict` under strategies with several replicas, until the process ends.
 
     Args:
-        check: called with the model and the arguments of each `fit` on several replicas.
+        check: called with the model and the arguments of each `fit` on several replicas. `fit` runs in the context that
+            it returns.
     """
     if _originals:
         return
@@ -58,7 +60,8 @@ def _fit(self, *args, **kwargs):
     if self.distribute_strategy.num_replicas_in_sync > 1:
         bound = inspect.signature(_originals["fit"]).bind(self, *args, **kwargs)
         bound.apply_defaults()
-        _originals["check"](self, bound.arguments)
+        with _originals["check"](self, bound.arguments):
+            return _originals["fit"](self, *args, **kwargs)
     return _originals["fit"](self, *args, **kwargs)
 
 

@@ -1,8 +1,9 @@
-"""Training on several devices of one machine: values of variables on each device, and descriptions of the devices.
+"""Training on several devices and machines: values of variables on each device, and descriptions of the devices.
 
-Under `tf.distribute.MirroredStrategy` a variable has a part on each device. The parts of weights and slots are equal.
-The parts of metrics and of the moving averages of batch normalization differ and are saved and restored individually.
-On JAX a variable is one array, which `keras.distribution` places on the devices.
+Under a strategy of `tf.distribute` a variable has a part on each device. The parts of weights and slots are equal. The
+parts of metrics and of the moving averages of batch normalization differ and are saved and restored individually. For
+another number of devices they are combined. On JAX a variable is one array, which `keras.distribution` places on the
+devices.
 """
 
 import contextlib
@@ -10,8 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from idmatters_tf._keras_internals import distribution_layouts
+
+_PROPERTIES = "synchronization", "aggregation"
+# Names of the supported strategies by class.
+_STRATEGIES = {
+    "CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy",
+    "MirroredStrategy": "MirroredStrategy",
+}
 
 
 def read(variable: Any) -> Any:
@@ -28,12 +37,42 @@ def read(variable: Any) -> Any:
     return values[0] if all(value.tobytes() == values[0].tobytes() for value in values) else values
 
 
-def assign(variable: Any, value: Any) -> None:
-    """Assign a value that `read` returned to a variable on each device."""
+def assign(variable: Any, value: Any, devices: tuple[int, int, int] | None = None) -> None:
+    """Assign a value that `read` returned to a variable on each device of this process.
+
+    Args:
+        variable: a `keras.Variable` or `tf.Variable`.
+        value: an array, or a list of the values on each device.
+        devices: number of devices to which the value belongs, number of devices now, and index of the first device of
+            this process. By default those of this process.
+    """
     parts = _parts(variable)
-    values = value if isinstance(value, list) else [value] * len(parts)
-    for part, part_value in zip(parts, values, strict=True):
+    before, now, first = devices or (len(parts), len(parts), 0)
+    values = _combine(variable, split(value, before), now)
+    for part, part_value in zip(parts, values[first:], strict=False):
         part.assign(part_value)
+
+
+def split(value: Any, count: int) -> list[Any]:
+    """Return the values on a number of devices."""
+    return value if isinstance(value, list) else [value] * count
+
+
+def _combine(variable, values, count):
+    """Return values on `count` devices. For another number than before, they are combined by their aggregation."""
+    if len(values) == count:
+        return values
+    first, total = values[0], np.sum([np.asarray(value, "float64") for value in values], axis=0)
+    # Enumerations of TensorFlow or texts of Keras.
+    kind = [getattr(getattr(variable, name, ""), "name", getattr(variable, name, "")).lower() for name in _PROPERTIES]
+    if kind == ["on_read", "sum"]:
+        return [total.astype(first.dtype), *[np.zeros_like(first)] * (count - 1)]
+    return [(total / len(values)).astype(first.dtype) if kind == ["on_read", "mean"] else first] * count
+
+
+def count_parts(model: keras.Model) -> int:
+    """Return the number of parts of a variable in this process."""
+    return len(_strategy(model).extended.worker_devices) if count_replicas(model) > 1 else 1
 
 
 def identities(variable: Any) -> set[int]:
@@ -44,16 +83,16 @@ def identities(variable: Any) -> set[int]:
 
 def scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which variables are created on the training devices of a model."""
-    return _strategy(model).scope() if _replicas(model) > 1 else contextlib.nullcontext()
+    return _strategy(model).scope() if count_replicas(model) > 1 else contextlib.nullcontext()
 
 
 def check_devices(model: keras.Model) -> None:
-    """Raise ValueError unless a model is trained on one device or on the devices of one machine."""
+    """Raise ValueError unless the devices of a model are supported."""
     kind = type(_strategy(model)).__name__
-    if _replicas(model) > 1 and kind != "MirroredStrategy":
+    if count_replicas(model) > 1 and kind not in _STRATEGIES:
         raise ValueError(
-            f"ExactResume supports one strategy, `tf.distribute.MirroredStrategy`. Received: {kind}. Use the training "
-            f"programs of this package (docs/howto/clusters.md)."
+            f"ExactResume supports the strategies of `idmatters_tf.distribute`, MirroredStrategy and "
+            f"MultiWorkerMirroredStrategy. Received: {kind}"
         )
     distribution = keras.distribution.distribution()
     processes = getattr(distribution, "num_processes", 1)
@@ -67,9 +106,10 @@ def check_devices(model: keras.Model) -> None:
 def describe_devices(model: keras.Model) -> str:
     """Return the number and kind of the devices of a training run, and the distribution over them."""
     distribution = keras.distribution.distribution()
-    if _replicas(model) > 1:
+    if count_replicas(model) > 1:
         devices = [device.rpartition("device:")[2] for device in _strategy(model).extended.worker_devices]
-        shared = type(_strategy(model)).__name__
+        shared = _STRATEGIES[type(_strategy(model)).__name__]
+        devices *= count_replicas(model) // len(devices)
     elif distribution is None or distribution.device_mesh.devices.size == 1:
         return "one device"
     else:
@@ -86,7 +126,8 @@ def _strategy(model: keras.Model) -> Any:
     return getattr(model, "distribute_strategy", None)
 
 
-def _replicas(model: keras.Model) -> int:
+def count_replicas(model: keras.Model) -> int:
+    """Return the number of parts of a variable in all processes."""
     return getattr(_strategy(model), "num_replicas_in_sync", 1)
 
 

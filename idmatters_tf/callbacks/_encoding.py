@@ -163,6 +163,12 @@ def read(folder: str | os.PathLike) -> Any:
         )
 
 
+def read_plain(folder: str | os.PathLike) -> dict[str, Any]:
+    """Return the strings and numbers of a dict that `Snapshot.write` has written to a folder, without the arrays."""
+    items = json.loads((pathlib.Path(folder) / STATE).read_text(encoding="utf-8"))["dict"]
+    return {key: value for key, value in items if isinstance(value, (int, str))}
+
+
 def _find_class(module: str, name: str) -> Any:
     """Return an enumeration or named tuple of an imported module, or a dataclass of this package.
 

@@ -1,10 +1,9 @@
 """Locked folders of checkpoints of running `fit`s, with writes in the background."""
 
 import concurrent.futures
-import contextlib
 import pathlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from idmatters_tf.checkpointing import FolderLock, describe_newest, list_steps, remove_steps, saving
 
@@ -18,16 +17,17 @@ class Store:
     Args:
         folder: folder of the checkpoints.
         keep: number of checkpoints to keep.
+        prunes: if False, `save` keeps all checkpoints until `prune` is called.
 
     Raises:
         FolderInUse: another process holds the lock.
         ValueError: the folder cannot be created or is not writable.
     """
 
-    def __init__(self, folder: pathlib.Path, keep: int):
+    def __init__(self, folder: pathlib.Path, keep: int, prunes: bool = True):
         if folder in _open:
             _open[folder].close()
-        self._folder, self._keep = folder, keep
+        self._folder, self._keep, self._prunes = folder, keep, prunes
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._written: concurrent.futures.Future[None] | None = None
         try:
@@ -60,6 +60,11 @@ class Store:
             newest = describe_newest(self._folder)
             error.add_note(f"ExactResume could not save the checkpoint of step {step} in {self._folder}. {newest}")
             raise
+        if self._prunes:
+            self.prune()
+
+    def prune(self) -> None:
+        """Remove the oldest checkpoints."""
         remove_steps(self._folder, list_steps(self._folder)[: -self._keep])
 
     def wait(self) -> None:
@@ -80,15 +85,6 @@ class Store:
             self._executor.shutdown()
             self._lock.release()
             _open.pop(self._folder, None)
-
-    @contextlib.contextmanager
-    def closing_on_error(self) -> Iterator[None]:
-        """Close the store if the block raises."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
 
 
 # By folder. Keras does not notify callbacks when `fit` raises. The next `fit` of this process then takes over the lock.

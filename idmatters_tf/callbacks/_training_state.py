@@ -66,11 +66,20 @@ def read(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def assign(model: keras.Model, state: dict[str, Any]) -> None:
-    """Assign the values that `read` returned for a model with the same variables."""
+def assign(model: keras.Model, state: dict[str, Any], parts: int | None = None, index: int = 0) -> None:
+    """Assign the values that `read` returned for a model with the same variables.
+
+    Args:
+        model: the model.
+        state: result of `read`, also with the result of `join` as its variables.
+        parts: number of devices of all workers in `state`. By default that of the model.
+        index: index of this worker.
+    """
+    now = _devices.count_replicas(model)
+    devices = parts or now, now, index * _devices.count_parts(model)
     for owner, several in variables(model).items():
         for variable, value in zip(several, state["variables"].get(owner, []), strict=True):
-            _devices.assign(variable, value)
+            _devices.assign(variable, value, devices)
     generators = state["random"]
     version, internal, gauss = generators["python"]
     random.setstate((version, tuple(internal.tolist()), gauss))
@@ -78,6 +87,55 @@ def assign(model: keras.Model, state: dict[str, Any]) -> None:
     if generators["keras"] is not None:
         with _devices.scope(model):
             _devices.assign(make_global_seed_state(), generators["keras"])
+
+
+def select_differing(
+    model: keras.Model, values: dict[str, list[Any]], checksums: list[dict[str, list[int]]], names: list[str]
+) -> dict[str, list[Any]]:
+    """Return the values of variables with None in place of those that are equal on all workers.
+
+    Args:
+        model: the model.
+        values: values that `read` returned, by owner.
+        checksums: checksums of the values of each worker, by owner.
+        names: names of the workers.
+
+    Raises:
+        ValueError: a trainable weight or a variable of an optimizer differs.
+    """
+    trained = {id(variable) for variable in model.trainable_variables}
+    selected: dict[str, list[Any]] = {}
+    for owner, several in variables(model).items():
+        by_variable = zip(*(each[owner] for each in checksums), strict=True)
+        selected[owner] = []
+        for variable, value, found in zip(several, values[owner], by_variable, strict=True):
+            others = [name for name, checksum in zip(names, found, strict=True) if checksum != found[0]]
+            if others and (id(variable) in trained or owner.startswith("optimizer")):
+                raise ValueError(
+                    f"{variable.path} of the {owner} differs between {names[0]} and {', '.join(others)}. A callback "
+                    f"that changes weights or optimizers must do so on all workers."
+                )
+            selected[owner].append(value if others else None)
+    return selected
+
+
+def join(values: list[dict[str, list[Any]]], counts: list[int]) -> dict[str, list[Any]]:
+    """Return the values of variables on the devices of all workers.
+
+    Args:
+        values: values of the chief by owner, and those that `select_differing` returned on the other workers.
+        counts: numbers of devices of the workers.
+    """
+    if len(values) == 1:
+        return values[0]
+
+    def join_parts(own):
+        own = [own[0] if value is None else value for value in own]
+        return [part for value, n in zip(own, counts, strict=True) for part in _devices.split(value, n)]
+
+    return {
+        owner: [join_parts(own) for own in zip(*(each[owner] for each in values), strict=True)] for owner in values[0]
+    }
 
 
 def find_difference(saved: dict[str, list[list[str]]], now: dict[str, list[list[str]]]) -> str | None:

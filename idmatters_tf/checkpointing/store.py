@@ -83,7 +83,11 @@ def remove_steps(folder: str | os.PathLike, steps: Iterable[int]) -> None:
 
 
 def find_newest_intact(
-    folder: str | os.PathLike, required: str, on_damage: Callable[[pathlib.Path, str], object], repair: bool = False
+    folder: str | os.PathLike,
+    required: str,
+    on_damage: Callable[[pathlib.Path, str], object],
+    repair: bool = False,
+    accept: Callable[[int], bool] = lambda step: True,
 ) -> int | None:
     """Return the step of the newest intact checkpoint, or None.
 
@@ -93,14 +97,17 @@ def find_newest_intact(
         on_damage: called with the path of each newer damaged checkpoint and a description of the damage.
         repair: if True, remove unfinished files and rename damaged checkpoints, since the resumed run will save their
             steps again. The caller must be the only process that writes to the folder.
+        accept: returns False for the step of an intact checkpoint that is not used.
     """
     if repair:
         remove_unfinished(folder)
     for step in reversed(list_steps(folder)):
         path = checkpoint_path(folder, step)
-        damage = _find_damage(path, required)
+        damage = find_damage(path, required)
         if damage is None:
-            return step
+            if accept(step):
+                return step
+            continue
         on_damage(path, damage)
         if repair:
             _set_aside(path)
@@ -111,8 +118,8 @@ def _set_aside(path):
     os.rename(path, path.with_name(f"damaged-{path.name}-{time.time_ns()}"))
 
 
-def _find_damage(path, required):
-    """Return a description of the damage of a checkpoint, or None."""
+def find_damage(path: pathlib.Path, required: str) -> str | None:
+    """Return a description of the damage of a checkpoint, which contains the file `required`, or None."""
     try:
         manifest = read_manifest(path)
         if path != checkpoint_path(path.parent, manifest["step"]):

@@ -8,6 +8,7 @@ Batches of generators and of a `PyDataset` are not checked when `fit` begins. A 
 examples fails.
 """
 
+import contextlib
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -17,25 +18,45 @@ import keras
 from idmatters_tf._keras_internals import layers_within
 from idmatters_tf._tensorflow_internals.pipelines import batch_sizes, is_never_sharded
 from idmatters_tf.distribute.callbacks import WRITE_FILES, is_chief_only
-from idmatters_tf.distribute.tasks import count_workers, gather
+from idmatters_tf.distribute.tasks import count_workers, describe_cluster, explain_lost_tasks, gather
 
 
-def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> None:
+def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
     """Check a `fit` on several replicas.
 
     Args:
         model: compiled model of a strategy with several replicas.
         arguments: arguments of `fit` by name.
 
+    Returns:
+        Context for the `fit`, in which errors name lost workers. It includes the contexts that the methods
+        `surround_fit(cluster)` of callbacks return.
+
     Raises:
         ValueError: training would fail, or give another result without notice.
     """
     strategy: Any = model.distribute_strategy
-    workers = count_workers(strategy)
     _check_step(model)
     _check_batches(arguments, strategy.num_replicas_in_sync)
-    if workers > 1:
-        _check_workers(model, arguments)
+    callbacks = _list_callbacks(arguments)
+    if count_workers(strategy) > 1:
+        _check_workers(model, arguments, callbacks)
+    return _surround(strategy, callbacks)
+
+
+def _list_callbacks(arguments):
+    given = arguments["callbacks"]
+    return keras.tree.flatten(getattr(given, "callbacks", given)) if given is not None else []
+
+
+@contextlib.contextmanager
+def _surround(strategy, callbacks):
+    cluster = describe_cluster(strategy)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(explain_lost_tasks(cluster))
+        for surround in filter(None, (getattr(callback, "surround_fit", None) for callback in callbacks)):
+            stack.enter_context(surround(cluster))
+        yield
 
 
 def _check_step(model):
@@ -90,7 +111,7 @@ def _count_rows(x):
     return leaves[0].shape[0] if leaves[0].shape else None
 
 
-def _check_workers(model, arguments):
+def _check_workers(model, arguments, callbacks):
     strategy: Any = model.distribute_strategy
     if is_never_sharded(arguments["x"]):
         warnings.warn(
@@ -109,8 +130,6 @@ def _check_workers(model, arguments):
             f"differ between the workers. Use BatchNormalization(synchronized=True).",
             stacklevel=4,
         )
-    given = arguments["callbacks"]
-    callbacks = keras.tree.flatten(getattr(given, "callbacks", given)) if given is not None else []
     for callback in callbacks:
         if isinstance(callback, WRITE_FILES) and not is_chief_only(callback):
             raise ValueError(

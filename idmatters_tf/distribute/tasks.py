@@ -11,8 +11,12 @@ import re
 import socket
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError
 
@@ -35,25 +39,61 @@ def gather(strategy: "tf.distribute.Strategy", value: Any) -> list[Any]:
 
     All workers must call this function. The values of a strategy of one process are `[value]`.
     """
+    cluster = describe_cluster(strategy)
+    if cluster is None:
+        return [value]
+    names, text = list(cluster.tasks), json.dumps(value).encode()
+    place = names.index(cluster.task)
+    lengths = np.zeros(len(names), np.int32)
+    lengths[place] = len(text)
+    lengths = add_over_workers(strategy, lengths)
+    ends = np.cumsum(lengths)
+    codes = np.zeros(ends[-1], np.int32)
+    codes[ends[place] - len(text) : ends[place]] = np.frombuffer(text, np.uint8)
+    codes = add_over_workers(strategy, codes).astype(np.uint8).tobytes()
+    return [json.loads(codes[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+
+
+def add_over_workers(strategy: "tf.distribute.Strategy", vector: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the sum of the vectors of all workers, of equal lengths and with numbers below 2^24.
+
+    All workers must call this function.
+    """
     import tensorflow as tf
 
-    workers = count_workers(strategy)
-    if workers == 1:
-        return [value]
-    codes = tf.constant([*json.dumps(value).encode(), ord("\n")], tf.int32)
-    values = strategy.experimental_distribute_values_from_function(lambda _replica: tf.identity(codes))
-    lines = bytes(strategy.gather(values, axis=0).numpy().tolist()).splitlines()
-    # Each replica of a worker contributes the same line.
-    return [json.loads(line) for line in lines[:: len(lines) // workers]]
+    if strategy not in _sums:
+        # Collective operations on GPUs support few other types than float32.
+        def add(vector):
+            replica: Any = tf.distribute.get_replica_context()
+            is_first = replica.replica_id_in_sync_group % len(strategy.extended.worker_devices) == 0
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, vector * tf.cast(is_first, tf.float32))
+
+        signature = [tf.TensorSpec([None], tf.float32)]
+        _sums[strategy] = tf.function(lambda vector: strategy.run(add, (vector,)), signature, autograph=False)
+    result: Any = strategy.experimental_local_results(_sums[strategy](tf.constant(vector, tf.float32)))
+    return result[0].numpy().astype(np.int32)
+
+
+# Compiled functions by strategy.
+_sums: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def count_workers(strategy: "tf.distribute.Strategy") -> int:
     """Return the number of processes of a strategy that make each update together."""
+    cluster = describe_cluster(strategy)
+    return 1 if cluster is None else len(cluster.tasks)
+
+
+def describe_cluster(strategy: "tf.distribute.Strategy") -> ClusterDescription | None:
+    """Return the tasks of a strategy that make each update together, or None for a single process."""
     import tensorflow as tf
 
-    several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    jobs = strategy.cluster_resolver.cluster_spec().as_dict() if several else {}
-    return max(1, sum(len(jobs.get(job, ())) for job in ("chief", "worker")))
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return None
+    resolver: Any = strategy.cluster_resolver
+    jobs = {job: tasks for job, tasks in resolver.cluster_spec().as_dict().items() if job in ("chief", "worker")}
+    cluster = ClusterDescription(jobs, resolver.task_type, resolver.task_id, "TF_CONFIG")
+    return cluster if sum(map(len, jobs.values())) > 1 else None
 
 
 def wait_for_tasks(

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import ExactResume
+from idmatters_tf.callbacks import ExactResume, _devices
 from tests.support import two_devices
 
 STEPS = 8  # batches in an epoch: seven of 6 examples and one of 2
@@ -110,8 +110,29 @@ def test_stopped_and_started_again(tmp_path):
     # On TensorFlow moving averages and metrics differ. On JAX all devices have the same values.
     assert any((one != other).any() for one, other in values) == (keras.backend.backend() == "tensorflow")
     several = {"tensorflow": r"2 CPUs \(MirroredStrategy\)", "jax": r"2 CPUs \(DataParallel, batch 2\)"}
-    with pytest.raises(ValueError, match=f"set of devices was '{several[keras.backend.backend()]}', now 'one device'"):
+    with pytest.warns(
+        UserWarning, match=f"saved on {several[keras.backend.backend()]}, now one device.*up to rounding"
+    ):
         train(tmp_path / "stopped", scope=contextlib.nullcontext, data=lambda: {"x": Rows(x)})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"aggregation": "sum", "synchronization": "on_read"}, ([6.0, 0.0], [3.0], [4.0, 0.0, 0.0])),
+        ({"aggregation": "mean", "synchronization": "on_read"}, ([2.0, 2.0], [1.5], [2.0, 2.0, 2.0])),
+        ({"aggregation": "sum"}, ([1.0, 1.0], [1.0], [2.0, 2.0, 2.0])),
+    ],
+)
+def test_values_on_another_number_of_devices(options, expected):
+    variable = keras.Variable(np.zeros(1, "float32"), **options)
+    values = [np.full(1, value, "float32") for value in (1, 2, 3)]
+    for value, before, result in zip((values, values[:2], values[1]), (3, 2, 2), expected, strict=True):
+        found = []
+        for first in range(len(result)):
+            _devices.assign(variable, value, (before, len(result), first))
+            found.append(float(variable[0]))
+        assert found == result
 
 
 @inside

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, exact_resume
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _state_callback
 from idmatters_tf.checkpointing import FolderInUse, FolderLock, list_steps
 from tests.support.adversarial import Adversarial
 
@@ -257,7 +257,7 @@ def test_a_dataset_that_changes_differently(tmp_path):
 
 def test_another_environment(tmp_path, monkeypatch):
     fit(tmp_path)
-    monkeypatch.setattr(exact_resume, "describe_numerics", lambda backend: {"oneDNN": "off"})
+    monkeypatch.setattr(_state_callback, "describe_numerics", lambda backend: {"oneDNN": "off"})
     with pytest.warns(UserWarning, match="oneDNN was .*, now 'off': results will differ by rounding"):
         fit(tmp_path, epochs=2)
 
@@ -332,7 +332,7 @@ def test_another_order_with_an_equal_first_batch(tmp_path, before, after, messag
 )
 def test_interval(tmp_path, monkeypatch, every, steps):
     clock = {"now": 0}
-    monkeypatch.setattr(exact_resume.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(_state_callback.time, "monotonic", lambda: clock["now"])
     minute = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: clock.update(now=clock["now"] + 60))
     fit(tmp_path, minute, every=every, keep=9, epochs=3)
     assert list_steps(tmp_path) == steps
@@ -362,7 +362,7 @@ def _interrupt(*_):
 
 def test_another_format(tmp_path, monkeypatch):
     fit(tmp_path)
-    monkeypatch.setattr(exact_resume, "_FORMAT", 2)
+    monkeypatch.setattr(_state_callback, "_FORMAT", 2)
     with pytest.raises(ValueError, match=r"4 has format 1 of idmatters_tf \d\S*, not format 2"):
         fit(tmp_path)
 

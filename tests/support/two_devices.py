@@ -51,5 +51,5 @@ def parts(variables):
         if keras.backend.backend() == "jax":
             found.append([np.asarray(shard.data) for shard in value.addressable_shards])
         else:
-            found.append([keras.ops.convert_to_numpy(part) for part in value.values])
+            found.append([keras.ops.convert_to_numpy(part) for part in getattr(value, "values", [value])])
     return found

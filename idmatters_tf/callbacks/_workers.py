@@ -1,0 +1,159 @@
+"""Processes that train a model together: results and errors of all of them, and their checkpoints in a shared folder.
+
+The chief writes `step-N`, as a single process does. Worker k writes `worker-k/step-N` with the values that differ from
+those of the chief, and the state of its generators and callbacks.
+"""
+
+import pathlib
+import uuid
+import warnings
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from idmatters_tf.callbacks import _devices, _encoding
+from idmatters_tf.checkpointing import (
+    FolderInUse,
+    FolderLost,
+    checkpoint_path,
+    describe_differences,
+    find_damage,
+    find_newest_intact,
+    list_steps,
+    remove_steps,
+    write_atomically,
+)
+from idmatters_tf.distribute.tasks import add_over_workers, describe_cluster, gather
+
+# Kinds of errors that are raised on all workers, the most general last.
+_ERRORS: tuple[type[Exception], ...] = (ValueError, OSError, FolderInUse, FolderLost, RuntimeError, Exception)
+# File with which workers check that they share the folder.
+_TOKEN = ".shared"
+
+
+class Workers:
+    """Workers of a model's strategy, or a single process.
+
+    Attributes:
+        names: names of the tasks, such as "worker 1", the chief's first.
+        index: index of this process.
+    """
+
+    def __init__(self, model: keras.Model):
+        self._strategy: Any = getattr(model, "distribute_strategy", None)
+        cluster = None if self._strategy is None else describe_cluster(self._strategy)
+        self.names = ["worker 0"] if cluster is None else list(cluster.tasks)
+        self.index = 0 if cluster is None else self.names.index(cluster.task)
+
+    def run(self, function: Callable[[], Any]) -> list[Any]:
+        """Call a function on all workers, and return their JSON results, the chief's first.
+
+        Args:
+            function: a function without collective operations.
+
+        Raises:
+            Exception: the function fails on a worker. The message on the others begins with the name of that worker.
+        """
+        if len(self.names) == 1:
+            return [function()]
+        try:
+            outcome = [function()]
+        except Exception as error:
+            kind = next((kind for kind, known in enumerate(_ERRORS) if isinstance(error, known)))
+            gather(self._strategy, [kind, " ".join([str(error), *getattr(error, "__notes__", ())])])
+            raise
+        outcomes = gather(self._strategy, outcome)
+        for name, (first, *text) in zip(self.names, outcomes, strict=True):
+            if text:
+                raise _ERRORS[first](f"{name}: {text[0]}")
+        return [result for (result,) in outcomes]
+
+    def any(self, *flags: bool) -> list[bool]:
+        """Return for each flag True if it is True on any worker."""
+        if len(self.names) == 1:
+            return list(flags)
+        return (add_over_workers(self._strategy, np.array(flags, np.int32)) > 0).tolist()
+
+    def find_newest(self, folder: pathlib.Path) -> int | None:
+        """Return the newest step whose checkpoints are intact on all workers, or None. Remove newer ones.
+
+        Raises:
+            ValueError: the workers do not share the folder.
+        """
+        token, step = self.run(lambda: None if self.index else self._find_newest(folder))[0]
+        self.run(lambda: self._check_shared(folder, token))
+        (folder / _TOKEN).unlink(missing_ok=True)
+        newer = [other for other in list_steps(self.folder(folder)) if step is None or other > step]
+        remove_steps(self.folder(folder), newer)
+        return step
+
+    def folder(self, folder: pathlib.Path) -> pathlib.Path:
+        """Return the folder of the checkpoints of this worker."""
+        return _folder_of(folder, self.index)
+
+    def _find_newest(self, folder):
+        token = uuid.uuid4().hex
+        if len(self.names) > 1:
+            write_atomically(folder / _TOKEN, token)
+        accept = lambda step: _is_complete(folder, step)  # noqa: E731
+        return token, find_newest_intact(folder, _encoding.STATE, _warn_of_damage, repair=True, accept=accept)
+
+    def _check_shared(self, folder, token):
+        path = folder / _TOKEN
+        if len(self.names) > 1 and not (path.exists() and path.read_text() == token):
+            raise ValueError(
+                f"Argument `folder` of ExactResume must be a folder that all workers share. Received: {folder}, in "
+                f"which the files of {self.names[0]} are missing"
+            )
+
+
+def check_equal(identities: list[dict[str, Any]], names: list[str]) -> None:
+    """Raise ValueError if the identity of the training run differs between workers."""
+    for name, other in zip(names, identities, strict=True):
+        differences = describe_differences(identities[0], other)
+        if differences:
+            raise ValueError(
+                f"{name} does not train as {names[0]}: {'; '.join(differences)}. Start every worker with the same "
+                f"script and data."
+            )
+
+
+def read_checkpoints(folder: pathlib.Path, step: int) -> list[dict[str, Any]]:
+    """Return the checkpoints of a step of all workers that saved it, the chief's first."""
+    chief = _encoding.read(checkpoint_path(folder, step))
+    others = range(1, chief.get("workers", 1))
+    return [chief, *(_encoding.read(checkpoint_path(_folder_of(folder, index), step)) for index in others)]
+
+
+def compute_checksum(value: Any) -> int:
+    """Return the CRC-32 of an array, or of a list of arrays."""
+    checksum = 0
+    for array in _devices.split(value, 1):
+        checksum = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, checksum)
+    return checksum
+
+
+def _folder_of(folder, index):
+    return folder / f"worker-{index}" if index else folder
+
+
+def _is_complete(folder, step):
+    """Return True if all workers have saved a step in the same run as the chief."""
+    chief = _encoding.read_plain(checkpoint_path(folder, step))
+    for index in range(1, chief.get("workers", 1)):
+        own = _folder_of(folder, index)
+        if not own.is_dir():
+            raise ValueError(f"{own} is missing, which contains parts of the checkpoints in {folder}. Restore it.")
+        path = checkpoint_path(own, step)
+        if find_damage(path, _encoding.STATE) is not None or _encoding.read_plain(path)["save"] != chief["save"]:
+            return False
+    return True
+
+
+def _warn_of_damage(path, damage):
+    if (path / "checkpoint.index").exists():
+        raise ValueError(f"{path} was written by another program. Pass a separate folder to ExactResume.")
+    warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)

@@ -1,0 +1,159 @@
+"""Exact resume of `fit` on two workers, in processes that are ended by signals at random moments."""
+
+import json
+import random
+import re
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.support.fit_sources import STEPS
+from tests.support.processes import PATIENCE, Cluster, run_forked
+from tests.support.worker_fits import FAILURES
+
+PROGRAM = "tests.support.worker_fits"
+SOURCES = ["`FunctionBatches`", "arrays, `shuffle=True`", "`tf.data`, shuffled anew each epoch, prefetched"]
+# Number of kills of each worker for each source.
+MOMENTS = 20
+# Results that differ between runs.
+NOT_COMPARED = ("resumed_at", "is_terminated", "warnings", "values")
+
+
+def run(*arguments):
+    """Run both workers to the end. Return their outputs."""
+    with Cluster(2) as cluster:
+        cluster.start(PROGRAM, *arguments)
+        ended = cluster.finish(timeout=900)
+    assert [code for code, _ in ended.values()] == [0, 0], ended
+    return [output for _, output in ended.values()]
+
+
+def results(folder, index):
+    return json.loads((folder / f"result-{index}.json").read_text())
+
+
+def compared(folder):
+    return [{n: v for n, v in results(folder, i).items() if n not in NOT_COMPARED} for i in range(2)]
+
+
+def batches(folder, index):
+    path = folder / f"progress-{index}"
+    return path.stat().st_size if path.exists() else 0
+
+
+def interrupt(folder, source, victim, number, after, delay=0.0):
+    """Start both workers and send a signal to one after a number of batches. Return False if they ended before."""
+    name, other = f"worker {victim}", f"worker {1 - victim}"
+    begin, deadline = batches(folder, victim), time.monotonic() + PATIENCE
+    with Cluster(2) as cluster:
+        cluster.start(PROGRAM, folder, source)
+        process = cluster.processes[name]
+        while batches(folder, victim) < begin + after and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        time.sleep(delay)
+        process.send_signal(number)
+        if not after:
+            # The other worker may wait for this one, which has not been connected.
+            cluster.processes[other].send_signal(number)
+        sent = time.monotonic()
+        ended = cluster.finish(timeout=900)
+        waited = time.monotonic() - sent
+    if ended[name][0] == 0 and number == signal.SIGKILL:
+        return False
+    if number == signal.SIGKILL and after and ended[other][0]:
+        assert ended[name][0] == -number, ended[name][1]
+        code, output = ended[other]
+        assert code == 1, output
+        assert waited < 120, output
+        newest = "The last good checkpoint is that of step|There is no checkpoint yet"
+        assert re.search(rf"{name} \(127.0.0.1:\d+\) was lost: .* ({newest})", output), output
+    return True
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return a function that returns the results of an uninterrupted run of a source."""
+    known = {}
+
+    def find(source):
+        if source not in known:
+            folder = tmp_path_factory.mktemp("whole")
+            run(folder, source)
+            known[source] = compared(folder)
+        return known[source]
+
+    return find
+
+
+def test_a_killed_chief_and_a_terminated_worker(tmp_path, whole):
+    source = SOURCES[0]
+    assert interrupt(tmp_path, source, 0, signal.SIGKILL, after=4)
+    before = [batches(tmp_path, index) for index in range(2)]
+    assert interrupt(tmp_path, source, 1, signal.SIGTERM, after=3)
+    stopped = [results(tmp_path, index) for index in range(2)]
+    assert [each["is_terminated"] for each in stopped] == [False, True]
+    ends = [stopped[index]["resumed_at"] + batches(tmp_path, index) - before[index] for index in range(2)]
+    run(tmp_path, source)
+    assert compared(tmp_path) == whole(source)
+    # The checkpoint of the stop.
+    assert [results(tmp_path, index)["resumed_at"] for index in range(2)] == ends
+    assert stopped[0]["resumed_at"] < ends[0] < 2 * STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("victim", [1, 0])
+def test_kills_at_random_moments(tmp_path, whole, source, victim):
+    chance, kills, number = random.Random(f"{source} {victim}"), 0, 0
+    while kills < MOMENTS:
+        folder, number = tmp_path / str(number), number + 1
+        folder.mkdir()
+        # 0 batches: both workers are killed while they connect, build the model or restore the checkpoint.
+        while kills < MOMENTS:
+            after = chance.choice([0, 1, 2, 3, 4, 5])
+            delay = (0.2 if after else 8.0) * chance.random()
+            if not interrupt(folder, source, victim, signal.SIGKILL, after, delay):
+                break
+            kills += 1
+        run(folder, source)
+        assert compared(folder) == whole(source), f"after {kills} kills"
+
+
+def test_another_number_of_workers(tmp_path):
+    """Two workers, one process and two workers end where an uninterrupted process ends, up to rounding."""
+    source = SOURCES[0]
+    for folder, *options in [("whole",), ("changed", "stop=12")]:
+        if folder == "changed":
+            run(tmp_path / folder, source, "plain", "stop=3")
+            assert results(tmp_path / folder, 0)["resumed_at"] == 0
+        done = run_forked(PROGRAM, tmp_path / folder, source, "plain", "one", *options)
+        assert done.returncode == 0, done.stderr
+        assert folder == "whole" or results(tmp_path / folder, 0)["resumed_at"] == 3
+    [message] = results(tmp_path / "changed", 0)["warnings"]
+    assert "saved on 2 CPUs (MultiWorkerMirroredStrategy), now one device: " in message
+    run(tmp_path / "changed", source, "plain")
+    expected = results(tmp_path / "whole", 0)
+    for index in range(2):
+        found = results(tmp_path / "changed", index)
+        assert found["resumed_at"] == 15
+        assert "saved on one device, now 2 CPUs (MultiWorkerMirroredStrategy): " in found["warnings"][0]
+        np.testing.assert_allclose(found["values"], expected["values"], 1e-4, 1e-5)
+        for name, values in expected["history"].items():
+            np.testing.assert_allclose(found["history"][name], values, 1e-5)
+
+
+def test_errors_of_one_worker_are_raised_on_all(tmp_path):
+    chief, worker = (
+        [line for line in output.splitlines() if re.match(r"\d ", line)] for output in run(tmp_path, "failures")
+    )
+    assert len(chief) == len(worker) == len(FAILURES)
+    for number, (name, message) in enumerate(FAILURES.items()):
+        assert re.search(message, worker[number]), f"{name}: {worker[number]}"
+        assert re.search(message, chief[number]), f"{name}: {chief[number]}"
+        kind = worker[number].split()[1]
+        # Messages of both workers name the other one, if the cause is a difference.
+        prefix = "" if name in ("other data", "other weights") else "worker 1: "
+        assert chief[number].startswith(f"{number} {kind} {prefix}"), f"{name}: {chief[number]}"
