@@ -265,10 +265,14 @@ def _internal_names() -> set[str]:
     return {*vars(model), *added, "history", "stop_evaluating", "stop_predicting"}
 
 
+# Attributes of Keras that change in `fit`, also those of subclasses.
+_CHANGING = ("built", "_exclude_from_weight_decay_cache")
+
+
 def is_internal_attribute(owner: Any, name: str) -> bool:
     """Return True if an attribute of a layer, optimizer, metric or loss belongs to Keras and may change in `fit`."""
     is_private = name.startswith("_") and type(owner).__module__.startswith("keras.")
-    return is_private or (isinstance(owner, keras.layers.Layer) and name in _internal_names()) or name == "built"
+    return is_private or (isinstance(owner, keras.layers.Layer) and name in _internal_names()) or name in _CHANGING
 
 
 def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
