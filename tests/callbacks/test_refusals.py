@@ -10,6 +10,7 @@ import scipy.sparse
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _state_callback
 from idmatters_tf.checkpointing import FolderInUse, FolderLock, list_steps
+from idmatters_tf.optimizers import Muon
 from tests.support.adversarial import Adversarial
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -242,6 +243,19 @@ def test_an_attribute_that_a_callback_changes(tmp_path, change, name):
     with pytest.raises(ValueError, match=re.escape(name) + " was .*, now 0.5: a callback has changed it"):
         fit_changed(tmp_path / "refused")
     fit_changed(tmp_path / "ignored", ignore=[name])
+
+
+class OwnAdam(keras.optimizers.AdamW):
+    """Optimizer with an attribute that each step sets."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.rate = learning_rate
+        super().update_step(gradient, variable, learning_rate)
+
+
+@pytest.mark.parametrize("optimizer", [lambda: Muon(norm="free", weight_decay=0.1), OwnAdam])
+def test_attributes_that_training_changes(tmp_path, optimizer):
+    assert fit(tmp_path, optimizer=optimizer(), epochs=2).epoch == [0, 1]
 
 
 def test_an_attribute_that_is_ignored(tmp_path):
