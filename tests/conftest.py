@@ -86,7 +86,7 @@ def slow(request) -> bool:
 def program():
     """Return a function that runs `python -m NAME ARGUMENTS...` and returns the completed process."""
 
-    def run(*arguments, timeout=240, env=None, **kwargs):
+    def run(*arguments, timeout=900, env=None, **kwargs):
         return subprocess.run(
             [sys.executable, "-m", *map(str, arguments)],
             cwd=ROOT,

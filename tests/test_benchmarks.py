@@ -13,7 +13,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 def table(folder, *arguments):
     command = [sys.executable, str(folder / "table.py"), *arguments]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=900, check=False)
 
 
 def test_the_table_shows_the_results(tmp_path):

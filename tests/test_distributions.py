@@ -75,7 +75,7 @@ def test_the_wheel_installs_two_packages(site):
 def run(site, project, *command):
     """The output of a command in somebody's project, where our packages are those of the wheel."""
     env = {**os.environ, "PYTHONPATH": str(site), "KERAS_BACKEND": BACKEND}
-    done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -93,9 +93,9 @@ def test_first_steps_notebook(tmp_path, monkeypatch):
 def test_resume_your_fit(tmp_path):
     options = ["--out", str(tmp_path), "--epochs", "4", "--images", "640"]
     command = [sys.executable, "examples/resume_your_fit.py", *options]
-    killed = subprocess.run([*command, "--kill-after", "30"], cwd=ROOT, capture_output=True, timeout=240, check=False)
+    killed = subprocess.run([*command, "--kill-after", "30"], cwd=ROOT, capture_output=True, timeout=900, check=False)
     assert killed.returncode == -signal.SIGKILL
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stderr
     assert "began at batch 20; weights, optimizer and history: " in result.stdout
 

@@ -144,7 +144,7 @@ print("through")
 def killed(folder, last, what, then="write"):
     """Return True if a process was killed before its operation number `last + 1`, and False if it ended."""
     command = [sys.executable, "-c", KILL, str(folder), str(last), what, then]
-    ended = subprocess.run(command, cwd=ROOT, timeout=60, check=False, capture_output=True, text=True)
+    ended = subprocess.run(command, cwd=ROOT, timeout=900, check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) in ((-signal.SIGKILL, ""), (0, "through\n")), ended.stderr
     return ended.returncode != 0
 

@@ -167,9 +167,9 @@ def reached(run):
 
 def wait_until(process, run, step):
     """Wait until a run has reached a step, or its process has ended."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while process.poll() is None and reached(run) < step:
-        assert time.monotonic() < deadline, "no progress within five minutes"
+        assert time.monotonic() < deadline, "no progress within 15 minutes"
         time.sleep(0.02)
 
 
@@ -188,7 +188,7 @@ class Cluster:
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=900)
 
     def start(self, *arguments, tasks=None):
         """Start all or the named tasks with the same arguments."""
@@ -201,9 +201,9 @@ class Cluster:
     def kill(self, task):
         """Kill a task by SIGKILL."""
         self.processes[task].send_signal(signal.SIGKILL)
-        self.processes.pop(task).communicate(timeout=30)
+        self.processes.pop(task).communicate(timeout=900)
 
-    def finish(self, timeout=150):
+    def finish(self, timeout=900):
         """Wait for all tasks. Return their exit codes and outputs by task."""
         deadline = time.monotonic() + timeout
         ended = {}
