@@ -13,8 +13,8 @@ from tests.support.processes import Cluster, run_forked
 from tests.support.replicated_fits import CASES, X, Y, dense
 
 # Cases that each need a correction of Keras, or a check.
-SHORT = ["arrays", "sample weights", "validation of 1 row", "a dataset", "a generator", "two steps per execution"]
-SHORT += ["dictionaries", "sparse gradients", "Muon", "mixed precision, clipped", "batch normalization", "callbacks"]
+SHORT = ["arrays", "validation of 1 row", "a generator", "two steps per execution", "dictionaries", "Muon"]
+SHORT += ["mixed precision, clipped", "batch normalization", "callbacks"]
 
 
 def results(folder):
