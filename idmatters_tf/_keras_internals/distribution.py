@@ -50,11 +50,6 @@ def correct_fit(check: Callable[[keras.Model, dict[str, Any]], contextlib.Abstra
     Patch(*replacements).__enter__()
 
 
-def corrected_functions() -> list[str]:
-    """Return the names of Keras' functions that `correct_fit` has corrected."""
-    return [name for name in _originals if name not in ("fit", "check")]
-
-
 def _fit(self, *args, **kwargs):
     """`fit` that first checks what differs on several replicas."""
     if self.distribute_strategy.num_replicas_in_sync > 1:

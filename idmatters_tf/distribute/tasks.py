@@ -160,10 +160,9 @@ def explain_lost_tasks(description: ClusterDescription | None, advice: Callable[
         if task is None and not isinstance(error, errors.UnavailableError | errors.AbortedError):
             raise
         lost = "another task" if task is None else f"{task} ({description.tasks[task]})"
-        raise TaskLost(
-            f"{lost} was lost: it was killed, its network failed, or it ended with an error message of its own. "
-            f"{advice()} To resume, start every task again with the same command.".replace("  ", " ")
-        ) from error
+        reason = f"{lost} was lost: it was killed, its network failed, or it ended with an error message of its own."
+        remedy = "To resume, start every task again with the same command."
+        raise TaskLost(" ".join(filter(None, (reason, advice(), remedy)))) from error
 
 
 def _listen(port):

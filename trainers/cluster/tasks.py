@@ -32,7 +32,7 @@ class Cluster:
 
     def gather(self, value: Any) -> list[Any]:
         """Return the JSON values of all tasks that make updates together, the chief's first."""
-        return gather(self._strategy, value) if self._strategy is not None and self.is_synchronous else [value]
+        return [value] if self._strategy is None else gather(self._strategy, value)
 
     def agree(self, values: dict[str, Any], failure: type[Exception] = UsageError) -> None:
         """Raise the same error on all tasks if one has other values than the chief.
