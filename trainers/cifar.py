@@ -42,4 +42,4 @@ parser, main = PROGRAM.parser, PROGRAM.main
 
 
 if __name__ == "__main__":
-    run_program(main)
+    run_program(main, ("tensorflow", "jax"))

@@ -13,7 +13,7 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import Run
-from trainers.training.program import free_on_resume
+from trainers.training.task import free_on_resume
 
 EXAMPLES = """
 examples:

@@ -15,7 +15,7 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse
 from trainers.report import as_words
 from trainers.reproduce.rows import FOLDER, NOT_RECORDED, PAPERS, Row, expand_command, format_commands, load
-from trainers.training.program import free_on_resume
+from trainers.training.task import free_on_resume
 
 _SECTION = re.MULTILINE | re.DOTALL
 _PROGRAMS = ("trainers.cifar", "trainers.imagenet")

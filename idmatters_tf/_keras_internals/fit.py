@@ -87,6 +87,11 @@ class RunningFit:
     _iterator: Any
     _first: int = 0
 
+    @property
+    def strategy(self) -> Any:
+        """Strategy of `tf.distribute` of the model; None without one."""
+        return getattr(self._iterator, "_distribute_strategy", None)
+
     def converted(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Convert the batches of an iterator of TensorFlow as Keras does on JAX, without prefetching."""
         adapter: Any = copy.copy(self.adapter)
@@ -137,12 +142,12 @@ class RunningFit:
 
         Args:
             begin: returns the iterator for the next epoch. Its batches are split among the replicas of the model's
-                strategy on TensorFlow, and laid out by `keras.distribution` on JAX.
+                strategy on TensorFlow, unless they are distributed, and laid out by `keras.distribution` on JAX.
             steps: number of batches in an epoch; the epoch after `begin_epoch_at(batch)` takes `steps - batch` of them.
         """
         iterator = self._iterator
         iterator.steps_per_epoch, iterator._num_batches = None, steps
-        strategy = getattr(iterator, "_distribute_strategy", None)
+        strategy = self.strategy
         if getattr(strategy, "num_replicas_in_sync", 1) > 1:
             self._count(lambda: _split_among_replicas(begin(), strategy), lambda: None, steps)
         elif keras.backend.backend() == "jax" and keras.distribution.distribution() is not None:
@@ -302,10 +307,16 @@ class _Iterators(DataAdapter):
 
 
 def _split_among_replicas(batches, strategy):
-    """Yield each batch in consecutive parts for the replicas, whose sizes differ by at most one example.
+    """Return the batches in consecutive parts for the replicas, whose sizes differ by at most one example.
 
     Unlike in `tf.distribute`, this includes the parts of a smaller last batch.
     """
+    if isinstance(batches, tf.distribute.DistributedIterator):
+        return batches
+    return _split(batches, strategy)
+
+
+def _split(batches, strategy):
     replicas = strategy.num_replicas_in_sync
     for batch in batches:
         examples = len(next(iter(keras.tree.flatten(batch))))

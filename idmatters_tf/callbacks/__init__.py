@@ -4,6 +4,7 @@ ExactResume        exact resume after a kill, bit for bit as an uninterrupted ru
 ArrayBatches       training data in arrays, in an order that is a function of (seed, epoch)
 FunctionBatches    training data from a function of the step
 Batches            base class of both
+load_weights       weights of the newest checkpoint, for evaluation and export
 BlockNorms         Frobenius and spectral norms of the residual blocks, and tau
 CurvatureMonitor   Hessian of the loss: eigenvalues, sharpness relative to the stability threshold, density
 IsometryMonitor    distances of the blocks from the identity at given inputs: ||J - I||, singular values
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches
     from idmatters_tf.callbacks.block_norms import BlockNorms
     from idmatters_tf.callbacks.exact_resume import ExactResume
+    from idmatters_tf.callbacks.saved import load_weights
     from idmatters_tf.curvature.callbacks import CurvatureMonitor
     from idmatters_tf.isometry.callbacks import IsometryMonitor
 
@@ -27,6 +29,7 @@ _ORIGINS = {
     "Batches": "idmatters_tf.callbacks.batches",
     "ExactResume": "idmatters_tf.callbacks.exact_resume",
     "FunctionBatches": "idmatters_tf.callbacks.batches",
+    "load_weights": "idmatters_tf.callbacks.saved",
     "BlockNorms": "idmatters_tf.callbacks.block_norms",
     "CurvatureMonitor": "idmatters_tf.curvature.callbacks",
     "IsometryMonitor": "idmatters_tf.isometry.callbacks",
@@ -40,6 +43,7 @@ __all__ = [
     "ExactResume",
     "FunctionBatches",
     "IsometryMonitor",
+    "load_weights",
 ]
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)

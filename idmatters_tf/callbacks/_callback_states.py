@@ -18,7 +18,7 @@ from idmatters_tf.callbacks._object_graphs import KnownObjects, ObjectGraph
 
 # Parts of a state that are not attributes: the content of the file of a `CSVLogger`, the result of `get_state`, and the
 # names of the attributes that the callback has deleted.
-_TEXT, _STATE, _DELETED = "text of the file", "get_state()", "deleted attributes"
+_TEXT, STATE, _DELETED = "text of the file", "get_state()", "deleted attributes"
 
 
 class CallbackStates:
@@ -91,9 +91,9 @@ class _CallbackState:
         callback: Any = self._callback
         if self._has_methods:
             state = callback.get_state()
-            self._take_snapshot(_STATE, state)
+            self._take_snapshot(STATE, state)
             # Without a state, `set_state` is not called.
-            return {} if state is None else {_STATE: graph.encode(state)}
+            return {} if state is None else {STATE: graph.encode(state)}
         state = {name: getattr(callback, name) for name in self._attributes if hasattr(callback, name)}
         if self._log is not None:
             state[_TEXT] = self._log.read()
@@ -113,7 +113,7 @@ class _CallbackState:
         for name in (self._list_attributes() - self._restored) | set(state.pop(_DELETED, ())):
             vars(callback).pop(name, None)
         for name, value in state.items():
-            if name == _STATE:
+            if name == STATE:
                 callback.set_state(value)
             elif name == _TEXT and self._log is not None:
                 self._log.restore(value)

@@ -25,8 +25,7 @@ class Store:
     """
 
     def __init__(self, folder: pathlib.Path, keep: int, prunes: bool = True):
-        if folder in _open:
-            _open[folder].close()
+        close(folder)
         self._folder, self._keep, self._prunes = folder, keep, prunes
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._written: concurrent.futures.Future[None] | None = None
@@ -89,3 +88,9 @@ class Store:
 
 # By folder. Keras does not notify callbacks when `fit` raises. The next `fit` of this process then takes over the lock.
 _open: dict[pathlib.Path, Store] = {}
+
+
+def close(folder: pathlib.Path) -> None:
+    """Close the store of a `fit` in a folder that ended with an exception, if there is one."""
+    if folder in _open:
+        _open[folder].close()

@@ -98,7 +98,7 @@ class Workers:
         token = uuid.uuid4().hex
         if len(self.names) > 1:
             write_atomically(folder / _TOKEN, token)
-        accept = lambda step: _is_complete(folder, step)  # noqa: E731
+        accept = lambda step: is_complete(folder, step)  # noqa: E731
         return token, find_newest_intact(folder, _encoding.STATE, _warn_of_damage, repair=True, accept=accept)
 
     def _check_shared(self, folder, token):
@@ -140,7 +140,7 @@ def _folder_of(folder, index):
     return folder / f"worker-{index}" if index else folder
 
 
-def _is_complete(folder, step):
+def is_complete(folder, step):
     """Return True if all workers have saved a step in the same run as the chief."""
     chief = _encoding.read_plain(checkpoint_path(folder, step))
     for index in range(1, chief.get("workers", 1)):

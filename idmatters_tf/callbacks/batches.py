@@ -158,7 +158,8 @@ class FunctionBatches(Batches):
 
     Args:
         function: `step -> batch`, see `Batches.batch`, with the step as an `int`; or a `TrainBatches` or
-            `StreamTrainBatches` of this package, whose `batch` is compiled by TensorFlow.
+            `StreamTrainBatches` of this package, whose `batch` is compiled by TensorFlow. With `ExactResume` on
+            TensorFlow, `fit` reads its `dataset` in place of single batches.
         steps_per_epoch: number of batches in an epoch, after which metrics are recorded and validation runs. The steps
             that are passed to the function continue over all epochs.
     """
@@ -166,6 +167,8 @@ class FunctionBatches(Batches):
     def __init__(self, function: "Callable[[int], Any] | TrainBatchSource", steps_per_epoch: int):
         super().__init__(steps_per_epoch)
         source = getattr(function, "batch", None)
+        # Object whose `dataset(first_step, steps, share)` begins at any step, see `TrainBatchSource`.
+        self.source: Any = function if hasattr(function, "dataset") else None
         if source is not None and not inspect.isfunction(function):
             self._function = _compile(source)
         elif callable(function):

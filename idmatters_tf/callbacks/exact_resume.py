@@ -14,6 +14,7 @@ from idmatters_tf._arguments import interval, positive_integer, seed_number
 from idmatters_tf._keras_internals import running_fit
 from idmatters_tf.callbacks._checks import check_fit
 from idmatters_tf.callbacks._state_callback import SECONDS, StateCallback
+from idmatters_tf.callbacks._stores import close
 from idmatters_tf.callbacks._workers import Workers
 from idmatters_tf.checkpointing import describe_newest
 from idmatters_tf.distribute.description import ClusterDescription
@@ -136,6 +137,10 @@ class ExactResume(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # If no callback has this method, Keras calls them in another thread while training continues.
         pass
+
+    def close(self) -> None:
+        """Complete the write in progress and release the folder, after an exception in `fit`."""
+        close(self.folder)
 
     @contextlib.contextmanager
     def surround_fit(self, cluster: ClusterDescription | None) -> Iterator[None]:

@@ -124,12 +124,16 @@ def run_steps(steps, folder, backend="tensorflow"):
 
 
 def tensors(run):
-    """Return the tensors in the newest checkpoint of a run, by name."""
-    import tensorflow as tf
+    """Return the variables in the newest checkpoint of a run, by name."""
+    from idmatters_tf.callbacks import _encoding
 
     step = list_steps(run / "checkpoints")[-1]
-    reader = tf.train.load_checkpoint(str(checkpoint_path(run / "checkpoints", step) / "checkpoint"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
+    saved = _encoding.read(checkpoint_path(run / "checkpoints", step))
+    return {
+        f"{owner}/{number}/{path}": value
+        for owner, values in saved["state"]["variables"].items()
+        for number, (value, (path, *_)) in enumerate(zip(values, saved["description"][owner], strict=True))
+    }
 
 
 def cut_back(run, other):

@@ -68,7 +68,7 @@ def test_a_truncated_newest_checkpoint_is_not_replaced_by_an_earlier_one_silentl
     """Test that the number of steps belongs to the weights of the card."""
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
-    data = copy / "checkpoints" / "step-00000006" / "checkpoint.data-00000-of-00001"
+    data = copy / "checkpoints" / "step-00000006" / "arrays.npz"
     data.write_bytes(data.read_bytes()[:100])
     with pytest.raises(UsageError, match="is that of step 4, not of its last step 6. Remove .*result.json, then train"):
         main([str(copy), "--out", str(tmp_path / "card")])

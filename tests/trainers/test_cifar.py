@@ -21,7 +21,7 @@ from tests.support.programs import run_here
 from trainers.cifar import PROGRAM
 from trainers.run.folder import Run
 from trainers.training.checkpoints import list_steps
-from trainers.training.program import Task
+from trainers.training.task import Task
 
 STEPS = 120
 TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
@@ -126,7 +126,7 @@ def test_killed_and_stopped_at_random_steps_it_ends_bit_identical(whole, tmp_pat
             continue
         assert process.returncode == 128 + number, output
         assert f"stopped by {number.name}; saved" in output
-        data = run / "checkpoints" / f"step-{step:08d}" / "checkpoint.data-00000-of-00001"
+        data = run / "checkpoints" / f"step-{step:08d}" / "arrays.npz"
         data.write_bytes(data.read_bytes()[:100])
     process = Forked(["trainers.cifar", *TINY, "--out", run])
     wait_until(process, run, step + 5)
@@ -224,7 +224,7 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     from trainers.training.build import build_network
     from trainers.training.checkpoints import restore_weights
 
-    network = build_network(Task(PROGRAM, PROGRAM.recorded_settings(Run(run))), (32, 32, 3), 10, "float32")
+    network = build_network(Task(PROGRAM.name, PROGRAM.recorded_settings(Run(run))), (32, 32, 3), 10, "float32")
     restore_weights(run / "checkpoints", network)
     standardized = tf.image.per_image_standardization(tf.cast(images, tf.float32))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)

@@ -17,8 +17,8 @@ from trainers.cli.arguments import Parser, UsageError, program_command
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import WHERE_DATA_ARE, Run
-from trainers.training.evaluate import restore_trainer
-from trainers.training.program import Task
+from trainers.training.evaluate import restore_model
+from trainers.training.task import Task
 
 EXAMPLES = """
 examples:
@@ -101,10 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if out.exists() and not (out.is_dir() and ((out / FILES[0]).is_file() or not any(out.iterdir()))):
         raise UsageError(f"--out {out} exists and is not a folder of this program. Name another folder.")
     moved = {} if settings.data_dir is None else {"data_dir": settings.data_dir}
-    task = Task(PROGRAMS[program], PROGRAMS[program].recorded_settings(run, precision="float32", **moved))
-    trainer, step = restore_trainer(task, run)
+    task = Task(program, PROGRAMS[program].recorded_settings(run, precision="float32", **moved))
+    trained, step = restore_model(task, run)
     from trainers.training.build import in_float32
     from trainers.training.export import export_model
+    from trainers.training.measure import measure
 
     if step != result["steps"]:
         # The number of steps and the figure belong to the weights of the last step.
@@ -112,8 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"the newest intact checkpoint of {run.path} is that of step {step}, not of its last step "
             f"{result['steps']}. Remove {run.result_path}, then train the remaining steps again with --resume."
         )
-    model = export_model(task, run, in_float32(task, trainer.learner.model))
-    error = trainer.evaluate(task.source.test_batches())["error"]
+    model = export_model(task, run, in_float32(task, trained, task.data.image_shape))
+    measured: Any = measure(trained, task.source.test_batches(), task.source.test_images)
+    error = measured["error"]
     used = {name: value for name, value in config["settings"].items() if name not in WHERE_DATA_ARE}
     data = {name: value for name, value in config["data"].items() if name != "origin"}
     training = {"program": program, "settings": used, "data": data, "result": result, "error": error}

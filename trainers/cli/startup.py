@@ -14,19 +14,21 @@ DEBUG = "--debug"
 OPTIONAL = ("huggingface_hub", "matplotlib", "tensorboard", "tensorflow", "tensorflow_datasets")
 
 
-def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
+def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
     """Run `main(argv)` and exit with its code. Known errors become one line on standard error.
 
     Exit codes: 0 done, 1 failed while running, 2 bad input, 130 / 143 stopped by Ctrl-C / SIGTERM after saving.
+
+    Args:
+        main: the program.
+        backends: backends of Keras on which it runs. The first one is the default.
     """
-    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
-    if backend != "tensorflow":
-        print_message(
-            f"warning: the programs run on TensorFlow, not on KERAS_BACKEND={backend}. To train on JAX, use "
-            f"examples/cifar_with_fit.py"
-        )
+    backend = os.environ.get("KERAS_BACKEND") or backends[0]
+    if backend not in backends:
+        print_message(f"warning: this program runs on {' or '.join(backends)}, not on KERAS_BACKEND={backend}")
+        backend = backends[0]
     # Also if Keras' configuration file selects another backend.
-    os.environ["KERAS_BACKEND"] = "tensorflow"
+    os.environ["KERAS_BACKEND"] = backend
     if DEBUG not in sys.argv:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
@@ -42,6 +44,11 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
             traceback.print_exc()
         print_message(f"error: {sentence}")
     sys.exit(code)
+
+
+def runs_on_tensorflow() -> bool:
+    """Return True if TensorFlow is Keras' backend."""
+    return (os.environ.get("KERAS_BACKEND") or "tensorflow") == "tensorflow"
 
 
 def print_message(text: str) -> None:
@@ -103,6 +110,9 @@ def import_tensorflow() -> None:
 
             # The first query of devices logs that there are no GPUs.
             tensorflow.config.list_physical_devices()
+            if not runs_on_tensorflow():
+                # TensorFlow prepares the batches only, and would reserve the memory of the GPUs.
+                tensorflow.config.set_visible_devices([], "GPU")
             tensorflow.get_logger().setLevel("ERROR")
         except Exception:
             hidden.seek(0)

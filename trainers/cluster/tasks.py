@@ -1,4 +1,4 @@
-"""Agreement of the tasks of a cluster on settings, data and weights."""
+"""Agreement of the tasks of a cluster on settings and data."""
 
 from typing import TYPE_CHECKING, Any
 

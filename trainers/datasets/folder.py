@@ -107,6 +107,11 @@ class StreamedSource(Source):
         """Number of training images."""
         return len(self.data.train)
 
+    @property
+    def test_images(self) -> int:
+        """Number of test images."""
+        return len(self.data.test)
+
     def summary(self) -> str:
         """Return a description of the size of the data, with the numbers of skipped files."""
         data = self.data

@@ -92,6 +92,11 @@ class InMemorySource(Source):
         """Number of training images."""
         return len(self.data.train_images)
 
+    @property
+    def test_images(self) -> int:
+        """Number of test images."""
+        return len(self.data.test_images)
+
     def summary(self) -> str:
         """Return a description of the size of the data."""
         return f"{len(self.data.train_images):,} + {len(self.data.test_images):,} images"

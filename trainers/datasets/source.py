@@ -96,6 +96,11 @@ class Source(abc.ABC):
     def training_images(self) -> int:
         """Number of training images."""
 
+    @property
+    @abc.abstractmethod
+    def test_images(self) -> int:
+        """Number of test images."""
+
     @abc.abstractmethod
     def summary(self) -> str:
         """Return a description of the size of the data."""

@@ -1,11 +1,10 @@
 """Memorize a whole training set in closed form, by Theorem 3.2 of "Identity Matters in Deep Learning"."""
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from trainers.cli.settings import group, setting
 from trainers.cli.startup import import_tensorflow, run_program
-from trainers.experiments.program import EXIT_CODES, Program, RunSettings
+from trainers.experiments.program import EXIT_CODES, Program
+from trainers.expressivity.settings import Settings
 
 if TYPE_CHECKING:
     from trainers.expressivity.memorizing import Sample
@@ -20,41 +19,6 @@ examples:
 
 {EXIT_CODES}
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSettings:
-    """Points and labels to memorize."""
-
-    dataset: Literal["cifar10", "cifar100", "mnist", "shapes"] = setting("shapes", help="data set; shapes is built in")
-    labels: Literal["true", "random"] = setting("random", help="labels to memorize")
-    data_dir: str | None = setting(
-        None, help="folder with the files of the data set, as for the training programs", metavar="DIR"
-    )
-    download: bool = setting(True, help="download missing data")
-    train_images: int | None = setting(
-        None, help="memorize only the first N training images (default: all)", at_least=1
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class NetworkSettings:
-    """Construction of the memorizer."""
-
-    width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1, at_most=1_000_000)
-    order: Literal["norm", "ridge"] = setting(
-        "norm", help="norm is fast; ridge has larger margins on clusters, in about ten times the time"
-    )
-    seed: int = setting(0, help="random seed", at_least=0, at_most=2**31 - 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """All settings of the program."""
-
-    data: DataSettings = group(DataSettings, "data")
-    network: NetworkSettings = group(NetworkSettings, "network")
-    run: RunSettings = group(RunSettings, "run", out="runs/memorize")
 
 
 def _load(settings: Settings) -> "Sample":

@@ -14,7 +14,7 @@ from trainers.cli.arguments import RunError
 from trainers.experiments.experiment import ProgressCallback
 
 if TYPE_CHECKING:
-    from trainers.expressivity.__main__ import NetworkSettings, Settings
+    from trainers.expressivity.settings import NetworkSettings, Settings
 
 
 @dataclasses.dataclass(frozen=True)

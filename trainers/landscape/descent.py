@@ -15,7 +15,7 @@ from trainers.experiments.panels import line, make_legend_entry, panel_for_each
 from trainers.landscape.targets import Targets, learning_rate
 
 if TYPE_CHECKING:
-    from trainers.landscape.__main__ import Settings
+    from trainers.landscape.settings import Settings
 
 SMALL_START = 1e-3
 # The second curve is wide and faint because it would hide the first one.

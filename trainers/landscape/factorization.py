@@ -15,7 +15,7 @@ from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.targets import Targets
 
 if TYPE_CHECKING:
-    from trainers.landscape.__main__ import Settings
+    from trainers.landscape.settings import Settings
 
 Method = Literal["polar", "paper", "log"]
 METHODS: tuple[Method, ...] = ("polar", "paper", "log")

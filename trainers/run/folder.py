@@ -282,7 +282,7 @@ class Run:
                 folder.rmdir()
 
     def _checkpoints(self):
-        folders = [self.path / name for name in CHECKPOINTS]
+        folders = [*(self.path / name for name in CHECKPOINTS), *self.checkpoints_path.glob("worker-*")]
         return [checkpoint_path(folder, step) for folder in folders for step in list_steps(folder)]
 
     def metrics(self) -> list[dict[str, Any]]:

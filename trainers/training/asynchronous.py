@@ -5,99 +5,118 @@ servers without waiting for other workers. The learning rate depends on the numb
 atomic operation on a parameter server counts. A Keras optimizer's own counter loses updates.
 """
 
-import os
+import functools
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from idmatters_tf._progress import Progress
-from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
-from idmatters_tf.distribute import ClusterDescription
-from idmatters_tf.distribute.tasks import wait_for_chief
+from idmatters_tf.callbacks import saved
+from idmatters_tf.callbacks._sources.any_step import share_of
+from idmatters_tf.checkpointing import list_steps, remove_steps
+from idmatters_tf.optimizers import Muon
 from trainers.cli.arguments import RunError
-from trainers.cluster.strategy import distribute
+from trainers.cli.startup import print_message
+from trainers.cluster.tasks import Cluster
+from trainers.run.folder import Run
 from trainers.run.signals import SignalHandler
-from trainers.training.learner import Learner
-from trainers.training.session import Callback, Session
+from trainers.training.checkpoints import KEPT, RUN, explain_write_errors, pack
+from trainers.training.objectives import TOP5_CLASSES, compute_errors
+from trainers.training.reports import Reports
+from trainers.training.task import Task
 
 
 class AsynchronousTrainer:
-    """Trainer whose updates are each made by one worker; compare `trainers.training.synchronous.SynchronousTrainer`.
+    """Updates of a compiled network, each made by one worker.
 
     Args:
-        learner: network and optimizer, under a `tf.distribute.ParameterServerStrategy`.
+        model: network, compiled under a `tf.distribute.ParameterServerStrategy`.
+        clip_norm: bound on the norm of the gradient, or None.
         workers: number of workers of the cluster.
+        done: number of updates made so far.
     """
 
-    def __init__(self, learner: Learner, workers: int):
-        self.learner, self._workers = learner, workers
-        self._coordinator = tf.distribute.experimental.coordinator.ClusterCoordinator(learner.strategy)
+    def __init__(self, model: Any, clip_norm: float | None, workers: int, done: int):
+        self._model, self._clip_norm, self._workers = model, clip_norm, workers
+        self._strategy: Any = model.distribute_strategy
+        self._coordinator = tf.distribute.experimental.coordinator.ClusterCoordinator(self._strategy)
+        self._weights = [variable.value for variable in model.trainable_variables]
+        with self._strategy.scope():
+            self.step = tf.Variable(tf.constant(done, tf.int64), trainable=False, name="step")
 
     @tf.function(autograph=False)
     def update(self, batches: Any) -> tf.Tensor:
-        """Make the update of one worker. Returns the same tensor as `SynchronousTrainer.update`."""
-        learner = self.learner
-        gradients, measured = learner.strategy.run(learner.gradients, args=next(batches))
-        total = tf.distribute.ReduceOp.SUM
-        gradients = [learner.strategy.reduce(total, gradient, axis=None) for gradient in gradients]
-        learner.set_rate()
-        norm = learner.apply(gradients)
+        """Make the update of one worker. Returns loss, penalty, error, gradient norm and learning rate."""
+        optimizer, rate = self._model.optimizer, self._model.optimizer.schedule(self.step)
+        gradients, measured = self._strategy.run(self._gradients, args=next(batches))
+        gradients = [self._strategy.reduce("SUM", gradient, axis=None) for gradient in gradients]
+        norm = tf.linalg.global_norm(gradients)
+        if self._clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=norm)
+        # The optimizer's updates are called directly, because its counter of iterations loses counts.
+        if optimizer.weight_decay:
+            for weight in self._weights:
+                weight.assign(weight * (1 - rate * optimizer.weight_decay))
+        if isinstance(optimizer, Muon):
+            optimizer.update_steps(gradients, self._weights, rate)
+        else:
+            for gradient, weight in zip(gradients, self._weights, strict=True):
+                optimizer.update_step(gradient, weight, rate)
         # Atomic on the parameter server, so that every update is counted.
-        learner.step.assign_add(1)
-        return tf.concat([learner.strategy.reduce(total, measured, axis=None), [norm, learner.rate]], 0)
+        self.step.assign_add(1)
+        return tf.concat([self._strategy.reduce("SUM", measured, axis=None), [norm, rate]], 0)
 
-    def evaluate(
-        self, batches: EvaluationBatchSource, progress: bool = True, *, between: Callable[[], object] = lambda: None
-    ) -> dict[str, float]:
+    def _gradients(self, images, labels):
+        """Return this replica's part of the gradient and of the loss, the penalty and the error."""
+        replicas = self._strategy.num_replicas_in_sync
+        with tf.GradientTape() as tape:
+            logits = self._model(images, training=True)
+            loss = tf.reduce_mean(self._model.loss(labels, logits))
+            penalty = tf.add_n(self._model.losses or [tf.zeros(())])
+            total = (loss + penalty) / replicas
+        cross_entropy, error = _compute(labels, logits)[:2]
+        measured = tf.stack([tf.reduce_mean(cross_entropy), penalty, tf.reduce_mean(error)]) / replicas
+        return tape.gradient(total, self._weights), measured
+
+    def measure(self, batches: Any, count: int, is_interrupted: Callable[[], bool]) -> dict[str, Any]:
         """Evaluate every image once. If the worker of a batch is lost, another worker computes the batch."""
+        del is_interrupted  # the coordinator stops after the next checkpoint
 
         @tf.function(autograph=False)
         def sums_of_batch(number):
             images, labels, weights = batches.dataset(first=number, steps=1).get_single_element()
-            return self.learner.evaluation_sums(images, labels, weights)
+            values = _compute(labels, self._model(images, training=False))
+            return tf.stack([tf.reduce_sum(weights * value) for value in values])
 
         numbers = [tf.constant(number, tf.int64) for number in range(batches.steps)]
         scheduled = [self._coordinator.schedule(sums_of_batch, args=(number,)) for number in numbers]
-        sums = np.zeros(4)
-        with Progress(batches.steps, "evaluating", progress, unit="batches", delay=0) as bar:
+        sums = np.zeros(3)
+        with Progress(batches.steps, "evaluating", unit="batches", delay=0) as bar:
             for part in scheduled:
-                between()
                 sums += part.fetch()
                 bar.advance()
-        return self.learner.evaluation(sums)
+        loss, error, top5_error = map(float, sums / count)
+        means = {"loss": loss, "error": error, "count": count}
+        return {**means, "top5_error": top5_error} if self._model.output_shape[-1] >= TOP5_CLASSES else means
 
-    def fit(self, session: Session, train: TrainBatchSource, callback: Callback | None = None) -> signal.Signals | None:
-        """Train as `SynchronousTrainer.fit` does. The callback is called before each checkpoint."""
-        done, steps, intervals = session.begin(), session.steps, session.intervals
-        due = session.evaluation_is_due(done)
-        if done >= steps and not due:
-            return None
-        batches = self._worker_batches(train)
-        with SignalHandler() as handler, session.progress:
+    def schedule(self, count: int, batches: Any, is_stopped: Callable[[], bool]) -> list[Any]:
+        """Schedule updates until a signal. Returns the values of `update` that the workers will compute."""
+        scheduled: list[Any] = []
+        while len(scheduled) < count and not is_stopped():
+            # Blocks while the coordinator's queue is full.
+            scheduled.append(self._coordinator.schedule(self.update, args=(batches,)))
+        return scheduled
 
-            def stops():
-                return handler.received is not None
+    def join(self) -> None:
+        """Wait for all scheduled updates."""
+        self._coordinator.join()
 
-            if due:
-                session.evaluate(done)
-            while done < steps and not stops():
-                # Workers wait for one another only before an evaluation or a checkpoint.
-                every = (intervals.evaluate_every, intervals.checkpoint_every)
-                target = min(steps, *(number * (done // number + 1) for number in every))
-                done = self._make_updates(done, target, batches, session, stops)
-                self._check_count(done)
-                if done % intervals.evaluate_every == 0 or done == steps:
-                    session.evaluate(done)
-                if callback is not None:
-                    callback(done, session.seconds())
-                session.save(done)
-        return None if done == steps else handler.received
-
-    def _worker_batches(self, train):
+    def worker_batches(self, train: Any) -> Any:
         """Return the iterators of the workers, which take turns from the current number of updates on.
 
         A restarted worker also begins at the current number of updates, not with the batches that it has already seen.
@@ -105,72 +124,80 @@ class AsynchronousTrainer:
 
         def for_worker():
             turn = tf.distribute.coordinator.experimental_get_current_worker_index()
-            first = self.learner.step.read_value() + tf.cast(turn, tf.int64)
-            return distribute(
-                self.learner.strategy, lambda share: train.dataset(first, 1 << 40, share, stride=self._workers)
-            )
+            first = self.step.read_value() + tf.cast(turn, tf.int64)
+
+            def make(context):
+                return train.dataset(first, 1 << 40, share_of(context), stride=self._workers)
+
+            return self._strategy.distribute_datasets_from_function(make)
 
         return iter(self._coordinator.create_per_worker_dataset(for_worker))
 
-    def _make_updates(self, done, target, batches, session, stops):
-        """Schedule updates up to `target` or until a signal. Returns the total number of updates made."""
-        window, previous = [], None
-        started = time.monotonic()
 
-        def log(step, results):
+def fit_asynchronously(
+    task: Task,
+    model: keras.Model,
+    run: Run,
+    cluster: Cluster,
+    checkpoint: saved.Checkpoint | None,
+    identity: Mapping[str, Any] | None,
+) -> signal.Signals | None:
+    """Train as `trainers.training.fit.fit`. Workers wait for one another at records, evaluations and checkpoints."""
+    steps, intervals = task.settings.recipe.steps, task.settings.run
+    done = 0 if checkpoint is None else checkpoint.step
+    trainer = AsynchronousTrainer(model, task.settings.recipe.clip_norm, cluster.workers, done)
+    test = functools.partial(trainer.measure, task.source.test_batches(), task.source.test_images)
+    reports = Reports(run, task.settings, model, test, identity, checkpoint)
+    batches = trainer.worker_batches(task.source.train_batches())
+    print_message("compiling the training step ...")
+    with SignalHandler() as handler, reports.progress:
+
+        def stops():
+            return handler.received is not None
+
+        def log(step, scheduled):
             nonlocal started
-            for result in results:
-                session.add(result.get())
-            session.spent(time.monotonic() - started)
+            if scheduled:
+                values = np.stack([each.get() for each in scheduled]).astype(float)
+                means = dict(
+                    zip(("loss", "penalty", "error", "gradient_norm"), values.mean(0)[:4].tolist(), strict=True)
+                )
+                reports.progress.advance(len(values), text=None)
+                means["learning_rate"] = float(values[-1, 4])
+                reports.log(step, means, len(values), time.monotonic() - started)
             started = time.monotonic()
-            session.log(step)
 
-        while done < target and not stops():
-            # Blocks while the coordinator's queue is full.
-            window.append(self._coordinator.schedule(self.update, args=(batches,)))
-            done += 1
-            if done % session.intervals.log_every == 0:
-                # Log one window late, so that the workers are never idle.
-                if previous is not None:
-                    log(*previous)
-                previous, window = (done, window), []
-        self._coordinator.join()
-        for step, results in filter(None, (previous, (done, window) if window else None)):
-            log(step, results)
-        return done
+        started = time.monotonic()
+        if reports.evaluation_is_due(done):
+            reports.evaluate(done)
+        while done < steps and not stops():
+            target = min(steps, *(n * (done // n + 1) for n in (intervals.evaluate_every, intervals.checkpoint_every)))
+            previous: list[Any] = []
+            while done < target and not stops():
+                window = min(target - done, intervals.log_every - done % intervals.log_every)
+                results = trainer.schedule(window, batches, stops)
+                # One window late, so that the workers are never idle.
+                log(done, previous)
+                done, previous = done + len(results), results
+            trainer.join()
+            log(done, previous)
+            counted = int(trainer.step.numpy())
+            if counted < done:
+                raise RunError(f"the parameter server counted {counted} updates, but the workers made {done}.")
+            # The count is larger if a worker was lost after counting and another worker repeated its update.
+            trainer.step.assign(done)
+            if done % intervals.evaluate_every == 0 or done == steps:
+                reports.evaluate(done)
+            with explain_write_errors(run.checkpoints_path):
+                texts = {RUN: pack(identity, run.records)}
+                saved.save(run.checkpoints_path, done, model, texts, ("model", "optimizer"))
+                remove_steps(run.checkpoints_path, list_steps(run.checkpoints_path)[:-KEPT])
+    return None if done == steps else handler.received
 
-    def _check_count(self, done):
-        """Compare the counter of updates with the number of scheduled updates."""
-        counted = int(self.learner.step.numpy())
-        if counted < done:
-            raise RunError(f"the parameter server counted {counted} updates, but the workers made {done}.")
-        # The count is larger if a worker was lost after counting and another worker repeated its update.
-        self.learner.step.assign(done)
 
-
-def serve(cluster: ClusterDescription, timeout: float, say: Callable[[str], object]) -> int:
-    """Run a parameter server or a worker until the coordinator has ended. Returns the exit code.
-
-    SIGTERM and Ctrl-C are recorded only: a scheduler sends them to the coordinator as well, which needs the weights to
-    save a checkpoint. A second signal ends the process at once.
-
-    Args:
-        cluster: tasks of the cluster.
-        timeout: number of seconds to wait for the coordinator.
-        say: called with messages for the user.
-    """
-    # At least as many threads as in TensorFlow's example of a worker; with fewer, its operations can deadlock.
-    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(4, os.cpu_count() or 1))
-    with SignalHandler() as handler:
-        _server = tf.distribute.Server(
-            tf.train.ClusterSpec(cluster.jobs),
-            job_name=cluster.job,
-            task_index=cluster.index,
-            protocol="grpc",
-            config=config,
-            start=True,
-        )
-        say(f"{cluster.task} serves at {cluster.tasks[cluster.task]}")
-        wait_for_chief(cluster, timeout, say, "--cluster-timeout")
-        say(f"{cluster.chief} ({cluster.tasks[cluster.chief]}) has ended")
-    return 128 + handler.received if handler.received else 0
+def _compute(labels, logits):
+    """Return the cross-entropy, the error and the top-5 error of each image."""
+    logits = tf.cast(logits, tf.float32)
+    cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    top5 = min(5, logits.shape[-1])
+    return cross_entropy, compute_errors(labels, logits), compute_errors(labels, logits, top5)

@@ -1,26 +1,57 @@
-"""Construction of the network, the optimizer, the schedule and the learner from a task's settings."""
+"""Construction of the compiled network and its batches from the settings of a task."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from idmatters_tf.data.protocols import DataSet
+from idmatters_tf.callbacks import FunctionBatches
+from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.layers import PatchWhitening2D
-from idmatters_tf.optimizers import Momentum, Muon
 from trainers.cli.arguments import UsageError
-from trainers.training.learner import Learner, Schedule, Step
-from trainers.training.program import Task
+from trainers.training.objectives import make_loss, make_metrics
+from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
+from trainers.training.task import Task
 
 # Number of images, with two million patches, from which the whitening of the first layer is computed.
 WHITENING_IMAGES = 2000
-MOMENTUM = 0.9
-# Factors on the learning rate at each drop and at each decay (section 4.2 of Hardt & Ma).
-DROP, DECAY = 0.1, 0.94
+
+
+def build_model(task: Task, strategy: Any = None) -> keras.Model:
+    """Build and compile the network of a task, with random numbers determined by the seed.
+
+    Args:
+        task: training task.
+        strategy: a `tf.distribute.Strategy`; None: one device.
+
+    Raises:
+        UsageError: the batch cannot be divided evenly among the replicas.
+    """
+    recipe, data = task.settings.recipe, task.data
+    replicas = getattr(strategy, "num_replicas_in_sync", 1)
+    if recipe.batch_size % replicas:
+        raise UsageError(f"--batch-size must be a multiple of the {replicas} replicas. Received: {recipe.batch_size}")
+    make_deterministic(recipe.seed)
+    dtype = "mixed_bfloat16" if recipe.precision == "bfloat16" else "float32"
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        model = build_network(task, data.image_shape, data.classes, dtype, replicas)
+        if recipe.train_sizes:
+            model = with_image_size(model)
+        optimizer = make_optimizer(recipe, find_drop_steps(recipe, task.source.training_images))
+        model.compile(
+            optimizer,
+            make_loss(recipe.label_smoothing),
+            weighted_metrics=make_metrics(data.classes),
+            # XLA is slower than oneDNN on the CPU, and not deterministic with TensorFlow's determinism on.
+            jit_compile="auto" if keras.backend.backend() == "jax" else False,
+        )
+        # Inside the scope: slot variables created while tracing break under several replicas.
+        optimizer.build(model.trainable_variables)
+    return model
 
 
 def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: str, replicas: int = 1) -> keras.Model:
@@ -43,57 +74,52 @@ def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: s
         keras.config.set_dtype_policy(previous)
 
 
-def in_float32(task: Task, model: keras.Model, replicas: int = 1) -> keras.Model:
+def in_float32(task: Task, model: keras.Model, image_shape: Sequence[int], replicas: int = 1) -> keras.Model:
     """Build a task's network again in float32, with a copy of the weights of `model`."""
-    network = build_network(task, model.input_shape[1:], model.output_shape[-1], "float32", replicas)
+    network = build_network(task, image_shape, model.output_shape[-1], "float32", replicas)
     network.set_weights(model.get_weights())
     return network
 
 
-def get_optimizer_factory(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
-    """Return a function that creates the optimizer of a recipe."""
-    shared: dict[str, Any] = {"momentum": MOMENTUM, "nesterov": recipe.nesterov}
-    if recipe.lookahead:
-        # Keras provides the variables of the averages; `Learner` updates them.
-        shared |= {"use_ema": True, "ema_momentum": recipe.lookahead}
-    if recipe.optimizer == "momentum":
-        return lambda: Momentum(recipe.learning_rate, **shared)
-    norm = "keep" if recipe.optimizer == "muon" else "free"
-    if norm == "free" and recipe.weight_decay:
-        shared["weight_decay"] = recipe.weight_decay
-    return lambda: Muon(recipe.learning_rate, norm=norm, other_rate=recipe.other_rate, **shared)
+def with_image_size(model: keras.Model, rows: int | None = None, cols: int | None = None) -> keras.Model:
+    """Return a model with the same layers and weights for images of another size, by default of any size.
 
-
-def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -> Learner:
-    """Build the learner of a task, with random numbers determined by the seed.
+    Args:
+        model: functional model of one input, `(rows, cols, channels)`.
+        rows: rows of the images; None for any number.
+        cols: columns of the images; None for any number.
 
     Raises:
-        UsageError: the batch cannot be divided evenly among the replicas.
+        UsageError: the layers require a fixed image size.
     """
-    recipe, replicas = task.settings.recipe, strategy.num_replicas_in_sync
-    if recipe.batch_size % replicas:
-        raise UsageError(f"--batch-size must be a multiple of the {replicas} replicas. Received: {recipe.batch_size}")
-    tf.config.experimental.enable_op_determinism()
-    keras.utils.set_random_seed(recipe.seed)
-    dtype = "mixed_bfloat16" if recipe.precision == "bfloat16" else "float32"
-    return Learner(
-        strategy,
-        lambda: build_network(task, data.image_shape, data.classes, dtype, replicas),
-        get_optimizer_factory(recipe),
-        get_schedule(recipe, find_drop_steps(recipe, task.source.training_images)),
-        recipe,
-    )
+    try:
+        images = keras.Input((rows, cols, model.input_shape[-1]), dtype=model.inputs[0].dtype, name="images")
+        # A clone of a compiled model would be compiled as well.
+        plain = keras.Model(model.input, model.output, name=model.name)
+        return keras.models.clone_model(plain, input_tensors=images, clone_function=lambda layer: layer)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--train-sizes needs a network for images of any size, not {model.name}.") from error
 
 
-def fit_stem(task: Task, learner: Learner) -> None:
+def fit_stem(task: Task, model: keras.Model) -> None:
     """Fit a first layer that whitens patches to the training images, if there is one."""
-    layers = [layer for layer in learner.model.layers if isinstance(layer, PatchWhitening2D)]
+    layers = [layer for layer in model.layers if isinstance(layer, PatchWhitening2D)]
     if not layers:
         return
     batches = task.source.examples(WHITENING_IMAGES).dataset()
     images = np.concatenate([images.numpy()[weights.numpy() > 0] for images, _, weights in batches])
     for layer in layers:
         layer.adapt(images)
+
+
+def make_train_batches(task: Task) -> FunctionBatches:
+    """Return the training batches. The number of steps in an epoch depends on the data only."""
+    recipe, source = task.settings.recipe, task.source.train_batches()
+    if recipe.train_sizes:
+        from trainers.training.sizes import ScaledBatches
+
+        source = ScaledBatches(source, recipe.train_sizes, recipe.size_steps)
+    return FunctionBatches(source, max(1, task.source.training_images // recipe.batch_size))
 
 
 def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
@@ -111,28 +137,3 @@ def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
         return recipe.drop_steps
     every = recipe.decay_epochs * images / recipe.batch_size
     return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(recipe.steps / every)))
-
-
-def get_schedule(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Schedule:
-    """Return the learning rate schedule of a recipe.
-
-    With `--schedule linear`, the rate increases linearly to its peak and then decreases linearly to its final value
-    (Smith & Topin, arXiv 1708.07120, with linear segments and without the last phase). The other schedules multiply it
-    by a factor at each of `drop_steps`, after a warm-up at a tenth of the rate.
-    """
-
-    def linear(step: Step) -> tf.Tensor:
-        step = tf.cast(tf.cast(step, tf.int64), tf.float32)
-        rising = (step + 1) / (recipe.warm_up_steps + 1)
-        falling = (recipe.steps - step) / (recipe.steps - recipe.warm_up_steps)
-        if recipe.final_rate:
-            falling = recipe.final_rate + (1 - recipe.final_rate) * falling
-        return recipe.learning_rate * tf.minimum(rising, falling)
-
-    def with_drops(step: Step) -> tf.Tensor:
-        step = tf.cast(step, tf.int64)
-        drops = tf.reduce_sum(tf.cast(step >= tf.constant(drop_steps, tf.int64), tf.float32))
-        rate = recipe.learning_rate * tf.pow(DECAY if recipe.schedule == "decay" else DROP, drops)
-        return tf.where(step < recipe.warm_up_steps, recipe.learning_rate / 10, rate) if recipe.warm_up_steps else rate
-
-    return linear if recipe.schedule == "linear" else with_drops

@@ -1,182 +1,123 @@
-"""Checkpoints of a run: a `tf.train.Checkpoint`, the records so far and the identity of the run.
+"""Checkpoints of a run, written by `idmatters_tf.callbacks.ExactResume`, with its identity and its records."""
 
-`idmatters_tf.checkpointing` contains the format of the folders.
-"""
-
+import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from idmatters_tf.checkpointing import (
-    check_held,
-    checkpoint_path,
-    describe_differences,
-    describe_newest,
-    find_newest_intact,
-    list_steps,
-    remove_steps,
-    remove_unfinished,
-    saving,
-)
+from idmatters_tf.callbacks import saved
+from idmatters_tf.checkpointing import checkpoint_path, describe_differences, describe_newest, list_steps, remove_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.startup import print_message
-from trainers.run.records import encode, read_objects
 
-RECORDS = "metrics.jsonl"
 # Number of checkpoints that are kept, besides the one with the lowest test error.
 KEPT = 3
 # Subfolder of the weights with the lowest test error.
 BEST = "best"
-# File in each checkpoint that identifies its run.
-IDENTITY = "run.json"
-# Errors of files that cannot be written.
-WRITE_ERRORS = (OSError, tf.errors.OpError)
+# Name under which checkpoints contain the identity and the records of their run.
+RUN = "Training"
+# The last version of this package that reads `tf.train.Checkpoint`s of runs.
+LAST_COMMIT = "8df171c8"
 REMEDY = "Make sure that the disk is writable and not full"
-_PREFIX = "checkpoint"
-_INDEX = f"{_PREFIX}.index"
-# Parameter servers send the variables to this process, which writes the files.
-_HERE = tf.train.CheckpointOptions(experimental_io_device="/device:CPU:0")
 
 
-class Checkpoints:
-    """Checkpoints of a run.
+def read(
+    folder: str | os.PathLike, identity: Mapping[str, Any] | None = None, repair: bool = False
+) -> saved.Checkpoint | None:
+    """Return the newest intact checkpoint of a run, or None, with a message about each damaged one.
 
     Args:
-        folder: folder of the checkpoints, created with the first one.
-        model: model whose best weights are kept.
-        identity: JSON values by name that identify the run, see `trainers.training.program.Program.identity`; None: any
-            run.
-        objects: further objects to save, as for `tf.train.Checkpoint`: the optimizer, the step.
+        folder: folder of the checkpoints.
+        identity: identity of the run, see `trainers.training.task.Task.identity`; None: any run.
+        repair: True to remove unfinished files and rename damaged checkpoints.
+
+    Raises:
+        UsageError: the checkpoint belongs to another run.
     """
-
-    def __init__(
-        self,
-        folder: str | os.PathLike,
-        *,
-        model: keras.Model,
-        identity: Mapping[str, Any] | None = None,
-        **objects: Any,
-    ):
-        self.folder = pathlib.Path(folder)
-        self.identity = identity
-        self._checkpoint = tf.train.Checkpoint(model=model, **objects)
-        self._weights = tf.train.Checkpoint(model=model)
-
-    def save(self, step: int, records: Sequence[dict[str, Any]] = ()) -> None:
-        """Write a checkpoint and remove the oldest ones.
-
-        Args:
-            step: number of updates made.
-            records: records of the run so far, saved with the weights.
-
-        Raises:
-            RunError: the checkpoint could not be written. No incomplete files are left, and earlier checkpoints are
-                unchanged.
-        """
-        self._save(self.folder, step, self._checkpoint, {RECORDS: encode(records)})
-        remove_steps(self.folder, list_steps(self.folder)[:-KEPT])
-
-    def save_best(self, step: int) -> None:
-        """Save the weights in place of the best ones so far. Raises RunError as `save` does."""
-        self._save(self.folder / BEST, step, self._weights, {})
-        # A run that falls back to an earlier checkpoint may have left later ones.
-        remove_steps(self.folder / BEST, {*list_steps(self.folder / BEST)} - {step})
-
-    def _save(self, folder, step, checkpoint, texts):
-        if self.identity is not None:
-            texts = {**texts, IDENTITY: json.dumps(self.identity)}
-        try:
-            with saving(folder, step) as beside:
-                checkpoint.write(str(beside / _PREFIX), options=_HERE)
-                for name, text in texts.items():
-                    (beside / name).write_text(text, encoding="utf-8")
-        except WRITE_ERRORS as error:
-            check_held(folder)
-            raise RunError(
-                f"the checkpoint of step {step} could not be saved in {folder}: {error}.",
-                f"{describe_newest(self.folder)} {REMEDY}, then run the same command again.",
-            ) from error
-
-    def restore(self) -> int | None:
-        """Restore the newest intact checkpoint, with a message about each damaged one.
-
-        Returns:
-            The step of the checkpoint, or None if there is none.
-
-        Raises:
-            UsageError: the checkpoint, or the one with the best weights, belongs to another run.
-        """
-        remove_unfinished(self.folder / BEST)
-        step = find_newest_intact(self.folder, _INDEX, _report_damage, repair=True)
-        # Damaged best weights are reported when they are needed.
-        best = find_newest_intact(self.folder / BEST, _INDEX, lambda *_: None)
-        if best is not None:
-            _check_identity(checkpoint_path(self.folder / BEST, best), self.identity)
-        if step is not None:
-            _check_identity(checkpoint_path(self.folder, step), self.identity)
-            _read(self._checkpoint, checkpoint_path(self.folder, step))
-        return step
-
-    def records(self, step: int) -> list[dict[str, Any]]:
-        """Return the records saved with a checkpoint."""
-        return read_objects(checkpoint_path(self.folder, step) / RECORDS)
-
-    def restore_step(self, step: int) -> None:
-        """Restore the checkpoint of a step that another task has chosen, without changing the folder."""
-        path = checkpoint_path(self.folder, step)
-        if not path.is_dir():
-            raise RunError(
-                f"the checkpoint of step {step}, from which the chief resumes, is missing in {self.folder}. --out must "
-                f"be a folder that all machines share."
+    checkpoint = saved.read_newest(folder, _report_damage, repair)
+    if checkpoint is not None and identity is not None:
+        known, _ = unpack(checkpoint)
+        differences = describe_differences(known, identity)
+        if differences:
+            raise UsageError(
+                f"{checkpoint.path} is a checkpoint of another run: {'; '.join(differences)}. Move it back to the run "
+                f"from which it was copied, or remove it."
             )
-        _read(self._checkpoint, path)
+    return checkpoint
+
+
+def read_step(folder: pathlib.Path, step: int) -> saved.Checkpoint:
+    """Return the checkpoint of a step that the chief has chosen. Raises RunError if it is missing."""
+    if not checkpoint_path(folder, step).is_dir():
+        raise RunError(
+            f"the checkpoint of step {step}, from which the chief resumes, is missing in {folder}. --out must be a "
+            f"folder that all machines share."
+        )
+    return saved.read(folder, step)
+
+
+def pack(identity: Mapping[str, Any] | None, records: Sequence[dict[str, Any]], window: Any = None) -> str:
+    """Return the identity and the records of a run, and its updates since the last record, as text."""
+    return json.dumps({"identity": identity, "records": records, "window": window})
+
+
+def unpack(checkpoint: saved.Checkpoint) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the identity and the records of the run of a checkpoint."""
+    values = json.loads(checkpoint.texts.get(RUN, "{}"))
+    return values.get("identity") or {"its run": "unknown"}, values.get("records") or []
+
+
+def load(checkpoint: saved.Checkpoint, model: keras.Model, optimizer: bool = False) -> None:
+    """Assign the values of a checkpoint to a model. Raises UsageError if it has other variables."""
+    try:
+        checkpoint.load_into(model, optimizer)
+    except ValueError as error:
+        raise UsageError(
+            f"{checkpoint.path} is not a checkpoint of this network and optimizer. Remove it if it was copied from "
+            f"another run; otherwise start again with another --out."
+        ) from error
 
 
 def restore_weights(
     folder: str | os.PathLike, model: keras.Model, identity: Mapping[str, Any] | None = None
 ) -> int | None:
-    """Restore a model's weights from the newest intact checkpoint of a run. Returns its step, or None.
+    """Restore a model's weights from the newest intact checkpoint of a run. Returns its step, or None."""
+    checkpoint = read(folder, identity)
+    if checkpoint is not None:
+        load(checkpoint, model)
+    return None if checkpoint is None else checkpoint.step
 
-    With `identity`, raises UsageError if the checkpoint belongs to another run.
-    """
-    step = find_newest_intact(folder, _INDEX, _report_damage)
-    if step is not None:
-        _check_identity(checkpoint_path(folder, step), identity)
-        _read(tf.train.Checkpoint(model=model), checkpoint_path(folder, step)).expect_partial()
-    return step
+
+def save_best(folder: pathlib.Path, step: int, model: keras.Model, identity: Mapping[str, Any] | None) -> None:
+    """Save the weights in place of the best ones so far. Raises RunError if they cannot be written."""
+    with explain_write_errors(folder):
+        saved.save(folder / BEST, step, model, {RUN: pack(identity, [])})
+    # A run that falls back to an earlier checkpoint may have left later ones.
+    remove_steps(folder / BEST, {*list_steps(folder / BEST)} - {step})
+
+
+@contextlib.contextmanager
+def explain_write_errors(folder: pathlib.Path) -> Iterator[None]:
+    """Raise RunError in place of the error of a checkpoint that could not be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and str(folder) not in str(error.filename):
+            raise
+        raise RunError(
+            f"a checkpoint could not be saved in {folder}: {error.strerror or error}.",
+            f"{describe_newest(folder)} {REMEDY}, then run the same command again.",
+        ) from error
 
 
 def _report_damage(path, damage):
-    print_message(f"checkpoint {path} is damaged ({damage}): falling back to the previous one")
-
-
-def _check_identity(path, identity):
-    """Raise UsageError if an intact checkpoint belongs to another run. The identity None accepts every checkpoint."""
-    if identity is None:
-        return
-    try:
-        saved = dict(json.loads((path / IDENTITY).read_bytes()))
-    except (OSError, TypeError, ValueError):
-        saved = {IDENTITY: "unreadable"}
-    differences = describe_differences(saved, identity)
-    if differences:
+    if (path / "checkpoint.index").exists():
         raise UsageError(
-            f"{path} is a checkpoint of another run: {'; '.join(differences)}. Move it back to the run from which it "
-            f"was copied, or remove it."
+            f"{path} was written by an earlier version of this program. The last one that reads it is commit "
+            f"{LAST_COMMIT}. Use that version, or start again with another --out."
         )
-
-
-def _read(checkpoint, path):
-    """Restore an intact checkpoint. Raises UsageError if it does not match the network and the optimizer."""
-    try:
-        return checkpoint.read(str(path / _PREFIX)).assert_existing_objects_matched()
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
-        raise UsageError(
-            f"{path} is not a checkpoint of this network and optimizer. Remove it if it was copied from another run; "
-            f"otherwise start again with another --out."
-        ) from error
+    print_message(f"checkpoint {path} is damaged ({damage}): falling back to the previous one")

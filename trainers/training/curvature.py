@@ -1,17 +1,19 @@
 """Measurements of the Hessian of the training loss during training: `--curvature-every N`."""
 
+import contextlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from idmatters_tf.curvature import CurvatureMonitor
+from idmatters_tf.optimizers import Momentum
 from trainers.cli.arguments import UsageError
 from trainers.run.folder import Run
 from trainers.training.build import in_float32
-from trainers.training.learner import Learner
-from trainers.training.program import Task
-from trainers.training.session import Callback
+from trainers.training.optimizers import RecipeMomentum
+from trainers.training.task import Task
 
 # Number of training images.
 EXAMPLES = 256
@@ -19,12 +21,12 @@ EXAMPLES = 256
 EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
 
 
-def curvature_callback(task: Task, learner: Learner, run: Run, every: int) -> Callback:
+def curvature_callback(task: Task, model: keras.Model, run: Run, every: int) -> Callable[[int, float], None]:
     """Return a callback that measures every `every` steps and adds records of kind "curvature" to metrics.jsonl.
 
     Args:
         task: training task.
-        learner: network and optimizer. A network that trains in bfloat16 is measured in float32.
+        model: compiled network. One that trains in bfloat16 is measured in float32.
         run: folder of the run.
         every: number of steps between measurements.
 
@@ -33,8 +35,13 @@ def curvature_callback(task: Task, learner: Learner, run: Run, every: int) -> Ca
     """
     copy = None
     if task.settings.recipe.precision != "float32":
-        with learner.strategy.scope():
-            copy = in_float32(task, learner.model, learner.strategy.num_replicas_in_sync)
+        strategy: Any = getattr(model, "distribute_strategy", None)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            replicas = getattr(strategy, "num_replicas_in_sync", 1)
+            copy = in_float32(task, model, task.data.image_shape, replicas)
+    # An optimizer of the same steps, whose stability threshold is known, with the rate of the last update.
+    trained: Any = model.optimizer
+    plain = Momentum(1.0, trained.momentum, trained.nesterov) if isinstance(trained, RecipeMomentum) else trained
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
     monitor = CurvatureMonitor(
         task.source.examples(EXAMPLES).dataset(),
@@ -42,9 +49,9 @@ def curvature_callback(task: Task, learner: Learner, run: Run, every: int) -> Ca
         log_dir=run.path / "events",
         measure_options=EFFORT,
         copy=copy,
-        optimizer=learner.optimizer,
+        optimizer=plain,
     )
-    monitor.set_model(learner.model)
+    monitor.set_model(model)
     try:
         monitor.on_train_begin()
     except ValueError as error:
@@ -53,6 +60,8 @@ def curvature_callback(task: Task, learner: Learner, run: Run, every: int) -> Ca
     def measure(step: int, seconds: float) -> None:
         if step % every:
             return
+        if plain is not trained:
+            plain.learning_rate = trained.schedule(step - 1)
         measured = monitor.record(step)
         run.record(kind="curvature", step=step, seconds=seconds, **measured.scalars())
         print(

@@ -1,50 +1,56 @@
 """Evaluation and export of the checkpoints of a run without training."""
 
+import os
 import pathlib
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
-from trainers.cli.arguments import UsageError, program_command
-from trainers.cli.startup import import_tensorflow, print_lines
+from trainers.cli.arguments import RunError, UsageError, program_command
+from trainers.cli.startup import import_tensorflow, print_lines, runs_on_tensorflow
 from trainers.run.folder import Run, hold_lock
-from trainers.training.program import Task
+from trainers.training.task import Task
 
 if TYPE_CHECKING:
     import keras
 
-    from trainers.training.synchronous import SynchronousTrainer
-
 
 def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     """Print the test error of the newest checkpoint, computed on this machine."""
-    trainer, step = restore_trainer(task, run)
-    measured = trainer.evaluate(task.source.test_batches())
+    model, step = restore_model(task, run)
+    from trainers.training.measure import average_over_mirror_images, measure
+
+    batches, count = task.source.test_batches(), task.source.test_images
+    measured: Any = measure(model, batches, count)
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
     print_lines(
         f"{run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
         f"{measured['loss']:.4f} on {measured['count']:,} images"
     )
     if mirror:
-        mirrored = trainer.evaluate(task.source.test_batches(), mirror=True)
+        mirrored: Any = measure(average_over_mirror_images(model), batches, count)
         print(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
     return 0
 
 
-def restore_trainer(task: Task, run: Run) -> tuple["SynchronousTrainer", int]:
-    """Return a trainer on this machine with the weights of a run's newest intact checkpoint, and the step.
+def restore_model(task: Task, run: Run) -> tuple["keras.Model", int]:
+    """Return a compiled network on this machine with the weights of a run's newest intact checkpoint, and the step.
 
     Raises:
         UsageError: there is no such checkpoint, or the data are not those of the run.
     """
     run.check_data(task.data.digest(), task.data.origin)
     import_tensorflow()
-    from trainers.cluster import strategy as strategies
-    from trainers.training.build import build_learner
-    from trainers.training.synchronous import SynchronousTrainer
+    from trainers.training.build import build_model
 
-    strategy = task.settings.devices.strategy
-    learner = build_learner(task, task.data, strategies.make(strategy if strategy in ("one", "mirrored") else "auto"))
-    step = _restore(task, run, learner.model)
-    return SynchronousTrainer(learner), step
+    strategy = None
+    if runs_on_tensorflow():
+        from trainers.cluster.strategy import make
+
+        name = task.settings.devices.strategy
+        strategy = make(name if name in ("one", "mirrored") else "auto")
+    model = build_model(task, strategy)
+    return model, _restore(task, run, model)
 
 
 def export_again(task: Task, run: Run, out: str | None = None) -> int:
@@ -58,19 +64,42 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
     Raises:
         UsageError: another process uses the folder.
     """
-    described = run.data()
     folder = pathlib.Path(out or run.path)
     with hold_lock(folder):
         Run(folder).remove_unfinished()
-        import_tensorflow()
-        from trainers.training.build import build_network
-        from trainers.training.export import export_run
-
-        model = build_network(task, described.image_shape, described.classes, "float32")
-        step = _restore(task, run, model)
-        print_lines(f"{run.path}, step {step}:")
-        export_run(task, run, model, step, folder)
+        export_newest(task, run, folder)
     return 0
+
+
+def export_newest(task: Task, run: Run, folder: pathlib.Path) -> None:
+    """Write the exports of the newest checkpoint and of the best one to a folder whose lock is held."""
+    described = run.data()
+    import_tensorflow()
+    from trainers.training.build import build_network
+    from trainers.training.export import export_run
+
+    model = build_network(task, described.image_shape, described.classes, "float32")
+    step = _restore(task, run, model)
+    print_lines(f"{run.path}, step {step}:")
+    export_run(task, run, model, step, folder)
+
+
+def export_in_tensorflow(task: Task, run: Run) -> None:
+    """Call `export_newest` in a process with Keras' backend TensorFlow, which writes SavedModels.
+
+    Raises:
+        RunError: the process failed, with a message of its own.
+    """
+    code = (
+        "import pathlib, sys; from trainers.run.folder import Run; from trainers.training import evaluate, task; "
+        "name, path = sys.argv[1:]; run = Run(path); "
+        "evaluate.export_newest(task.Task(name, task.recorded_settings(name, run)), run, pathlib.Path(path))"
+    )
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+    command = [sys.executable, "-c", code, task.program, str(run.path)]
+    if subprocess.run(command, env=environment, check=False).returncode:
+        again = program_command(task.program, "--export-only", run.path)
+        raise RunError("the export failed, see above.", f"Repeat it by {again}")
 
 
 def _restore(task: Task, run: Run, model: "keras.Model") -> int:
@@ -81,8 +110,8 @@ def _restore(task: Task, run: Run, model: "keras.Model") -> int:
     """
     from trainers.training.checkpoints import restore_weights
 
-    step = restore_weights(run.checkpoints_path, model, task.program.identity(run))
+    step = restore_weights(run.checkpoints_path, model, task.identity(run))
     if step is None:
-        resume = program_command(task.program.name, "--resume", "--out", run.path)
+        resume = program_command(task.program, "--resume", "--out", run.path)
         raise UsageError(f"{run.path} has no intact checkpoint. Train it first: {resume}")
     return step

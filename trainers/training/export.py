@@ -15,8 +15,8 @@ from trainers.cli.startup import print_lines
 from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run
 from trainers.training.build import in_float32
-from trainers.training.checkpoints import BEST, REMEDY, WRITE_ERRORS, restore_weights
-from trainers.training.program import Task
+from trainers.training.checkpoints import BEST, REMEDY, restore_weights
+from trainers.training.task import Task
 
 
 def export_model(task: Task, run: Run, network: keras.Model) -> keras.Model:
@@ -95,7 +95,7 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     """
     folder, names = pathlib.Path(out or run.path), run.data().class_names
     # Rebuilt in float32 for one device: the export should not depend on the precision and devices of the training.
-    network = in_float32(task, model)
+    network = in_float32(task, model, run.data().image_shape)
     checkpoints = run.checkpoints_path / BEST
     best = list_steps(checkpoints)
     try:
@@ -108,12 +108,12 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         )
         if best == [step]:
             _remove_exports(folder / "best")
-        elif best and restore_weights(checkpoints, network, task.program.identity(run)) is not None:
+        elif best and restore_weights(checkpoints, network, task.identity(run)) is not None:
             export(export_model(task, run, network), folder / "best", names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
-    except WRITE_ERRORS as error:
+    except (OSError, tf.errors.OpError) as error:
         other = [] if folder == pathlib.Path(run.path) else ["--out", folder]
-        again = program_command(task.program.name, "--export-only", run.path, *other)
+        again = program_command(task.program, "--export-only", run.path, *other)
         raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
 
 

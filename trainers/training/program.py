@@ -1,21 +1,15 @@
-"""Training programs: command line, settings of new and of existing runs, and training tasks."""
+"""Training programs: command line, and settings of new and of existing runs."""
 
 import dataclasses
-import functools
-import json
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, as_dict, make, options, parse, with_defaults
-from trainers.datasets.source import Source
+from trainers.cli.settings import add_options, as_dict, options, parse, with_defaults
 from trainers.run.folder import Run
 from trainers.training.settings import Command, Settings
-
-if TYPE_CHECKING:
-    from idmatters_tf.distribute import ClusterDescription
+from trainers.training.task import Task, free_on_resume, recorded_settings
 
 # He et al. (2015), section 4.2: warm-up for depth 110, none for shallower networks.
 _WARM_UP_DEPTH = 110
@@ -58,16 +52,16 @@ class Program:
             from trainers.training.evaluate import evaluate
 
             run = Run(command.evaluate)
-            return evaluate(Task(self, self.saved_settings(run, typed)), run, command.mirror)
+            return evaluate(Task(self.name, self.saved_settings(run, typed)), run, command.mirror)
         if command.export_only is not None:
             from trainers.training.evaluate import export_again
 
             run = Run(command.export_only)
-            return export_again(Task(self, self.saved_settings(run, typed)), run, command.out)
+            return export_again(Task(self.name, self.saved_settings(run, typed)), run, command.out)
         from trainers.training.train import train
 
         folder, settings = self.settings_to_train(command, typed)
-        return train(Task(self, settings), folder, command.overwrite)
+        return train(Task(self.name, settings), folder, command.overwrite)
 
     def split(self, typed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Split typed options into (command, settings)."""
@@ -132,24 +126,7 @@ class Program:
 
     def recorded_settings(self, run: Run, **changes: Any) -> Settings:
         """Return the settings in a run's config.json, with changes."""
-        return make(Settings, {**run.config(self.name)["settings"], **changes}, run.config_path)
-
-    def identity(self, run: Run) -> dict[str, Any]:
-        """Return the identity of a run: its program, its data and all settings that affect its results.
-
-        The number of steps is included only if each update depends on it, because runs may be extended.
-
-        Args:
-            run: existing run.
-
-        Returns:
-            JSON values by name.
-        """
-        settings = self.recorded_settings(run)
-        free = free_on_resume() | (set() if settings.recipe.depends_on_steps else {"steps"})
-        values = {name: value for name, value in as_dict(settings).items() if name not in free}
-        values |= {"the program": self.name, "the checksum of the data": run.data().digest}
-        return json.loads(json.dumps(values))
+        return recorded_settings(self.name, run, **changes)
 
 
 def default_out(settings: Settings, preset: str) -> str:
@@ -158,50 +135,6 @@ def default_out(settings: Settings, preset: str) -> str:
     return {"paper": f"runs/{name}", "quick": "runs/quick"}.get(preset, f"runs/{name}-{preset}")
 
 
-def free_on_resume() -> set[str]:
-    """Return the settings that may differ when a run is resumed: they affect results only by rounding."""
-    return {option.name for option in options(Settings).values() if option.free_on_resume}
-
-
 def _check_same(run: Run, settings: Settings, saved: Settings, free: Collection[str] = ()) -> None:
     """Raise a UsageError that names the settings that differ from those of a run and may not."""
     run.check_same(as_dict(settings), as_dict(saved), free_on_resume().union(free))
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """Settings of one run of a program, and its data, which are loaded and fitted once."""
-
-    program: Program
-    settings: Settings
-
-    @functools.cached_property
-    def source(self) -> Source:
-        """Loaded data as batches. Raises DataError or UsageError if there are none."""
-        recipe = self.settings.recipe
-        return self.settings.data.source(recipe.batch_size, recipe.seed)
-
-    @property
-    def data(self) -> DataSet:
-        """Data set."""
-        return self.source.data
-
-    def title(self, parameters: int) -> str:
-        """Return the title of the convergence plot."""
-        rows, cols, _ = self.data.image_shape
-        return (
-            f"{self.data.name}, {rows} x {cols} pixels, {self.settings.network.title}, {parameters:,} parameters, seed "
-            f"{self.settings.recipe.seed}"
-        )
-
-    def check_cluster(self, cluster: "ClusterDescription | None") -> None:
-        """Raise UsageError if the settings do not fit the cluster (None: no cluster)."""
-        if self.settings.run.curvature_every is not None and cluster is not None:
-            raise UsageError("--curvature-every works on one machine, not in a cluster. Remove it.")
-        if cluster is None or not cluster.asynchronous:
-            return
-        for name in ("lookahead", "train_sizes"):
-            if getattr(self.settings.recipe, name):
-                raise UsageError(
-                    f"--{name.replace('_', '-')} requires synchronous training, not parameter servers. Remove it."
-                )

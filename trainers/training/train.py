@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +12,11 @@ from idmatters_tf.distribute import ClusterDescription, explain_lost_tasks, find
 from idmatters_tf.distribute.tasks import wait_for_tasks
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict, options
-from trainers.cli.startup import import_tensorflow, print_lines, print_message
+from trainers.cli.startup import import_tensorflow, print_lines, print_message, runs_on_tensorflow
 from trainers.cluster.tasks import Cluster
 from trainers.run.folder import DataDescription, Run, hold_lock
-from trainers.training.program import Task
 from trainers.training.settings import Settings, resolve_strategy
+from trainers.training.task import Task
 
 
 def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
@@ -50,7 +51,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
         if description is not None:
             import_tensorflow()
             if description.asynchronous and not description.is_chief:
-                from trainers.training.asynchronous import serve
+                from trainers.training.serve import serve
 
                 return serve(description, devices.cluster_timeout, print_message)
             wait_for_tasks(description, devices.cluster_timeout, print_message, "--cluster-timeout")
@@ -58,7 +59,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
 
 
 def _train(task: Task, run: Run, description: ClusterDescription | None, strategy_name: str) -> int:
-    settings = task.settings
+    settings, steps = task.settings, task.settings.recipe.steps
     # In a cluster, only the chief prints messages.
     say_once = print_message if run.writes else lambda _text: None
 
@@ -67,9 +68,13 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     if description is None:
         _load_data(task)
     import_tensorflow()
-    from trainers.cluster.strategy import make
+    strategy = None
+    if runs_on_tensorflow():
+        from trainers.cluster.strategy import make
 
-    strategy = make(strategy_name, description)
+        strategy = make(strategy_name, description)
+    elif description is not None or strategy_name not in ("auto", "one"):
+        raise UsageError("on JAX the programs train on one device. Use TensorFlow, or --strategy one.")
     cluster = Cluster(description, strategy)
 
     # Data.
@@ -80,64 +85,55 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     folder = {} if cluster.asynchronous else {"out": str(run.path.absolute())}
     cluster.agree({**shared, **folder, "the digest of the data": data.digest()})
 
-    # Network and optimizer.
-    from trainers.training.build import build_learner, find_drop_steps, fit_stem
+    # Network.
+    from trainers.training.build import build_model, find_drop_steps, fit_stem
 
-    learner = build_learner(task, data, strategy)
-    if cluster.asynchronous:
-        from trainers.training.asynchronous import AsynchronousTrainer
-
-        trainer = AsynchronousTrainer(learner, cluster.workers)
-    else:
-        from trainers.training.synchronous import SynchronousTrainer
-
-        trainer = SynchronousTrainer(learner)
+    model = build_model(task, strategy)
 
     # Run.
+    import keras
+
     from idmatters_tf._environment import describe_numerics
     from trainers.datasets import preprocessing
-    from trainers.run.events import Events
-    from trainers.training.session import Session
+    from trainers.training import checkpoints
 
     names = tuple(data.class_names)
     described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
-    run.start(as_dict(settings), as_dict(described), task.program.name, describe_numerics())
+    run.start(as_dict(settings), as_dict(described), task.program, describe_numerics(keras.backend.backend()))
     if run.writes:
         run.remove_unfinished()
     if run.writes and task.source.preprocessing is not None:
         preprocessing.save(task.source.preprocessing, data.image_shape, run.path)
     say_once(
-        f"{learner.parameters:,} trainable parameters on {_devices(learner, cluster)}, {settings.recipe.precision}; "
-        f"results in {run.path}"
+        f"{count_parameters(model):,} trainable parameters on {_devices(strategy, cluster)}, "
+        f"{settings.recipe.precision}; results in {run.path}"
     )
-    steps = settings.recipe.steps
     late = [drop for drop in find_drop_steps(settings.recipe, task.source.training_images) if drop >= steps]
     if late:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
-    events = Events(run.path / "events", run.writes)
-    train_batches = task.source.train_batches()
     # Only the chief needs access to the run's folder.
-    run_identity = task.program.identity(run) if run.writes else None
-    session = Session(run, trainer, task.source.test_batches(), events, steps, settings.run, cluster, run_identity)
-    first = session.resume()
-    if run.writes and run.config()["settings"]["steps"] < settings.recipe.steps:
+    identity = task.identity(run) if run.writes else None
+    checkpoint = checkpoints.read(run.checkpoints_path, identity, repair=True) if run.writes else None
+    step = cluster.gather(None if checkpoint is None else checkpoint.step)[0]
+    if step is not None and checkpoint is None:
+        checkpoint = checkpoints.read_step(run.checkpoints_path, step)
+    if run.writes and run.config()["settings"]["steps"] < steps:
         run.extend(as_dict(settings))
+    if checkpoint is None:
+        fit_stem(task, model)
+    else:
+        checkpoints.load(checkpoint, model, optimizer=True)
+        say_once(f"resuming from step {checkpoint.step}")
 
-    # Loop.
-    with _explain_data_errors(task, learner):
-        if first:
-            say_once(f"resuming from step {first}")
+    # Training.
+    with _explain_data_errors(task, model):
+        if cluster.asynchronous:
+            from trainers.training.asynchronous import fit_asynchronously as fit
         else:
-            fit_stem(task, learner)
-        callback, every = None, settings.run.curvature_every
-        if every is not None:
-            from trainers.training.curvature import curvature_callback
-
-            callback = curvature_callback(task, learner, run, every)
-        say_once("compiling the training step ...")
-        signal = trainer.fit(session, train_batches, callback)
+            from trainers.training.fit import fit
+        signal = fit(task, model, run, cluster, checkpoint, identity)
     if signal is not None:
-        resume = program_command(task.program.name, "--resume", "--out", run.path)
+        resume = program_command(task.program, "--resume", "--out", run.path)
         same_command = resume if description is None else "run the same command again"
         say_once(f"stopped by {signal.name}; saved a checkpoint. To resume: {same_command}")
         return 128 + signal
@@ -146,23 +142,36 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
 
     # Result and exports.
     from trainers.run.figures import convergence
-    from trainers.training.export import export_run
 
-    result = summarize(run.records, steps, learner.parameters)
-    convergence(run.records, run.path / "convergence.png", task.title(learner.parameters))
-    export_run(task, run, learner.model, steps)
+    result = summarize(run.records, steps, count_parameters(model))
+    convergence(run.records, run.path / "convergence.png", task.title(count_parameters(model)))
+    if runs_on_tensorflow():
+        from trainers.training.export import export_run
+
+        export_run(task, run, model, steps)
+    else:
+        from trainers.training.evaluate import export_in_tensorflow
+
+        export_in_tensorflow(task, run)
     run.finish(result)
     print_lines(describe_result(result), f"convergence plot:      {run.path / 'convergence.png'}")
     return 0
 
 
+def count_parameters(model: Any) -> int:
+    """Return the number of trainable parameters."""
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
 @contextlib.contextmanager
-def _explain_data_errors(task: Task, learner: Any) -> Iterator[None]:
+def _explain_data_errors(task: Task, model: Any) -> Iterator[None]:
     """Raise RunError in place of an error that the task can explain by unreadable data."""
     try:
         yield
     except Exception as error:
-        sentence = task.source.explain(error, int(learner.step.numpy()))
+        import keras
+
+        sentence = task.source.explain(error, int(keras.ops.convert_to_numpy(model.optimizer.iterations)))
         if not sentence:
             raise
         raise RunError(sentence) from error
@@ -206,8 +215,8 @@ def describe_result(result: dict[str, Any]) -> str:
     )
 
 
-def _devices(learner, cluster):
-    replicas = learner.strategy.num_replicas_in_sync
+def _devices(strategy, cluster):
+    replicas = getattr(strategy, "num_replicas_in_sync", 1)
     here = "1 device" if replicas == 1 else f"{replicas} replicas"
     if cluster.description is None:
         return here

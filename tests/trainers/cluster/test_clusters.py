@@ -4,9 +4,9 @@ import signal
 
 import numpy as np
 
+from idmatters_tf.checkpointing import list_steps
 from tests.support.processes import Cluster, assert_same_run, reached, records, run_forked, tensors, wait_until
 from tests.support.programs import run_here
-from trainers.training.checkpoints import list_steps
 
 TINY = ["trainers.cifar", "--dataset", "shapes", "--train-images", 300, "--test-images", 101, "--blocks", 1]
 TINY += ["--stem", 4, "--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--log-every", 5]
@@ -32,7 +32,7 @@ def test_replicas_and_workers_end_where_one_device_ends(tmp_path):
         assert set(got) == set(expected)
         for name, value in expected.items():
             # Weights only: rounding errors of gradients are ten times larger in the velocities.
-            if value.dtype == np.float32 and not name.startswith("optimizer/_variables"):
+            if value.dtype == np.float32 and name.startswith("model/"):
                 np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5, err_msg=f"{other.name}: {name}")
         ours, theirs = ([r for r in records(run) if r["kind"] == "test"][-1] for run in (tmp_path / "one", other))
         assert (theirs["count"], theirs["error"]) == (101, ours["error"]), other.name
@@ -111,9 +111,6 @@ def test_lost_asynchronous_workers_rejoin_and_a_lost_server_ends_the_run(tmp_pat
         assert f"resuming from step {step}" in ended["chief 0"][1]
         stopped = list_steps(run / "checkpoints")[-1]
         assert stopped > step
-        values = tensors(run)
-        (counter,) = [value for name, value in values.items() if name.startswith("step/")]
-        assert counter == stopped
 
 
 def test_absent_tasks_are_named_and_different_settings_rejected(tmp_path):

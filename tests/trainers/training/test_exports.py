@@ -9,7 +9,7 @@ import pytest
 from trainers.cifar import PROGRAM
 from trainers.cli.arguments import RunError
 from trainers.training import export
-from trainers.training.program import Task
+from trainers.training.task import Task
 
 
 @pytest.mark.parametrize("file", ["model.keras", "saved_model/saved_model.pb"])
@@ -17,9 +17,13 @@ def test_a_full_disk_during_the_export_is_named(file, tmp_path, monkeypatch):
     """Test errors while Keras writes model.keras and while TensorFlow writes the SavedModel."""
     inputs = keras.Input((8, 8, 3))
     network = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
-    monkeypatch.setattr(export, "in_float32", lambda task, model: network)
-    monkeypatch.setattr(export.Run, "data", lambda self: types.SimpleNamespace(class_names=()))
-    whole, run, task = export.Run(tmp_path / "whole"), export.Run(tmp_path / "it's"), Task(PROGRAM, PROGRAM.resolve())
+    monkeypatch.setattr(export, "in_float32", lambda task, model, shape: network)
+    monkeypatch.setattr(export.Run, "data", lambda self: types.SimpleNamespace(class_names=(), image_shape=(8, 8, 3)))
+    whole, run, task = (
+        export.Run(tmp_path / "whole"),
+        export.Run(tmp_path / "it's"),
+        Task(PROGRAM.name, PROGRAM.resolve()),
+    )
     export.export_run(task, whole, network, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((whole.path / file).stat().st_size - 1, hard))

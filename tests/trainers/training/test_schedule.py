@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from trainers.training.build import get_schedule
+from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
 
 
@@ -26,5 +26,5 @@ from trainers.training.settings import Recipe
     ],
 )
 def test_the_rate_at_each_step(recipe, drops, expected):
-    rate = get_schedule(Recipe(**recipe), drops)
+    rate = make_optimizer(Recipe(**recipe), drops).schedule
     np.testing.assert_allclose([rate(step) for step in range(len(expected))], expected, rtol=1e-6, atol=1e-7)

@@ -1,0 +1,141 @@
+"""Callback that reports, evaluates and stops the `fit` of a training program at given steps."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from trainers.run.signals import SignalHandler
+from trainers.training.checkpoints import pack
+from trainers.training.reports import Reports
+
+# Attributes of `Training` with the updates since the last record.
+_WINDOW = ("_sums", "_logs", "_updates", "_since_reset", "_seconds")
+
+
+class Training(keras.callbacks.Callback):
+    """Callback that calls `reports` after each step and stops `fit` after the last step or a signal.
+
+    Args:
+        reports: reports of the run.
+        handler: receives signals.
+        after: called after each step with its number and the seconds of the run.
+        in_cluster: True if other tasks wait for this one in evaluations, which signals therefore do not end.
+
+    Attributes:
+        is_complete: True after the last step and its evaluation.
+    """
+
+    def __init__(
+        self,
+        reports: Reports,
+        handler: SignalHandler,
+        after: Callable[[int, float], object] | None = None,
+        in_cluster: bool = False,
+    ):
+        super().__init__()
+        self._reports, self._handler, self._after, self._in_cluster = reports, handler, after, in_cluster
+        self._model: Any = None
+        self.is_complete = False
+        # Steps before this epoch; sums of the means, number of updates and seconds since the last record.
+        self._before = self._updates = self._since_reset = 0
+        self._sums: dict[str, float] = {}
+        self._logs: dict[str, float] = {}
+        self._seconds = self._started = 0.0
+        self._penalty: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._penalty = _compile_penalty(self._model)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._before, self._since_reset = epoch * (self.params or {})["steps"], 0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._started = time.monotonic()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._seconds += time.monotonic() - self._started
+        self._since_reset += 1
+        self._logs = dict(logs or {})
+        step, intervals, steps = (
+            self._before + batch + 1,
+            self._reports.settings.run,
+            self._reports.settings.recipe.steps,
+        )
+        self._reports.progress.advance(text=None)
+        if not math.isfinite(self._logs["loss"]):
+            self._reports.diverged(step)
+        # Read once: a signal received later stops the next step.
+        stops, ends = self._handler.received is not None, step == steps
+        evaluates = step % intervals.evaluate_every == 0 or ends
+        saves = step % intervals.checkpoint_every == 0 or ends
+        # Before an evaluation, so that a diverged network is not evaluated and its weights are not kept.
+        if step % intervals.log_every == 0 or evaluates or saves:
+            self._log(step)
+        # An interrupted evaluation is repeated when the run is resumed.
+        if evaluates:
+            is_evaluated = self._reports.evaluate(step, self.is_interrupted)
+            self.is_complete, stops = is_evaluated and ends, stops or not is_evaluated
+            self._model.reset_metrics()
+        if self._after is not None:
+            self._after(step, self._reports.seconds())
+        if stops or ends:
+            self._model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        # Keras resets the metrics at the beginning of an epoch.
+        self._add()
+
+    def get_state(self) -> str:
+        """Return the state that `ExactResume` saves."""
+        self._reports.run.sync_metrics()
+        window = {name: getattr(self, name) for name in _WINDOW}
+        return pack(self._reports.identity, self._reports.run.records, window)
+
+    def set_state(self, state: str) -> None:
+        """Restore the updates since the last record. The records are read before `fit`."""
+        for name, value in json.loads(state)["window"].items():
+            setattr(self, name, value)
+
+    def is_interrupted(self) -> bool:
+        """Return True if a signal ends an evaluation."""
+        return not self._in_cluster and self._handler.received is not None
+
+    def _add(self):
+        """Add the means since the last reset of the metrics to the sums."""
+        for name in ("cross_entropy", "error") if self._since_reset else ():
+            self._sums[name] = self._sums.get(name, 0.0) + self._since_reset * self._logs[name]
+        self._updates, self._since_reset = self._updates + self._since_reset, 0
+
+    def _log(self, step):
+        self._add()
+        model: Any = self.model  # on JAX this assigns the current values to the variables
+        norms, rate = model.optimizer.norms, model.optimizer.schedule(step - 1)
+        means = {
+            "loss": self._sums["cross_entropy"] / self._updates,
+            "penalty": float(keras.ops.convert_to_numpy(self._penalty())),
+            "error": self._sums["error"] / self._updates,
+            "gradient_norm": float(keras.ops.convert_to_numpy(norms)) / self._updates,
+            "learning_rate": float(keras.ops.convert_to_numpy(rate)),
+        }
+        self._reports.log(step, means, self._updates, self._seconds)
+        norms.assign(0.0)
+        model.reset_metrics()
+        self._sums, self._updates, self._seconds = {}, 0, 0.0
+
+
+def _compile_penalty(model):
+    """Return a function that computes the weight penalty."""
+
+    def penalty():
+        losses = model.losses
+        return sum(losses[1:], losses[0]) if losses else 0.0
+
+    if keras.backend.backend() != "tensorflow":
+        return penalty
+    import tensorflow as tf
+
+    return tf.function(penalty, autograph=False)

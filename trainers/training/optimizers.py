@@ -1,0 +1,146 @@
+"""Optimizers and learning rate schedules of the recipes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from idmatters_tf.optimizers import Momentum, Muon
+from trainers.training.settings import Recipe
+
+LOOKAHEAD_STEPS = 5
+"""Number of steps between two moves of the weights to their running averages, as in the airbench94 recipe."""
+MOMENTUM = 0.9
+# Factors on the learning rate at each drop and at each decay (section 4.2 of Hardt & Ma).
+DROP, DECAY = 0.1, 0.94
+
+
+def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Any:
+    """Return the optimizer of a recipe.
+
+    Args:
+        recipe: settings.
+        drop_steps: steps at which the rate drops or decays.
+    """
+    rate = RecipeSchedule(recipe.schedule, recipe.learning_rate, recipe.steps, recipe.warm_up_steps, recipe.final_rate)
+    rate.drop_steps = tuple(drop_steps)
+    shared: dict[str, Any] = {"momentum": MOMENTUM, "nesterov": recipe.nesterov, "global_clipnorm": recipe.clip_norm}
+    shared |= {"lookahead": recipe.lookahead, "steps": recipe.steps}
+    if recipe.optimizer == "momentum":
+        return RecipeMomentum(rate, **shared)
+    norm = "keep" if recipe.optimizer == "muon" else "free"
+    if norm == "free" and recipe.weight_decay:
+        shared["weight_decay"] = recipe.weight_decay
+    return RecipeMuon(rate, norm=norm, other_rate=recipe.other_rate, **shared)
+
+
+class RecipeSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Learning rate of a recipe as a function of the step.
+
+    With "linear", the rate increases linearly to its peak and then decreases linearly to its final value (Smith &
+    Topin, arXiv 1708.07120, with linear segments and without the last phase). With "drops" and "decay" it is multiplied
+    by a factor at each of `drop_steps`, after a warm-up at a tenth of the rate.
+
+    Args:
+        kind: "linear", "drops" or "decay".
+        rate: peak of the rate.
+        steps: number of steps of the run.
+        warm_up_steps: number of steps of the increase, or of the warm-up.
+        final_rate: with "linear", final rate as a fraction of the peak.
+
+    Attributes:
+        drop_steps: first steps with a lower rate.
+    """
+
+    def __init__(self, kind: str, rate: float, steps: int, warm_up_steps: int = 0, final_rate: float = 0.0):
+        self.kind, self.rate, self.steps = kind, rate, steps
+        self.warm_up_steps, self.final_rate = warm_up_steps, final_rate
+        self.drop_steps: tuple[int, ...] = ()
+
+    def __call__(self, step: Any) -> Any:
+        step = ops.cast(step, "float32")
+        if self.kind == "linear":
+            rising = (step + 1) / (self.warm_up_steps + 1)
+            falling = (self.steps - step) / (self.steps - self.warm_up_steps)
+            if self.final_rate:
+                falling = self.final_rate + (1 - self.final_rate) * falling
+            return self.rate * ops.minimum(rising, falling)
+        drops = ops.zeros((), "float32")
+        for drop in self.drop_steps:
+            drops = drops + ops.cast(step >= drop, "float32")
+        rate = self.rate * ops.power(DECAY if self.kind == "decay" else DROP, drops)
+        return ops.where(step < self.warm_up_steps, self.rate / 10, rate) if self.warm_up_steps else rate
+
+    def get_config(self) -> dict[str, Any]:
+        # A run whose rates do not depend on the number of steps may be extended.
+        names = ("kind", "rate", "warm_up_steps", "final_rate", *(["steps"] if self.kind == "linear" else []))
+        return {name: getattr(self, name) for name in names}
+
+
+class _Recipe:
+    """Part of an optimizer that sums the norms of the gradients, and moves weights to their running averages.
+
+    The average moves to `d * average + (1 - d) * weights` every `LOOKAHEAD_STEPS` steps, with
+    `d = lookahead^5 (step / steps)^3`, and the weights are set to the average. After the last step they are the average
+    itself. The average therefore has little effect at first and smooths the end of the training.
+
+    Args:
+        schedule: learning rate.
+        lookahead: the factor; 0 for none.
+        steps: number of steps of the run.
+
+    Attributes:
+        norms: sum of the norms of the gradients of all steps, before clipping.
+
+    References:
+        - Zhang et al., *Lookahead optimizer* (2019).
+        - Jordan, *94% on CIFAR-10 in 3.29 seconds* (arXiv 2404.00498), section 3.4, for the decay.
+    """
+
+    def __init__(self, schedule: "RecipeSchedule", lookahead: float = 0.0, steps: int = 1, **kwargs: Any):
+        optimizer: Any = super()
+        optimizer.__init__(schedule, **kwargs)
+        self.schedule, self.lookahead, self.steps = schedule, lookahead, steps
+
+    def build(self: Any, variables: Any) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self.norms = self.add_variable((), dtype="float32", name="norms")
+        if self.lookahead:
+            self._averages = [self.add_variable_from_reference(each, "average") for each in variables]
+
+    def _clip_gradients(self: Any, grads: Any) -> Any:
+        # The gradient of all replicas, see `idmatters_tf._keras_internals.distribution`.
+        squares = [ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in grads]
+        self.assign_add(self.norms, ops.sqrt(sum(squares[1:], squares[0])))
+        return super()._clip_gradients(grads)
+
+    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
+        super()._backend_apply_gradients(grads, trainable_variables)
+        if self.lookahead:
+            self._look_ahead(trainable_variables)
+
+    def _look_ahead(self: Any, variables: Any) -> None:
+        done = self.iterations + 1
+        is_last = done == self.steps
+        is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
+        share = ops.cast(done, "float32") / self.steps
+        decay = self.lookahead**LOOKAHEAD_STEPS * share**3
+        # The first average is the weights.
+        decay = ops.where(done > LOOKAHEAD_STEPS, decay, 0.0)
+        # A last step off the regular schedule keeps the average.
+        decay = ops.where(is_last & (done % LOOKAHEAD_STEPS != 0) & (done > LOOKAHEAD_STEPS), 1.0, decay)
+        for variable, average in zip(variables, self._averages, strict=True):
+            moved = decay * average.value + (1 - decay) * variable.value
+            self.assign(average, ops.where(is_due, moved, average.value))
+            self.assign(variable, ops.where(is_due, moved, variable.value))
+
+
+class RecipeMomentum(_Recipe, Momentum):
+    """Momentum with the options of a recipe."""
+
+
+class RecipeMuon(_Recipe, Muon):
+    """Muon with the options of a recipe."""

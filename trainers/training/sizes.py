@@ -1,0 +1,63 @@
+"""Training batches whose images are scaled to growing sizes."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from idmatters_tf.data.augment import standardize
+from idmatters_tf.data.batches import without_autotuning
+from idmatters_tf.data.protocols import ALONE, Int, Share, TrainBatchSource
+
+
+class ScaledBatches:
+    """Batches of another source, scaled to a size that depends on the step.
+
+    Args:
+        source: training batches.
+        sizes: rows and columns of the images.
+        ends: step at which each size ends. After the last one, images have their full size.
+    """
+
+    def __init__(self, source: TrainBatchSource, sizes: Sequence[int], ends: Sequence[int]):
+        self._source, self._sizes, self._ends = source, sizes, list(ends)
+
+    def indices(self, positions: tf.Tensor) -> tf.Tensor:
+        """Return the index of the image at each position of the endless sequence."""
+        return self._source.indices(positions)
+
+    def batch(self, step: Int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the batch of a step."""
+        images, labels = self._source.batch(step)  # pyright: ignore[reportArgumentType]
+        return self._scale(images, tf.cast(step, tf.int64)), labels
+
+    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
+        """Return the batches of `steps` steps, with one element for each replica in turn."""
+        first_step = tf.cast(first_step, tf.int64)
+
+        @tf.autograph.experimental.do_not_convert
+        def scale(number, batch):
+            images, labels = batch
+            return self._scale(images, first_step + number // share.count * stride), labels
+
+        batches = self._source.dataset(first_step, steps, share, stride)
+        numbered = tf.data.Dataset.zip(tf.data.Dataset.range(steps * share.count), batches)
+        return without_autotuning(numbered.map(scale, num_parallel_calls=2, deterministic=True).prefetch(2))
+
+    def _scale(self, images, step):
+        place = tf.reduce_sum(tf.cast(step >= tf.constant(self._ends, tf.int64), tf.int32))
+        scaled = tf.switch_case(place, [*(lambda s=s: resize(images, s) for s in self._sizes), lambda: images])
+        # One training step serves all sizes, so that a resumed run computes the same bits.
+        return tf.ensure_shape(scaled, [images.shape[0], None, None, images.shape[-1]])
+
+
+def resize(images: tf.Tensor, size: int) -> tf.Tensor:
+    """Scale standardized images and standardize them again: scaling reduces the variance of the pixels.
+
+    Args:
+        images: float32, `(batch, rows, cols, channels)`.
+        size: rows and columns of the result.
+
+    Returns:
+        float32, `(batch, size, size, channels)`, each image of mean 0 and variance 1; an image of one color is zero.
+    """
+    return standardize(tf.image.resize(images, (size, size), antialias=True))
