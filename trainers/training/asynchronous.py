@@ -27,7 +27,7 @@ from trainers.run.folder import Run
 from trainers.run.signals import SignalHandler
 from trainers.training.checkpoints import KEPT, RUN, explain_write_errors, pack
 from trainers.training.objectives import TOP5_CLASSES, compute_errors
-from trainers.training.reports import Reports
+from trainers.training.reports import MEANS, Reports
 from trainers.training.task import Task
 
 
@@ -159,11 +159,8 @@ def fit_asynchronously(
             nonlocal started
             if scheduled:
                 values = np.stack([each.get() for each in scheduled]).astype(float)
-                means = dict(
-                    zip(("loss", "penalty", "error", "gradient_norm"), values.mean(0)[:4].tolist(), strict=True)
-                )
+                means = dict(zip(MEANS, [*values.mean(0)[:4].tolist(), float(values[-1, 4])], strict=True))
                 reports.progress.advance(len(values), text=None)
-                means["learning_rate"] = float(values[-1, 4])
                 reports.log(step, means, len(values), time.monotonic() - started)
             started = time.monotonic()
 

@@ -42,13 +42,10 @@ def build_model(task: Task, strategy: Any = None) -> keras.Model:
         if recipe.train_sizes:
             model = with_image_size(model)
         optimizer = make_optimizer(recipe, find_drop_steps(recipe, task.source.training_images))
-        model.compile(
-            optimizer,
-            make_loss(recipe.label_smoothing),
-            weighted_metrics=make_metrics(data.classes),
-            # XLA is slower than oneDNN on the CPU, and not deterministic with TensorFlow's determinism on.
-            jit_compile="auto" if keras.backend.backend() == "jax" else False,
-        )
+        # XLA is slower than oneDNN on the CPU, and not deterministic with TensorFlow's determinism on.
+        jit: Any = "auto" if keras.backend.backend() == "jax" else False
+        loss, metrics = make_loss(recipe.label_smoothing), make_metrics(data.classes)
+        model.compile(optimizer, loss, weighted_metrics=metrics, jit_compile=jit)
         # Inside the scope: slot variables created while tracing break under several replicas.
         optimizer.build(model.trainable_variables)
     return model

@@ -113,13 +113,14 @@ class Training(keras.callbacks.Callback):
     def _log(self, step):
         self._add()
         model: Any = self.model  # on JAX this assigns the current values to the variables
-        norms, rate = model.optimizer.norms, model.optimizer.schedule(step - 1)
+        as_number: Any = keras.ops.convert_to_numpy
+        norms = model.optimizer.norms
         means = {
             "loss": self._sums["cross_entropy"] / self._updates,
-            "penalty": float(keras.ops.convert_to_numpy(self._penalty())),
+            "penalty": float(as_number(self._penalty())),
             "error": self._sums["error"] / self._updates,
-            "gradient_norm": float(keras.ops.convert_to_numpy(norms)) / self._updates,
-            "learning_rate": float(keras.ops.convert_to_numpy(rate)),
+            "gradient_norm": float(as_number(norms)) / self._updates,
+            "learning_rate": float(as_number(model.optimizer.schedule(step - 1))),
         }
         self._reports.log(step, means, self._updates, self._seconds)
         norms.assign(0.0)

@@ -61,12 +61,13 @@ def fit(
             print_message("compiling the training step ...")
         resume = ExactResume(run.checkpoints_path, settings.run.checkpoint_every, KEPT)
         batches = make_train_batches(task)
+        silent: Any = 0  # Keras annotates `verbose` as a string
         epochs = -(-settings.recipe.steps // batches.steps_per_epoch)
         with warnings.catch_warnings(), explain_write_errors(run.checkpoints_path):
             # The program has compared the versions, threads and devices.
             warnings.filterwarnings("ignore", message=".*results will differ by rounding", category=UserWarning)
             try:
-                model.fit(batches, epochs=epochs, shuffle=False, verbose=0, callbacks=[training, resume])
+                model.fit(batches, epochs=epochs, shuffle=False, verbose=silent, callbacks=[training, resume])
             except ValueError as error:
                 if checkpoint is None or str(checkpoint.path.resolve()) not in str(error):
                     raise

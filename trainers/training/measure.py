@@ -32,10 +32,11 @@ def measure(
         `top5_error`; None after an interruption.
     """
     strategy: Any = getattr(model, "distribute_strategy", None)
+    silent: Any = 0  # Keras annotates `verbose` as a string
     dataset = batches.dataset() if strategy is None else distribute(strategy, batches.dataset)
     with Progress(batches.steps, "evaluating", progress, unit="batches", delay=0) as bar:
         watch = _Watch(bar, is_interrupted)
-        measured = model.evaluate(dataset, steps=batches.steps, verbose=0, callbacks=[watch], return_dict=True)
+        measured = model.evaluate(dataset, steps=batches.steps, verbose=silent, callbacks=[watch], return_dict=True)
     if watch.interrupted:
         return None
     # Metrics are float32.
@@ -47,7 +48,7 @@ def average_over_mirror_images(model: keras.Model) -> keras.Model:
     """Return a compiled model whose logits are averaged over each image and its mirror image."""
     images = keras.Input(model.input_shape[1:], dtype=model.inputs[0].dtype)
     logits = (model(images) + model(keras.ops.flip(images, axis=2))) / 2
-    averaged = keras.Model(images, logits)
+    averaged: Any = keras.Model(images, logits)
     averaged.compile(loss=model.loss, weighted_metrics=make_metrics(logits.shape[-1]), jit_compile=model.jit_compile)
     return averaged
 

@@ -78,7 +78,7 @@ class RecipeSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return {name: getattr(self, name) for name in names}
 
 
-class _Recipe:
+class _Recipe(keras.optimizers.Optimizer):
     """Part of an optimizer that sums the norms of the gradients, and moves weights to their running averages.
 
     The average moves to `d * average + (1 - d) * weights` every `LOOKAHEAD_STEPS` steps, with

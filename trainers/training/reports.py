@@ -16,6 +16,9 @@ from trainers.run.folder import Run
 from trainers.training.checkpoints import save_best, unpack
 from trainers.training.settings import Settings
 
+# Values of a record of training.
+MEANS: tuple[str, ...] = ("loss", "penalty", "error", "gradient_norm", "learning_rate")
+
 
 class Reports:
     """Reports of a run.
@@ -57,7 +60,7 @@ class Reports:
 
         Args:
             step: number of updates made so far.
-            means: `loss`, `penalty`, `error`, `gradient_norm` and `learning_rate`.
+            means: values of `MEANS`.
             updates: number of these updates.
             seconds: their time.
 

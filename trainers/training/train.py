@@ -171,7 +171,8 @@ def _explain_data_errors(task: Task, model: Any) -> Iterator[None]:
     except Exception as error:
         import keras
 
-        sentence = task.source.explain(error, int(keras.ops.convert_to_numpy(model.optimizer.iterations)))
+        iterations: Any = keras.ops.convert_to_numpy(model.optimizer.iterations)
+        sentence = task.source.explain(error, int(iterations))
         if not sentence:
             raise
         raise RunError(sentence) from error
