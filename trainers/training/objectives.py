@@ -47,7 +47,6 @@ def make_metrics(classes: int) -> list[keras.metrics.Metric]:
     return metrics
 
 
-@keras.saving.register_keras_serializable(package="idmatters_tf")
 def compute_errors(labels: Any, logits: Any, top: int = 1) -> Any:
     """Return 1 where the label is not among the `top` largest logits, and 0 elsewhere.
 
