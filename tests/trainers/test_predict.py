@@ -1,0 +1,83 @@
+"""Tests of predictions for image files and of errors by class."""
+
+import shutil
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.data import shapes
+from tests.trainers.conftest import TINY
+from trainers import cifar
+from trainers.cli.arguments import UsageError
+from trainers.predict import describe, main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return the folder of a finished run on the built-in images."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Return a folder with one subfolder of images for each of two classes, and another file."""
+    folder, data = tmp_path_factory.mktemp("images"), shapes.load(64, 48)
+    for number, (image, label) in enumerate(zip(data.test_images, data.test_labels, strict=True)):
+        path = folder / data.class_names[label] / f"{number}.png"
+        if label < 2:
+            path.parent.mkdir(exist_ok=True)
+            keras.utils.save_img(path, image, scale=False)
+    (folder / data.class_names[0] / "notes.txt").write_text("mine")
+    return folder
+
+
+def test_errors_by_class_are_those_of_the_exported_model(run, images, capsys):
+    assert main([str(run), str(images)]) == 0
+    printed, data = capsys.readouterr(), shapes.load(64, 48)
+    model: Any = keras.saving.load_model(run / "model.keras")
+    predicted, names = np.argmax(model(data.test_images), axis=1), data.class_names
+    for label in (0, 1):
+        of_class = predicted[data.test_labels == label]
+        (line,) = [line for line in printed.out.splitlines() if line.startswith(f"{names[label]} ")]
+        assert line.removeprefix(names[label]).split()[:2] == [
+            str(len(of_class)),
+            f"{100 * np.mean(of_class != label):.1f}",
+        ]
+    assert "notes.txt is not a" in printed.err
+    assert (run / "confusion.png").stat().st_size > 5000
+
+
+def test_the_most_probable_classes_of_files(run, images, capsys):
+    files = sorted(images.glob("*/*.png"))[:2]
+    assert main([str(run), *map(str, files)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == list(map(str, files))
+    assert all(line.count("%") == 3 for line in lines)
+
+
+def test_the_table_lists_the_most_frequent_confusions():
+    counts = np.array([[3, 1, 2], [0, 4, 0], [0, 0, 0]])
+    first, second, third, total = (line.split() for line in describe(counts, ["cat", "dog", "owl"])[1:])
+    assert first == ["cat", "6", "50.0", "%", "owl", "(2),", "dog", "(1)"]
+    assert second == ["dog", "4", "0.0", "%"]
+    assert third == ["owl", "0", "-"]
+    assert total == ["all", "classes", "10", "30.0", "%"]
+
+
+@pytest.mark.parametrize(("given", "message"), [("absent.png", "absent.png"), (".", "one subfolder")])
+def test_other_paths_are_errors(run, tmp_path, monkeypatch, given, message):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        main([str(run), given])
+
+
+def test_an_unfinished_run_is_an_error(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "model.keras").unlink()
+    with pytest.raises(UsageError, match="no model.keras"):
+        main([str(tmp_path / "run"), "1.png"])

@@ -1,0 +1,191 @@
+"""Classify image files with a trained network, and list the errors by class of folders of labeled images."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from idmatters_tf._progress import Progress
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import add_options, parse, setting, with_defaults
+from trainers.cli.startup import import_tensorflow, print_lines, print_message, run_program
+from trainers.run.folder import Run
+
+if TYPE_CHECKING:
+    import keras
+    import numpy as np
+
+EXAMPLES = """
+examples:
+  python -m trainers.predict runs/photos 1.jpg 2.png            the most probable classes of each image
+  python -m trainers.predict runs/photos photos/val             a folder with one subfolder of images for each class
+
+For a folder, the program prints the errors by class and the classes with which each one is confused, and draws
+confusion.png in the folder of the run. The network is RUN/model.keras, which training writes at its end.
+
+exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
+"""
+# Images classified at once, and classes listed for each image.
+BATCH, LISTED = 64, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of this program."""
+
+    run: str = setting(help="finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True)
+    images: tuple[str, ...] = setting(
+        help="image files, or one folder of labeled images", metavar="IMAGE", positional=True
+    )
+    debug: bool = setting(False, help="show tracebacks")
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(prog="python -m trainers.predict", description=__doc__, epilog=EXAMPLES)
+    add_options(parser, Settings)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
+    settings = with_defaults(Settings, parse(parser(), argv))
+    run = Run(settings.run)
+    augmentation = run.config()["settings"].get("augment", "paper")
+    path, given = run.path / "model.keras", [pathlib.Path(image) for image in settings.images]
+    if not path.is_file():
+        raise UsageError(f"{run.path} has no model.keras. Finish the run, or use --export-only {run.path} first.")
+    missing = next((image for image in given if not image.exists()), None)
+    if missing is not None or (len(given) > 1 and any(image.is_dir() for image in given)):
+        raise UsageError(f"IMAGE must be existing image files, or one folder. Received: {missing or 'several folders'}")
+    import_tensorflow()
+    import keras
+
+    import idmatters_tf.layers  # noqa: F401 - registers the layers
+
+    model: Any = keras.saving.load_model(path)
+    names = _class_names(model)
+    classify = lambda files: _classify(model, files, augmentation)  # noqa: E731 - the model and its images
+    if not given[0].is_dir():
+        for file, probabilities in classify(given):
+            best = probabilities.argsort()[::-1][:LISTED]
+            print_lines(f"{file}: {', '.join(f'{names[index]} {100 * probabilities[index]:.1f} %' for index in best)}")
+        return 0
+    labels = _labeled_files(given[0], names)
+    counts = _count(classify(list(labels)), labels, len(names))
+    print_lines(*describe(counts, names))
+    draw(counts, names, run.path / "confusion.png")
+    print_message(f"confusion matrix: {run.path / 'confusion.png'}")
+    return 0
+
+
+def _class_names(model: "keras.Model") -> list[str]:
+    found: list[Any] = [layer for layer in model.layers if layer.name == "classes"]
+    return list(found[0].class_names) if found else [f"class {index}" for index in range(model.output_shape[-1])]
+
+
+def _labeled_files(folder: pathlib.Path, names: Sequence[str]) -> dict[pathlib.Path, int]:
+    """Return the index of the class of each file in the subfolders of a folder.
+
+    Raises:
+        UsageError: a subfolder has not the name of a class, or there are no files.
+    """
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    unknown = [path.name for path in folders if path.name not in names]
+    labels = {file: names.index(path.name) for path in folders if not unknown for file in sorted(path.iterdir())}
+    if unknown or not labels:
+        raise UsageError(
+            f"{folder} must have one subfolder of images for each class, such as {names[0]!r}. Received: "
+            f"{f'a folder {unknown[0]!r}' if unknown else 'no images'}"
+        )
+    return labels
+
+
+def _classify(
+    model: "keras.Model", files: Sequence[pathlib.Path], augmentation: str
+) -> Iterator[tuple[pathlib.Path, Any]]:
+    """Return each file that is an image with its probabilities, and print a message about other files."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from idmatters_tf.data.imagenet import load_image
+
+    kind = "standard" if augmentation == "standard" else "paper"
+    with Progress(len(files), "classifying", unit="images") as bar:
+        for start in range(0, len(files), BATCH):
+            decoded = {}
+            for file in files[start : start + BATCH]:
+                try:
+                    decoded[file] = load_image(file, model.input_shape[1], kind)
+                except (tf.errors.OpError, OSError):
+                    bar.say(f"{file} is not a JPEG, PNG, WebP or GIF image: left out")
+            if decoded:
+                logits: Any = model.predict_on_batch(np.stack(list(decoded.values())))
+                probabilities: Any = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+                yield from zip(decoded, probabilities, strict=True)
+            bar.advance(min(BATCH, len(files) - start))
+
+
+def _count(predictions: Iterable[tuple[pathlib.Path, Any]], labels: dict[pathlib.Path, int], classes: int) -> Any:
+    """Return the confusion matrix: the number of images of class i (row) that are classified as j (column)."""
+    import numpy as np
+
+    counts = np.zeros((classes, classes), int)
+    for file, probabilities in predictions:
+        counts[labels[file], probabilities.argmax()] += 1
+    return counts
+
+
+def describe(counts: "np.ndarray", names: Sequence[str]) -> list[str]:
+    """Return the lines of the table of errors by class.
+
+    Args:
+        counts: confusion matrix, `(classes, classes)`: the number of images of class i (row) classified as j (column).
+        names: names of the classes.
+    """
+    width = max(map(len, [*names, "all classes"]))
+    lines = [f"{'class':{width}}  images   error  classified as"]
+    for index, row in enumerate(counts):
+        wrong = {other: count for other, count in enumerate(row) if count and other != index}
+        listed = sorted(wrong, key=lambda other: -wrong[other])[:LISTED]
+        error = f"{100 * sum(wrong.values()) / row.sum():5.1f} %" if row.sum() else "      -"
+        confused = ", ".join(f"{names[other]} ({wrong[other]})" for other in listed)
+        lines.append(f"{names[index]:{width}}  {row.sum():6,}  {error}  {confused}".rstrip())
+    total = counts.sum()
+    error = 100 * (1 - counts.trace() / max(total, 1))
+    return [*lines, f"{'all classes':{width}}  {total:6,}  {error:5.1f} %"]
+
+
+def draw(counts: "np.ndarray", names: Sequence[str], path: pathlib.Path) -> None:
+    """Draw a confusion matrix, each row as fractions of its class.
+
+    Args:
+        counts: confusion matrix, see `describe`.
+        names: names of the classes.
+        path: file to write.
+    """
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from trainers.run.figures import save_figure
+
+    side = min(16.0, 3 + 0.4 * len(names))
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    axes = figure.add_subplot()
+    fractions = counts / counts.sum(axis=1, keepdims=True).clip(1)
+    figure.colorbar(axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1), label="fraction of the class", shrink=0.8)
+    if len(names) <= 40:
+        axes.set_xticks(range(len(names)), names, rotation=90)
+        axes.set_yticks(range(len(names)), names)
+    for index, count in np.ndenumerate(counts if len(names) <= 20 else np.zeros((0, 0))):
+        if count:
+            color = "white" if fractions[index] > 0.5 else "black"
+            axes.text(index[1], index[0], f"{count:,}", ha="center", va="center", color=color, fontsize=8)
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("class")
+    save_figure(figure, path)
+
+
+if __name__ == "__main__":
+    run_program(main)
