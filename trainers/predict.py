@@ -171,7 +171,7 @@ def draw(counts: "np.ndarray", names: Sequence[str], path: pathlib.Path) -> None
     from trainers.run.figures import save_figure
 
     side = min(16.0, 3 + 0.4 * len(names))
-    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    figure = Figure(figsize=(side + 2, side), layout="constrained")
     axes = figure.add_subplot()
     fractions = counts / counts.sum(axis=1, keepdims=True).clip(1)
     figure.colorbar(axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1), label="fraction of the class", shrink=0.8)
