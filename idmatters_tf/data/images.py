@@ -14,7 +14,12 @@ class DataError(ValueError):
         message: one or two sentences.
         arguments: names of the function's arguments that may need another value, such as ("data_dir",). Programs derive
             the names of their options from them.
+
+    Attributes:
+        exit_code: exit code of a program that ends with this error.
     """
+
+    exit_code = 2
 
     def __init__(self, message: str, arguments: tuple[str, ...] = ()):
         super().__init__(message)

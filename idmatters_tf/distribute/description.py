@@ -18,7 +18,13 @@ JOBS = ("chief", "worker", "ps")
 
 
 class ClusterError(ValueError):
-    """Invalid description of a cluster. The message contains the problem and the remedy."""
+    """Invalid description of a cluster. The message contains the problem and the remedy.
+
+    Attributes:
+        exit_code: exit code of a program that ends with this error.
+    """
+
+    exit_code = 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,13 @@ _ENDED_SECONDS = 10.0
 
 
 class TaskLost(RuntimeError):
-    """Another task of the cluster is absent or was lost. The message names it."""
+    """Another task of the cluster is absent or was lost. The message names it.
+
+    Attributes:
+        exit_code: exit code of a program that ends with this error.
+    """
+
+    exit_code = 1
 
 
 def gather(strategy: "tf.distribute.Strategy", value: Any) -> list[Any]:

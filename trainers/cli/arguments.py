@@ -1,7 +1,4 @@
-"""Argument parser of the programs, the two kinds of errors that they report in one line, and commands in messages.
-
-Options are defined by dataclasses, see `trainers.cli.settings`.
-"""
+"""Argument parser of the programs, the errors that they report in one line, and commands in messages."""
 
 import argparse
 import difflib
@@ -10,7 +7,8 @@ import pathlib
 import re
 import shlex
 import shutil
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import idmatters_tf
@@ -19,16 +17,15 @@ _WIDTH = 110
 
 
 class UsageError(Exception):
-    """Invalid input from the user: exit code 2."""
+    """Invalid input from the user."""
+
+    exit_code = 2
 
 
 class RunError(Exception):
-    """Failure while running: exit code 1.
+    """Failure while running: a reason and the remedy, as sentences."""
 
-    Args:
-        reason: a sentence.
-        advice: sentences with the remedy.
-    """
+    exit_code = 1
 
     def __init__(self, reason: str, advice: str = ""):
         super().__init__(f"{reason} {advice}".strip())
@@ -38,34 +35,41 @@ class Parser(argparse.ArgumentParser):
     """Argument parser with one-line errors, without abbreviations of options.
 
     Args:
-        help_all: add `--help-all`; `--help` then omits the options in `hidden`.
-        kwargs: see `argparse.ArgumentParser`.
-
-    Attributes:
-        hidden: options that only `--help-all` shows.
+        help_all: add `--help-all`; `--help` then omits the options in the attribute `hidden`.
+        texts: see `argparse.ArgumentParser`.
     """
 
-    def __init__(self, help_all: bool = False, **kwargs: Any):
+    def __init__(self, help_all: bool = False, **texts: str | None):
         # The width of the terminal, or COLUMNS, up to a readable maximum.
         width = min(shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns - 2, _WIDTH)
-        layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=width)
-        super().__init__(formatter_class=layout, allow_abbrev=False, **kwargs)
+        layout: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=width)
+        named: dict[str, Any] = {name: _name_script(text or "") for name, text in texts.items()}
+        super().__init__(formatter_class=layout, allow_abbrev=False, **named)
         self.hidden: list[argparse.Action] = []
-        self._help_all = help_all
+        self._hides = help_all
         if help_all:
-            about = "show all options and exit"
-            self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help=about)
+            self.add_argument("--help-all", action="help", help="show all options and exit")
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
 
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Parse words, by default those of the command line."""
+        words = list(sys.argv[1:] if args is None else args)
+        self._hides = self._hides and "--help-all" not in words
+        for word in words:
+            # argparse of Python 3.11 fails on these words.
+            if re.fullmatch("--[^=]+=--", word):
+                self.error(f"argument {word[:-3]}: expected a value, received '--'")
+        return super().parse_known_args(words, namespace)
+
     def format_help(self) -> str:
         """Return the text of `--help`."""
-        hidden = {action: action.help for action in self.hidden if self._help_all}
-        for action in hidden:
+        shown = {action: action.help for action in self.hidden if self._hides}
+        for action in shown:
             action.help = argparse.SUPPRESS
         text = super().format_help()
-        for action, help_text in hidden.items():
+        for action, help_text in shown.items():
             action.help = help_text
         return text
 
@@ -73,8 +77,7 @@ class Parser(argparse.ArgumentParser):
         """Print one line to standard error and exit with code 2."""
         unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
         if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            hint = suggest(unknown[1].replace("_", "-"), known)
+            hint = suggest(unknown[1].replace("_", "-"), self._option_string_actions)
             message += f".{hint}" if hint else ""
         self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
@@ -86,12 +89,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def program_command(module: str, *words: Any) -> str:
-    """Return the shell command `python -m MODULE WORDS...`."""
-    return shlex.join(["python", "-m", module, *map(str, words)])
+    """Return the shell command that runs a program with the words: `python -m MODULE`, or a console script."""
+    return _name_script(shlex.join(["python", "-m", module, *map(str, words)]))
 
 
-class _HelpAll(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        parser.hidden.clear()
-        parser.print_help()
-        parser.exit()
+def _name_script(text: str) -> str:
+    """Return a text with the names of console scripts in its commands, in processes of console scripts."""
+    is_script = pathlib.Path(sys.argv[0]).name.startswith("idmatters-")
+    return text.replace("python -m trainers.", "idmatters-") if is_script else text

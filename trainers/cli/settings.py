@@ -1,82 +1,173 @@
-"""Settings as frozen dataclasses, which define the command line, its help, the JSON form and all checks.
-
-A program's settings are one dataclass, usually of groups:
+"""Settings of a program as a dataclass: the source of its options, its help, its JSON form and its checks.
 
     @dataclasses.dataclass(frozen=True)
     class Recipe:
         steps: int = setting(60_000, help="number of updates", at_least=1)
-        drop_steps: tuple[int, ...] = setting((30_000,), help="steps at which the learning rate drops", at_least=0)
-        clip_norm: float | None = setting(None, help="bound on the global norm of the gradient", above=0)
-        momentum_form: Literal["tensorflow1", "keras"] = setting("tensorflow1", help="...")
-
-    @dataclasses.dataclass(frozen=True)
-    class Settings:
-        data: Data = group(Data, "data")
-        recipe: Recipe = group(Recipe, "recipe", steps=1000)        # with another default
-
-    parser = Parser(prog=..., description=...)
-    add_options(parser, Settings)
-    settings = with_defaults(Settings, parse(parser, argv))         # settings.recipe.steps
-
-`parse` returns only the options given on the command line. Presets are applied between them and the defaults:
-`with_defaults(Settings, PRESETS[...], typed)`. A bool is a pair of options, `--nesterov` and `--no-nesterov`.
-Names are unique across the groups, since the JSON form (`as_dict`, `make`) is one flat object. Checks of several
-settings together belong in `__post_init__`, which raises `UsageError`. Instances are therefore always valid.
-
-Settings of several kinds are one dataclass per kind, with a common base that has the option that selects the kind:
 
     @dataclasses.dataclass(frozen=True)
     class Settings:
         network: Network = choose({"resnet": ResNet, "densenet": DenseNet}, by="model", title="network")
+        recipe: Recipe = group(Recipe, "recipe", steps=1000)        # with another default
 
-With `--model densenet`, `settings.network` is a `DenseNet`. The command line has the options of all kinds, each name
-once. An option that the selected kind lacks is an error.
+    settings = with_defaults(Settings, parse(parser, argv))         # settings.recipe.steps
+
+A bool is a pair of options, `--nesterov` and `--no-nesterov`; a `Literal` is a choice. Names are unique across groups,
+since the JSON form (`as_dict`, `make`) is one flat object. Checks of several settings together belong in
+`__post_init__`, which raises `UsageError`. Instances are therefore always valid.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import math
+import operator
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf._arguments import abbreviate
 from trainers.cli.arguments import Parser, UsageError, suggest
-from trainers.cli.options import Option, choose, group, list_options, options, setting
-
-__all__ = [
-    "Option",
-    "add_options",
-    "as_dict",
-    "choose",
-    "group",
-    "list_options",
-    "make",
-    "options",
-    "parse",
-    "setting",
-    "with_defaults",
-]
 
 S = typing.TypeVar("S")
+# Default upper bound of whole numbers: sizes and steps are 32-bit integers in TensorFlow's kernels.
+MOST = 2**31 - 1
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}
+_BOUNDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
+_BOUND_WORDS = {"at_least": "of at least", "at_most": "at most"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """One setting: the arguments of `setting`, then properties of the field of the dataclass."""
+
+    help: str  # phrase for --help, without the default
+    metavar: str | None = None  # placeholder of the value in --help; by default N for whole and X for other numbers
+    at_least: float | None = None  # bounds of a number or of each number of a tuple
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    may_be_empty: bool = False  # a tuple may have no values
+    positional: bool = False  # a positional argument, without a default
+    common: bool = False  # listed by --help of programs that have --help-all
+    unset: str = ""  # text for --help in place of a default of None
+
+    name: str = ""
+    title: str | None = None  # title of the argument group
+    kind: type = str  # bool, int, float or str
+    many: bool = False  # a tuple of values
+    optional: bool = False  # None is allowed
+    default: Any = None  # dataclasses.MISSING: required
+    choices: tuple[str, ...] = ()  # allowed values of a str; empty: all
+    by: str | None = None  # name of the option that selects the kind, see `choose`
+    kinds: tuple[str, ...] = ()  # values of the option `by` for which this option exists
+
+    @property
+    def flag(self) -> str:
+        """Name on the command line, such as --drop-steps."""
+        return "--" + self.name.replace("_", "-")
+
+    def expected(self) -> str:
+        """Return a description of valid values, for error messages."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        words = [f"{_BOUND_WORDS.get(name, name)} {bound:,}".replace(",", "") for name, bound in self._bounds()]
+        return f"{_NOUNS[self.kind]} {' and '.join(words)}".strip()
+
+    def check(self, value: Any) -> Any:
+        """Check a value and return it, with text as numbers and lists as tuples. Raises ValueError."""
+        if value is None and self.optional:
+            return None
+        if not self.many:
+            return self._check_one(value)
+        if not isinstance(value, (list, tuple)) or not (value or self.may_be_empty):
+            raise ValueError(f"expected one or more values, each {self.expected()}, received {abbreviate(value)}")
+        return tuple(map(self._check_one, value))
+
+    def _check_one(self, received: Any) -> Any:
+        value: Any = received
+        is_number = self.kind in (int, float)
+        if is_number and type(value) in (int, str):
+            with contextlib.suppress(ValueError, OverflowError):
+                value = self.kind(value)
+        good = type(value) is self.kind and value != "" and (not self.choices or value in self.choices)
+        if good and is_number:
+            good = math.isfinite(value) and all(_BOUNDS[name](value, bound) for name, bound in self._bounds())
+        if not good:
+            raise ValueError(f"expected {self.expected()}, received {abbreviate(received)}")
+        return value
+
+    def _bounds(self) -> Iterator[tuple[str, Any]]:
+        bounds = {name: getattr(self, name) for name in _BOUNDS}
+        if self.kind is int and self.at_most is None and self.below is None:
+            bounds["at_most"] = MOST
+        return ((name, bound) for name, bound in bounds.items() if bound is not None)
+
+
+def setting(default: Any = dataclasses.MISSING, **properties: Any) -> Any:
+    """Return a dataclass field that is an option, with `help` and other properties of an `Option`."""
+    return dataclasses.field(default=default, metadata={"option": Option(**properties)})
+
+
+def group(settings: type[S], title: str, **defaults: Any) -> S:
+    """Return a field that contains other settings, an argument group, with some other defaults."""
+    metadata = {"kinds": {None: settings}, "by": None, "title": title, "defaults": defaults}
+    return typing.cast(S, dataclasses.field(metadata=metadata))
+
+
+def choose(kinds: Mapping[str, type[S]], by: str, title: str) -> S:
+    """Return a field that contains the settings of one of several kinds.
+
+    Args:
+        kinds: dataclass for each value of the option `by`, the default first. Each has a field of that name. Options of
+            the same name have the type and help of the first kind that has them; others may have fewer choices.
+        by: name of the option that selects the kind.
+        title: title of the argument groups. Options that some kinds lack have a group that lists the other kinds.
+    """
+    metadata = {"kinds": kinds, "by": by, "title": title, "defaults": {}}
+    return typing.cast(S, dataclasses.field(metadata=metadata))
+
+
+def options(settings: type) -> dict[str, Option]:
+    """Return all options of a settings dataclass by name, in order, with those of its groups and of all kinds."""
+    found: dict[str, Option] = {}
+    for field in dataclasses.fields(settings):
+        if "kinds" not in field.metadata:
+            found[field.name] = _read_option(settings, field)
+            continue
+        kinds, by, title, defaults = (field.metadata[name] for name in ("kinds", "by", "title", "defaults"))
+        merged: dict[str, Option] = {}
+        for kind, inner in kinds.items():
+            for name, option in options(inner).items():
+                before = merged.get(name, option)
+                merged[name] = dataclasses.replace(before, kinds=(*before.kinds, kind))
+        for name, option in merged.items():
+            shown = title if option.kinds == tuple(kinds) else f"{title}: {', '.join(option.kinds)}"
+            default = defaults.get(name, option.default)
+            found[name] = dataclasses.replace(option, by=by, title=shown, default=default)
+        if by is not None:
+            found[by] = dataclasses.replace(found[by], default=next(iter(kinds)), choices=tuple(kinds))
+    return found
+
+
+def _read_option(settings: type, field: dataclasses.Field) -> Option:
+    annotation = typing.get_type_hints(settings)[field.name]
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    kind, *others = typing.get_args(annotation) if is_union else (annotation,)
+    many = typing.get_origin(kind) is tuple
+    kind = typing.get_args(kind)[0] if many else kind
+    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+    properties = {"kind": str if choices else kind, "many": many, "optional": bool(others), "choices": choices}
+    return dataclasses.replace(field.metadata["option"], name=field.name, default=field.default, **properties)
 
 
 def add_options(parser: Parser, settings: type, usual: Mapping[str, Any] = types.MappingProxyType({})) -> None:
-    """Add the options of a settings dataclass to a parser, in its argument groups.
-
-    Several dataclasses may share a parser and its groups.
-
-    Args:
-        parser: the parser.
-        settings: the dataclass.
-        usual: defaults shown in `--help` by name, where they are not those of the dataclass.
-    """
-    groups: dict[str | None, Any] = {group.title: group for group in parser._action_groups}  # noqa: SLF001
+    """Add the options of a settings dataclass to a parser, with the defaults `usual` in `--help` if given."""
+    groups: dict[str | None, Any] = {None: parser}
     for option in options(settings).values():
-        if option.title is not None and option.title not in groups:
+        if option.title not in groups:
             groups[option.title] = parser.add_argument_group(option.title)
-        target = parser if option.title is None else groups[option.title]
-        action = _add_option(target, option, usual.get(option.name, option.default))
+        action = _add_option(groups[option.title], option, usual.get(option.name, option.default))
         if not option.common:
             parser.hidden.append(action)
 
@@ -89,33 +180,29 @@ def _add_option(target: Any, option: Option, default: Any) -> argparse.Action:
     common: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
     if option.kind is bool:
         return target.add_argument(option.flag, action=argparse.BooleanOptionalAction, dest=option.name, **common)
-    common["metavar"] = option.metavar or (f"{{{','.join(option.choices)}}}" if option.choices else None)
+    listed = f"{{{','.join(option.choices)}}}" if option.choices else None
+    common |= {"action": _Store, "option": option}
+    common["metavar"] = option.metavar or {int: "N", float: "X"}.get(option.kind, listed)
     if option.many:
         common["nargs"] = "*" if option.may_be_empty else "+"
     if option.positional:
-        return target.add_argument(option.name, action=_Store, option=option, **common)
-    common |= {"dest": option.name, "required": option.default is dataclasses.MISSING}
-    return target.add_argument(option.flag, action=_Store, option=option, **common)
+        return target.add_argument(option.name, **common)
+    required = option.default is dataclasses.MISSING
+    return target.add_argument(option.flag, dest=option.name, required=required, **common)
 
 
 class _Store(argparse.Action):
-    """Action that checks and stores the values of an option, separated by spaces or commas."""
-
     def __init__(self, *args: Any, option: Option, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.option = option
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        option = self.option
+        if self.option.many and self.option.kind is not str:
+            values = [part for word in values for part in word.split(",")]
         try:
-            if option.many:
-                words = values if option.kind is str else [part for word in values for part in word.split(",")]
-                stored = tuple(map(option.parse, words))
-            else:
-                stored = option.parse(values)
+            setattr(namespace, self.dest, self.option.check(values))
         except ValueError as error:
             raise argparse.ArgumentError(self, str(error)) from None
-        setattr(namespace, self.dest, stored)
 
 
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -123,94 +210,65 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> dict[str, Any]:
     return vars(parser.parse_args(argv))
 
 
-def with_defaults(settings: type[S], *layers: Mapping[str, Any]) -> S:
-    """Return settings from the defaults, overridden by each layer in turn, such as a preset and the command line.
-
-    In all layers but the last, options that do not apply to the selected kinds (see `choose`) are ignored.
-    """
-    *below, typed = layers or ({},)
-    chosen = {name: option.default for name, option in options(settings).items() if option.by == name}
-    for layer in layers:
-        chosen |= {name: layer[name] for name in chosen if name in layer}
-    known, mine = options(settings), list_options(settings, chosen)
-    values = {name: option.default for name, option in mine.items() if option.default is not dataclasses.MISSING}
-    values |= chosen
-    for layer in below:
-        values |= {name: value for name, value in layer.items() if _applies(known.get(name), mine.get(name), value)}
-    return make(settings, {**values, **typed})
-
-
-def _applies(known: Option | None, mine: Option | None, value: Any) -> bool:
-    """Return False for a value that is valid for another kind, but not for the selected one."""
-    if known is None or known.by in (None, known.name):
-        return True
-    if mine is None:
-        return False
-    try:
-        mine.check(value)
-    except ValueError:
-        return False
-    return True
-
-
 def make(settings: type[S], values: Mapping[str, Any], source: object = None) -> S:
     """Return settings from a value for each of them, in the form of `as_dict`.
 
-    Args:
-        settings: the dataclass.
-        values: values by the settings' names.
-        source: origin of the values, such as a file, as the start of error messages.
-
-    Raises:
-        UsageError: a name is unknown or does not belong to the selected kind, or a value is missing, invalid, or
-            inconsistent with others.
+    Raises a UsageError, which starts with `source`, if a name is unknown or does not belong to the selected kind, or a
+    value is missing, invalid, or inconsistent with others.
     """
-    known, where = options(settings), "" if source is None else f"{source}: "
-    unknown = [name for name in values if name not in known]
-    if unknown:
-        raise UsageError(f"{where}there is no setting {abbreviate(unknown[0])}.{suggest(unknown[0], known)}")
-    choosing = {name: known[name] for name in values if known[name].by == name}
-    checked = _check_values(choosing, values, where)
-    mine = list_options(settings, checked)
-    for name in values:
-        if name not in mine:
-            option, flag = known[name], f"--{str(known[name].by).replace('_', '-')}"
-            raise UsageError(
-                f"{where}{option.flag} is not an option of {flag} {checked.get(str(option.by))}, but of {flag} "
-                f"{', '.join(option.kinds)}."
-            )
-    missing = [name for name in mine if name not in values]
-    if missing:
-        expected = mine[missing[0]].expected()
-        raise UsageError(f"{where}the setting {missing[0]!r} is missing. Add it: {expected}.")
-    checked |= _check_values({name: option for name, option in mine.items() if name not in choosing}, values, where)
     try:
-        return _construct(settings, checked)
+        return _resolve(settings, values, None)
     except UsageError as error:
-        raise UsageError(f"{where}{error}") from None if source else error
+        raise UsageError(f"{source}: {error}" if source else str(error)) from None
 
 
-def _check_values(listed: Mapping[str, Option], values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    checked = {}
-    for name, option in listed.items():
-        try:
-            checked[name] = option.check(values[name])
-        except ValueError as error:
-            raise UsageError(f"{where}{name}: {error}") from None
-    return checked
+def with_defaults(settings: type[S], *layers: Mapping[str, Any]) -> S:
+    """Return settings from the defaults, overridden by each layer in turn, such as a preset and the command line.
+
+    In all layers but the last, values that the selected kinds do not accept (see `choose`) are ignored.
+    """
+    *below, typed = layers or ({},)
+    return _resolve(settings, typed, below)
 
 
-def _construct(settings: Any, values: Mapping[str, Any]) -> Any:
-    arguments = {}
-    for field in dataclasses.fields(settings):
-        if "group" in field.metadata:
-            factory = typing.cast(Any, field.default_factory)
-            arguments[field.name] = _construct(factory.func, values)
-        elif "kinds" in field.metadata:
-            arguments[field.name] = _construct(field.metadata["kinds"][values[field.metadata["by"]]], values)
-        else:
-            arguments[field.name] = values[field.name]
-    return settings(**arguments)
+def _resolve(settings: Any, values: Mapping[str, Any], below: Sequence[Mapping[str, Any]] | None) -> Any:
+    known = options(settings)
+    used: dict[str, Any] = {}
+    for name in (name for layer in (values, *(below or ())) for name in layer):
+        if name not in known:
+            raise UsageError(f"there is no setting {abbreviate(name)}.{suggest(name, known)}")
+
+    def find(option: Option) -> Any:
+        if option.name in values:
+            try:
+                return option.check(values[option.name])
+            except ValueError as error:
+                raise UsageError(f"{option.name}: {error}") from None
+        for layer in reversed(below or ()):
+            with contextlib.suppress(KeyError, ValueError):
+                return option.check(layer[option.name])
+        if below is None or option.default is dataclasses.MISSING:
+            raise UsageError(f"the setting {option.name!r} is missing. Add it: {option.expected()}.")
+        return option.default
+
+    def build(kind: Any) -> Any:
+        arguments = {}
+        for field in dataclasses.fields(kind):
+            if "kinds" in field.metadata:
+                by = field.metadata["by"]
+                arguments[field.name] = build(field.metadata["kinds"][by and find(known[by])])
+            else:
+                option = known[field.name]
+                option = option if option.by in (None, option.name) else _read_option(kind, field)
+                arguments[field.name] = used[field.name] = find(option)
+        return kind(**arguments)
+
+    made = build(settings)
+    for name in (name for name in values if name not in used):
+        option, chosen = known[name], known[str(known[name].by)]
+        kinds = f"{used[chosen.name]}, but of {chosen.flag} {', '.join(option.kinds)}"
+        raise UsageError(f"{option.flag} is not an option of {chosen.flag} {kinds}.")
+    return made
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
@@ -218,8 +276,6 @@ def as_dict(settings: Any) -> dict[str, Any]:
     values = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if "setting" in field.metadata:
-            values[field.name] = list(value) if isinstance(value, tuple) else value
-        else:
-            values |= as_dict(value)
+        flat = {field.name: list(value) if isinstance(value, tuple) else value}
+        values |= as_dict(value) if "kinds" in field.metadata else flat
     return values

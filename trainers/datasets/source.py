@@ -33,11 +33,9 @@ class DataOptions(abc.ABC):
         help="folder with the data",
         unset="$TFDS_DATA_DIR or ~/tensorflow_datasets",
         metavar="DIR",
-        free_on_resume=True,
-        free_per_task=True,
         common=True,
     )
-    download: bool = setting(True, help="download CIFAR if it is missing", free_on_resume=True, free_per_task=True)
+    download: bool = setting(True, help="download CIFAR if it is missing")
     train_images: int | None = setting(
         None, help="use only the first N training images; in folders, N across all classes", at_least=1
     )

@@ -159,7 +159,6 @@ class Devices:
         metavar="S",
         above=0,
         at_most=10_000_000,
-        free_per_task=True,
     )
     parameter_servers: int = setting(
         0,
@@ -229,8 +228,8 @@ class Settings:
     data: DataOptions = choose(DATA_SETS, by="dataset", title="data")
     network: Network = choose(NETWORKS, by="model", title="network")
     recipe: Recipe = group(Recipe, "recipe")
-    devices: Devices = group(Devices, "devices and machines", free_on_resume=True)
-    run: Intervals = group(Intervals, "run", free_on_resume=True)
+    devices: Devices = group(Devices, "devices and machines")
+    run: Intervals = group(Intervals, "run")
 
     def __post_init__(self) -> None:
         if self.recipe.train_sizes and self.data.has_preprocessing:

@@ -9,8 +9,8 @@ from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, make, options
 from trainers.datasets.source import Source
-from trainers.run.folder import Run
-from trainers.training.settings import Settings
+from trainers.run.folder import WHERE_DATA_ARE, Run
+from trainers.training.settings import Devices, Intervals, Settings
 
 if TYPE_CHECKING:
     from idmatters_tf.distribute import ClusterDescription
@@ -84,4 +84,4 @@ def recorded_settings(program: str, run: Run, **changes: Any) -> Settings:
 
 def free_on_resume() -> set[str]:
     """Return the settings that may differ when a run is resumed: they affect results only by rounding."""
-    return {option.name for option in options(Settings).values() if option.free_on_resume}
+    return {*WHERE_DATA_ARE, *options(Devices), *options(Intervals)}

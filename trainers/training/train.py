@@ -11,11 +11,11 @@ from idmatters_tf.checkpointing import describe_newest
 from idmatters_tf.distribute import ClusterDescription, explain_lost_tasks, find_cluster
 from idmatters_tf.distribute.tasks import wait_for_tasks
 from trainers.cli.arguments import RunError, UsageError, program_command
-from trainers.cli.settings import as_dict, options
+from trainers.cli.settings import as_dict
 from trainers.cli.startup import import_tensorflow, print_lines, print_message, runs_on_tensorflow
 from trainers.cluster.tasks import Cluster
-from trainers.run.folder import DataDescription, Run, hold_lock
-from trainers.training.settings import Settings, resolve_strategy
+from trainers.run.folder import WHERE_DATA_ARE, DataDescription, Run, hold_lock
+from trainers.training.settings import resolve_strategy
 from trainers.training.task import Task
 
 
@@ -80,8 +80,8 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     # Data.
     data = _load_data(task)
     say_once(f"{data.name}: {task.source.summary()} ({data.origin})")
-    known = options(Settings)
-    shared = {name: value for name, value in as_dict(settings).items() if not known[name].free_per_task}
+    local = (*WHERE_DATA_ARE, "cluster_timeout")
+    shared = {name: value for name, value in as_dict(settings).items() if name not in local}
     folder = {} if cluster.asynchronous else {"out": str(run.path.absolute())}
     cluster.agree({**shared, **folder, "the digest of the data": data.digest()})
 

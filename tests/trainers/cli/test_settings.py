@@ -12,7 +12,6 @@ from trainers.cli.settings import (
     as_dict,
     choose,
     group,
-    list_options,
     make,
     options,
     parse,
@@ -36,7 +35,7 @@ class Square(Shape):
 @dataclasses.dataclass(frozen=True)
 class Disc(Shape):
     radius: int = setting(1, help="its radius", at_least=1)
-    color: Literal["blue", "green"] = setting("blue", help="its colour")
+    color: Literal["blue"] = setting("blue", help="its colour")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +77,9 @@ def settings(*words, below=()):
 def test_defaults_and_typed_options():
     assert parse(make_parser(), []) == {}
     assert settings() == Settings(Square("square"), Recipe(steps=1000))
-    words = ["--kind", "disc", "--color", "green", "--steps", "60_000", "--momentum", "0", "--clip-norm", "1e-1"]
+    words = ["--kind", "disc", "--color", "blue", "--steps", "60_000", "--momentum", "0", "--clip-norm", "1e-1"]
     found = settings(*words, "--no-download", "--drop-steps")
-    assert found == Settings(Disc("disc", "green", 1), Recipe(60_000, 0.0, 0.1, download=False))
+    assert found == Settings(Disc("disc", "blue", 1), Recipe(60_000, 0.0, 0.1, download=False))
     for widths in (["8,16,32"], ["8", "16,32"], ["8", "16", "32"]):
         assert settings("--widths", *widths).recipe.widths == (8, 16, 32)
 
@@ -91,9 +90,11 @@ def test_defaults_and_typed_options():
         (["--steps", "0"], "argument --steps: expected a whole number of at least 1 and at most 2147483647"),
         (["--steps", "1.5"], "received '1.5'"),
         (["--momentum", "1"], "argument --momentum: expected a number of at least 0 and below 1, received '1'"),
-        (["--color", "pink"], "argument --color: expected one of red, blue, green, received 'pink'"),
+        (["--color", "pink"], "argument --color: expected one of red, blue, received 'pink'"),
         (["--widths", "8,,16"], "received ''"),
         (["--mom", "0.5"], "unrecognized arguments: --mom"),
+        # argparse of Python 3.11 fails on this word.
+        (["--out=--"], "argument --out: expected a value, received '--'"),
     ],
 )
 def test_an_invalid_argument_is_one_line(words, message, capsys):
@@ -109,7 +110,7 @@ def test_help_shows_phrases_defaults_and_choices():
     text = " ".join(make_parser(usual={"widths": (4, 8)}).format_help().split())
     for expected in (
         "shape: --kind {square,disc,ring,hoop} the shape (default: square)",
-        "--color {red,blue,green} its colour (default: red)",
+        "--color {red,blue} its colour (default: red)",
         "shape: square: --side N its side (default: 2) --turned, --no-turned stand on 100 % of a corner",
         "shape: disc, ring, hoop: --radius N its radius (default: 1)",
         "recipe: --steps N number of updates (default: 1000)",
@@ -136,10 +137,10 @@ def test_help_omits_uncommon_options_and_empty_groups(capsys):
 def test_json_and_back():
     original = settings("--kind", "ring", "--widths", "8", "--clip-norm", "2")
     values = json.loads(json.dumps(as_dict(original)))
-    assert list(values) == list(list_options(Settings, {"kind": "ring"}))
+    assert list(values)[:4] == ["kind", "color", "radius", "steps"]
     assert (values["radius"], values["widths"]) == (3, [8])
     assert make(Settings, values) == original
-    # JSON integers are valid floats.
+    # JSON integers are valid floats, and text is converted as on the command line.
     assert make(Settings, {**values, "clip_norm": 1}).recipe.clip_norm == 1.0
     assert options(Settings)["radius"].kinds == ("disc", "ring", "hoop")
 
@@ -148,7 +149,7 @@ def test_json_and_back():
     ("changes", "message"),
     [
         ({"steps": True}, "steps: expected a whole number"),
-        ({"widths": 8}, "widths: expected a list, each a whole number of at least 1 and at most 2147483647"),
+        ({"widths": 8}, "widths: expected one or more values, each a whole number of at least 1 and at most 214748364"),
         ({"color": "green"}, "color: expected one of red, blue, received 'green'"),
         ({"momentum": float("inf")}, "momentum: expected a number of at least 0 and below 1, received inf"),
         ({"momentun": 0.5}, "there is no setting 'momentun'. Did you mean momentum?"),
