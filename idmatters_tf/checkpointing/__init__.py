@@ -9,8 +9,7 @@ Keras nor TensorFlow is imported.
 """
 
 from idmatters_tf.checkpointing.files import (
-    PathOccupied,
-    remove_listed,
+    remove,
     remove_unfinished,
     replacing,
     write_atomically,
@@ -31,7 +30,6 @@ __all__ = [
     "FolderInUse",
     "FolderLock",
     "FolderLost",
-    "PathOccupied",
     "check_held",
     "checkpoint_path",
     "describe_differences",
@@ -39,7 +37,7 @@ __all__ = [
     "find_damage",
     "find_newest_intact",
     "list_steps",
-    "remove_listed",
+    "remove",
     "remove_steps",
     "remove_unfinished",
     "replacing",

@@ -16,11 +16,9 @@ from typing import Any
 from idmatters_tf._arguments import abbreviate
 from idmatters_tf.checkpointing.files import (
     MANIFEST,
-    PathOccupied,
-    check_replaceable,
     fingerprint,
     read_manifest,
-    remove_listed,
+    remove,
     remove_unfinished,
     replacing,
     write_manifest,
@@ -53,8 +51,8 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
 
     Args:
         folder: folder of the checkpoints, which is created if it does not exist.
-        step: number of completed training steps. A checkpoint of the same step is replaced. Another object of this
-            name is renamed.
+        step: number of completed training steps. A checkpoint of the same step is replaced. A file or folder of this
+            name without a manifest is renamed.
 
     Raises:
         FolderLost: this process has lost the lock of the folder.
@@ -64,10 +62,8 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
     path = checkpoint_path(folder, step)
     check_held(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        check_replaceable(path)
-    except PathOccupied as error:
-        _set_aside(error.path)
+    if os.path.lexists(path) and not (path / MANIFEST).is_file():
+        _set_aside(path)
     with replacing(path, folder=True) as beside:
         beside.mkdir()
         yield beside
@@ -75,11 +71,13 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
 
 
 def remove_steps(folder: str | os.PathLike, steps: Iterable[int]) -> None:
-    """Remove the checkpoints of steps. Checkpoints with foreign files are kept."""
+    """Remove the checkpoints of steps. Files and folders without a manifest are kept, except for empty folders."""
     for path in (checkpoint_path(folder, step) for step in steps):
-        with contextlib.suppress(PathOccupied):
-            check_replaceable(path)
-            remove_listed(path)
+        if (path / MANIFEST).is_file():
+            remove(path)
+        else:
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def find_newest_intact(

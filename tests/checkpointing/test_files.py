@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from idmatters_tf.checkpointing import (
-    PathOccupied,
     list_steps,
+    remove,
     remove_steps,
     remove_unfinished,
     replacing,
@@ -42,34 +42,11 @@ def write_folder(path, text="new"):
         fill(beside, text)
 
 
-def write_foreign_file(path):
-    write_folder(path)
-    (path / "variables" / "notes.txt").write_text("mine")
-
-
-def write_other_manifest(path):
-    fill(path, "old")
-    (path / MANIFEST).write_text('{"name": "an app", "files": ["saved_model.pb"]}')
-
-
-FOREIGN = [
-    lambda path: path.write_text("mine"),
-    lambda path: path.mkdir(),
-    lambda path: fill(path, "old"),
-    write_other_manifest,
-    write_foreign_file,
-]
-
-
-@pytest.mark.parametrize("create", FOREIGN)
-def test_a_folder_replaces_nothing_but_a_folder_of_its_own(tmp_path, create):
-    create(tmp_path / "target")
+def test_a_file_does_not_replace_a_folder(tmp_path):
+    write_folder(tmp_path / "target", "old")
     before = tree(tmp_path)
-    with pytest.raises(PathOccupied, match="Move it away, or choose another path"):
-        write_folder(tmp_path / "target")
-    if (tmp_path / "target").is_dir():
-        with pytest.raises(PathOccupied, match="target is a folder, not a file"):
-            write_atomically(tmp_path / "target", "new")
+    with pytest.raises(IsADirectoryError, match="a folder is in the place of a file"):
+        write_atomically(tmp_path / "target", "new")
     assert tree(tmp_path) == before
 
 
@@ -106,7 +83,7 @@ import os, pathlib, signal, sys
 
 folder, last, what = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 from idmatters_tf.checkpointing import saving
-from idmatters_tf.checkpointing import remove_unfinished, replacing
+from idmatters_tf.checkpointing import remove, remove_unfinished, replacing
 
 def write(text):
     if what == "checkpoint":
@@ -135,6 +112,8 @@ def hook(event, arguments):
 sys.addaudithook(hook)
 if sys.argv[4] == "recover":
     remove_unfinished(folder)
+elif sys.argv[4] == "remove":
+    remove(folder / "step-00000007")
 else:
     write("new")
 print("through")
@@ -177,7 +156,7 @@ def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, what):
             break
         number += 1
     assert seen == {"old", "new"}
-    assert number >= {"folder": 12, "checkpoint": 8, "file": 2}[what]
+    assert number >= {"folder": 8, "checkpoint": 6, "file": 2}[what]
     if what in ("folder", "checkpoint"):
         # The window in which neither had the name was met.
         assert missing == 1
@@ -197,7 +176,7 @@ def test_a_kill_of_the_recovery_is_recovered_from(tmp_path):
         assert os.listdir(folder) == ["x"]
         assert (folder / "x" / "saved_model.pb").read_text() == "old"
         number += 1
-    assert number > 4
+    assert number > 3
 
 
 def save(folder, step):
@@ -205,13 +184,32 @@ def save(folder, step):
         (beside / "index").write_text(str(step))
 
 
-def test_checkpoints_with_foreign_files_are_neither_removed_nor_replaced(tmp_path):
-    for step in (1, 2, 3):
+def test_a_killed_removal_leaves_all_or_nothing(tmp_path):
+    number, seen = 0, set()
+    while True:
+        folder = tmp_path / str(number)
+        save(folder, 7)
+        before = tree(folder)
+        was_killed = killed(folder, number, "checkpoint", "remove")
+        remove_unfinished(folder)
+        seen.add(not tree(folder))
+        assert tree(folder) in ({}, before)
+        if not was_killed:
+            break
+        number += 1
+    assert seen == {False, True}
+
+
+def test_objects_that_are_no_checkpoints_are_kept(tmp_path):
+    for step in (1, 2):
         save(tmp_path, step)
-    for step in (1, 3):
+    (tmp_path / "step-00000003").mkdir()
+    for step in (4, 5):
+        (tmp_path / f"step-0000000{step}").mkdir()
         (tmp_path / f"step-0000000{step}" / "notes.txt").write_text("mine")
-    remove_steps(tmp_path, [1, 2])
-    assert list_steps(tmp_path) == [1, 3]
-    save(tmp_path, 3)
-    assert not (tmp_path / "step-00000003" / "notes.txt").exists()
+    remove_steps(tmp_path, [1, 3, 4])
+    assert list_steps(tmp_path) == [2, 4, 5]
+    save(tmp_path, 5)
+    assert list_steps(tmp_path) == [2, 4, 5]
     assert len(list(tmp_path.rglob("notes.txt"))) == 2
+    remove(tmp_path / "step-00000009")

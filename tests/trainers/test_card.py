@@ -29,7 +29,11 @@ def card(run):
     """Return a folder created from the run."""
     out = run.parent / "cards" / "tiny"
     # On a second call, a folder of this program is replaced, and other files are kept.
+    out.mkdir(parents=True)
     for _ in range(2):
+        # As if a process had been killed.
+        (out / ".writing-123-abc").mkdir()
+        (out / ".writing-123-abc" / "model.weights.h5").write_text("")
         assert main([str(run), "--out", str(out), "--repository", "me/tiny"]) == 0
         (out / "notes.txt").write_text("mine")
     return out
@@ -84,7 +88,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         config = json.loads((run / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "program": program}))
     for arguments, message in (
-        ([run, "--out", tmp_path / "thesis"], "exists and is not a folder of this program"),
+        ([run, "--out", tmp_path / "thesis"], "contains something other than files of this program"),
         ([unfinished], "is not finished. Run: python -m trainers.cifar --resume --out"),
         ([other], "is not a run of trainers.cifar or trainers.imagenet"),
         ([run, "--repository", "name"], "--repository must be of the form USER/NAME. Received: 'name'"),

@@ -175,7 +175,11 @@ def test_evaluate_and_export_again(whole, tmp_path):
     newest = f"step-{STEPS:08d}"
     shutil.copytree(copy / "checkpoints" / newest, copy / "checkpoints" / "best" / newest)
     assert run_here("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere").returncode == 0
-    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["model.keras", "saved_model"]
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
+        "export.json",
+        "model.keras",
+        "saved_model",
+    ]
 
 
 def test_killed_after_the_last_checkpoint_it_only_finishes(whole, tmp_path):

@@ -114,7 +114,7 @@ def test_an_out_that_cannot_be_used_is_named_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     small = ["--train-images", 10, "--test-images", 10, "--batch-size", 5, "--blocks", 1, "--stem", 4, "--widths", 4]
     for out, message in {
-        tmp_path: "contains something other than a run",
+        tmp_path: "contains something other than files of this program",
         tmp_path / "thesis.tex": "is a file",
         tmp_path / "thesis.tex" / "run": "cannot be written",
         # In this folder even root cannot write.
@@ -176,7 +176,7 @@ def test_a_config_edited_by_hand_is_checked_whichever_way_it_comes_in(tmp_path, 
     [
         ("--evaluate", {"config.json": '{"settings"'}, "config.json is damaged"),
         ("--resume", {"config.json": "5"}, "config.json is damaged"),
-        ("--export-only", {"config.json": '{"settings": {}, "data": 5}'}, "config.json is damaged .*no data"),
+        ("--export-only", {"config.json": '{"settings": {}, "data": 5}'}, "config.json is damaged .*no valid 'data'"),
         ("--export-only", {}, "config.json, data: the setting 'origin' is missing. Add"),
         ("--resume", {"result.json": "{"}, "result.json is damaged .* Remove it"),
     ],

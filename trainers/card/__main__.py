@@ -1,5 +1,6 @@
 """Make a folder with the weights and the model card of a finished run. Nothing is uploaded."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -8,15 +9,16 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from idmatters_tf.checkpointing import write_atomically
+from idmatters_tf.checkpointing import remove_unfinished, write_atomically
 from trainers import cifar, imagenet
 from trainers.cli.arguments import Parser, UsageError, program_command
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
-from trainers.run.folder import WHERE_DATA_ARE, Run
+from trainers.run.folder import WHERE_DATA_ARE, Run, hold_lock
+from trainers.run.outputs import CARD, check_output
 from trainers.training.evaluate import restore_model
 from trainers.training.task import Task
 
@@ -33,7 +35,7 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
 PROGRAMS = {program.name: program for program in (cifar.PROGRAM, imagenet.PROGRAM)}
 # The first file marks a folder of this program.
-FILES = ("training.json", "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
+FILES = (CARD, "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
 ON_HUB = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
 TEXT = """
 # {name}
@@ -98,8 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if result is None:
         raise UsageError(f"{run.path} is not finished. Run: {program_command(program, '--resume', '--out', run.path)}")
     out = pathlib.Path(settings.out or pathlib.Path("model_cards") / run.path.resolve().name)
-    if out.exists() and not (out.is_dir() and ((out / FILES[0]).is_file() or not any(out.iterdir()))):
-        raise UsageError(f"--out {out} exists and is not a folder of this program. Name another folder.")
+    check_output(out, CARD)
     moved = {} if settings.data_dir is None else {"data_dir": settings.data_dir}
     task = Task(program, PROGRAMS[program].recorded_settings(run, precision="float32", **moved))
     trained, step = restore_model(task, run)
@@ -119,13 +120,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     used = {name: value for name, value in config["settings"].items() if name not in WHERE_DATA_ARE}
     data = {name: value for name, value in config["data"].items() if name != "origin"}
     training = {"program": program, "settings": used, "data": data, "result": result, "error": error}
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=f".writing-{os.getpid()}-") as folder:
-        beside = pathlib.Path(folder)
+    with hold_lock(out), _temporary_folder(out) as beside:
         model.save(beside, zipped=False)
         text = readme(settings.repository, settings.license, task.settings.data.test_split, training)
         (beside / "README.md").write_text(text, encoding="utf-8")
-        (beside / "training.json").write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
+        (beside / CARD).write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
         shutil.copy(run.path / "convergence.png", beside)
         for name in FILES:
             write_atomically(out / name, (beside / name).read_bytes())
@@ -133,6 +132,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_lines(f"load it:    import idmatters_tf.layers, keras; model = keras.saving.load_model({str(out)!r})")
     print_lines(f"publish it: {shlex.join(['hf', 'upload', settings.repository, str(out), '.'])}")
     return 0
+
+
+@contextlib.contextmanager
+def _temporary_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield a temporary folder in a locked folder, after removing those of killed processes."""
+    remove_unfinished(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".writing-{os.getpid()}-") as name:
+        yield pathlib.Path(name)
 
 
 def readme(repository: str, license: str, split: str, training: Mapping[str, Any]) -> str:

@@ -85,14 +85,13 @@ class Option:
         return tuple(map(self._check_one, value))
 
     def _check_one(self, received: Any) -> Any:
-        value: Any = received
-        is_number = self.kind in (int, float)
-        if is_number and type(value) in (int, str):
+        value = received
+        if self.kind in (int, float) and type(value) in (int, str):
             with contextlib.suppress(ValueError, OverflowError):
                 value = self.kind(value)
         good = type(value) is self.kind and value != "" and (not self.choices or value in self.choices)
-        if good and is_number:
-            good = math.isfinite(value) and all(_BOUNDS[name](value, bound) for name, bound in self._bounds())
+        if good and self.kind is not bool and isinstance(value, (int, float)):
+            good = all(_BOUNDS[name](value, bound) for name, bound in self._bounds()) and math.isfinite(value)
         if not good:
             raise ValueError(f"expected {self.expected()}, received {abbreviate(received)}")
         return value

@@ -23,29 +23,21 @@ from idmatters_tf.checkpointing import (
     FolderLock,
     FolderLost,
     check_held,
-    checkpoint_path,
     describe_differences,
-    list_steps,
-    remove_listed,
+    remove,
     remove_unfinished,
     write_atomically,
 )
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import print_message
-from trainers.run.records import encode, read_objects
+from trainers.run.outputs import RUN, check_output, list_names
+from trainers.run.records import check_result, encode, read_object, read_records
 
 WHERE_DATA_ARE = ("data_dir", "download")
-# Outputs of the training programs: files that are replaced one by one,
-EXPORTED_FILES = ("model.keras", "best/model.keras")
-RESULTS = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", *EXPORTED_FILES)
-# folders that are replaced as a whole,
-EXPORTED_FOLDERS = ("saved_model", "best/saved_model")
-# and folders to which files are added.
-CHECKPOINTS, EVENTS = ("checkpoints", "checkpoints/best"), "events"
-FOLDERS = ("best", *CHECKPOINTS, EVENTS, "events/train", "events/test")
-# Files in a run's folder before the run has started.
-_PREPARATIONS = (".lock", ".writing-")
+# Outputs of a run, besides its config.json and the tables of experiments.
+FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")
+FOLDERS = ("saved_model", "best", "checkpoints", "events")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +57,13 @@ class DataDescription:
     classes: int = setting(help="number of classes", at_least=1, at_most=10_000_000)
     digest: str = setting(help="checksum of the data")
     class_names: tuple[str, ...] = setting((), help="the name of each class", metavar="NAME", may_be_empty=True)
+
+    def __post_init__(self) -> None:
+        if len(self.image_shape) != 3 or len(self.class_names) not in (0, self.classes):
+            raise UsageError(
+                f"image_shape must have 3 numbers, and class_names none or {self.classes} names. Received: "
+                f"{len(self.image_shape)} and {len(self.class_names)}"
+            )
 
 
 @contextlib.contextmanager
@@ -113,7 +112,7 @@ class Run:
 
     @property
     def config_path(self) -> pathlib.Path:
-        return self.path / "config.json"
+        return self.path / RUN
 
     @property
     def result_path(self) -> pathlib.Path:
@@ -125,19 +124,17 @@ class Run:
 
     def exists(self) -> bool:
         """Return True if a run has been started in this folder."""
-        return self.config_path.is_file()
+        # False also for names that are too long.
+        return os.path.isfile(self.config_path)
 
     def check_usable(self) -> None:
-        """Raise UsageError if the folder contains something else."""
-        if self.exists():
-            return
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"--out must be a folder, but {self.path} is a file. Use another folder.")
-        if self.path.is_dir() and not all(path.name.startswith(_PREPARATIONS) for path in self.path.iterdir()):
-            raise UsageError(
-                f"--out {self.path} contains something other than a run (there is no config.json). Use an empty or new "
-                f"folder."
-            )
+        """Raise UsageError if the folder is not that of a run, or contains other objects in place of its outputs."""
+        if not self.exists():
+            check_output(self.path, RUN)
+        for name in FILES + FOLDERS:
+            kind = "folder" if name in FOLDERS else "file"
+            if os.path.lexists(self.path / name) and os.path.isdir(self.path / name) != (name in FOLDERS):
+                raise UsageError(f"{self.path / name} must be a {kind} of the run. Move it away.")
 
     def config(self, program: str | None = None) -> dict[str, Any]:
         """Return the content of config.json.
@@ -150,14 +147,8 @@ class Run:
         """
         if not self.exists():
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
-        try:
-            config = json.loads(self.config_path.read_bytes())
-            if not all(isinstance(dict(config).get(part), dict) for part in ("settings", "data")):
-                raise ValueError("there are no settings or no data")
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"{self.config_path} is damaged ({error}). Correct it, or start the run again with another --out."
-            ) from error
+        remedy = "Correct it, or start the run again with another --out."
+        config = read_object(self.config_path, _check_config, remedy)
         if program not in (None, config.get("program")):
             raise UsageError(
                 f"{self.path} is a run of {config.get('program') or 'another program'}, not of {program}. Use that "
@@ -237,7 +228,8 @@ class Run:
             return
         check_held(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._discard()
+        for name in FILES + FOLDERS:
+            remove(self.path / name)
         config = {"program": program, "settings": settings, "data": data, "versions": _environment.collect_versions()}
         if numerics is not None:
             config["numerics"] = numerics
@@ -259,35 +251,16 @@ class Run:
 
     def is_empty(self) -> bool:
         """Return True if there is only the config, because the run was stopped before it had results."""
-        return all(path == self.config_path or path.name.startswith(_PREPARATIONS) for path in self.path.iterdir())
+        return list_names(self.path) == [RUN]
 
     def remove_unfinished(self) -> None:
         """Remove incomplete files of killed processes, except for checkpoints, which `Checkpoints` cleans up."""
         for folder in (self.path, self.path / "best"):
             remove_unfinished(folder)
 
-    def _discard(self):
-        """Remove the results of a run and no other files."""
-        for name in RESULTS:
-            (self.path / name).unlink(missing_ok=True)
-        for path in (*self._checkpoints(), *(self.path / name for name in EXPORTED_FOLDERS)):
-            remove_listed(path)
-        for path in (self.path / EVENTS).rglob("events.out.tfevents.*"):
-            if path.is_file():
-                path.unlink()
-        folders = [path for path in (self.path / EVENTS).rglob("*") if path.is_dir()]
-        for folder in (*reversed(folders), *(self.path / name for name in reversed(FOLDERS))):
-            # Fails for a folder with other files.
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-
-    def _checkpoints(self):
-        folders = [*(self.path / name for name in CHECKPOINTS), *self.checkpoints_path.glob("worker-*")]
-        return [checkpoint_path(folder, step) for folder in folders for step in list_steps(folder)]
-
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the complete records of metrics.jsonl."""
-        return read_objects(self.path / "metrics.jsonl")
+        """Return the valid records of metrics.jsonl."""
+        return read_records(self.path / "metrics.jsonl")
 
     def restore_metrics(self, saved: list[dict[str, Any]]) -> None:
         """Replace the records by those saved with the checkpoint from which the run resumes."""
@@ -313,15 +286,19 @@ class Run:
 
     def result(self) -> dict[str, Any] | None:
         """Return the final result, or None if the run is not finished. Raises UsageError if the file is damaged."""
-        if not self.result_path.is_file():
+        if not os.path.isfile(self.result_path):
             return None
-        try:
-            return dict(json.loads(self.result_path.read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"{self.result_path} is damaged ({error}). Remove it, and run the same command to write it again."
-            ) from error
+        remedy = "Remove it, and run the same command to write it again."
+        return read_object(self.result_path, check_result, remedy)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json, which marks the run as finished."""
         write_atomically(self.result_path, json.dumps(result, indent=2) + "\n")
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    """Raise ValueError if a part of config.json has another type."""
+    optional = {"versions": {}, "numerics": {}, "extended": []}
+    for name, kind in {"settings": dict, "data": dict, "versions": dict, "numerics": dict, "extended": list}.items():
+        if not isinstance(config.get(name, optional.get(name)), kind):
+            raise ValueError(f"there is no valid {name!r}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.startup import import_tensorflow, print_lines, runs_on_tensorflow
 from trainers.run.folder import Run, hold_lock
+from trainers.run.outputs import EXPORT, check_output, write_mark
 from trainers.training.task import Task
 
 if TYPE_CHECKING:
@@ -62,11 +63,17 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
         out: output folder; None: the folder of the run.
 
     Raises:
-        UsageError: another process uses the folder.
+        UsageError: another process uses the folder, or it contains other files.
     """
     folder = pathlib.Path(out or run.path)
+    if folder.resolve() == run.path.resolve():
+        run.check_usable()
+    else:
+        check_output(folder, EXPORT)
     with hold_lock(folder):
         Run(folder).remove_unfinished()
+        if folder.resolve() != run.path.resolve():
+            write_mark(folder, EXPORT, task.program, run=str(run.path))
         export_newest(task, run, folder)
     return 0
 

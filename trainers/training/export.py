@@ -1,6 +1,5 @@
 """Export of trained networks as `.keras` files and SavedModels that accept raw pixels."""
 
-import contextlib
 import os
 import pathlib
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from idmatters_tf.checkpointing import list_steps, remove_listed, replacing
+from idmatters_tf.checkpointing import list_steps, remove, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError, program_command
 from trainers.cli.startup import print_lines
@@ -44,8 +43,6 @@ def export_model(task: Task, run: Run, network: keras.Model) -> keras.Model:
 
 def export(model: keras.Model, folder: str | os.PathLike, class_names: Sequence[str] = ()) -> None:
     """Write `model.keras` and `saved_model/` into a folder, each atomically.
-
-    `saved_model/` contains a `manifest.json` that allows a later export to replace it.
 
     The signatures of the SavedModel take uint8 images of shape (batch, rows, cols, channels):
 
@@ -107,7 +104,7 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
             f"{str(folder / 'saved_model')!r}).signatures['serving_default']; serve(images=uint8_images)['label']",
         )
         if best == [step]:
-            _remove_exports(folder / "best")
+            remove(folder / "best")
         elif best and restore_weights(checkpoints, network, task.identity(run)) is not None:
             export(export_model(task, run, network), folder / "best", names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
@@ -115,12 +112,3 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         other = [] if folder == pathlib.Path(run.path) else ["--out", folder]
         again = program_command(task.program, "--export-only", run.path, *other)
         raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
-
-
-def _remove_exports(folder):
-    """Remove the exports in a folder, and the folder itself if it is then empty."""
-    (folder / "model.keras").unlink(missing_ok=True)
-    remove_listed(folder / "saved_model")
-    # Fails for a folder with other files.
-    with contextlib.suppress(OSError):
-        folder.rmdir()

@@ -92,12 +92,13 @@ class Program:
         """
         run = Run(command.out or default_out(self.resolve(command.preset, typed), command.preset))
         if command.resume:
-            return run.path, self.saved_settings(run, typed, may_extend=True)
-        settings = self.resolve(command.preset, typed)
-        if run.exists() and command.overwrite:
-            run.config(self.name)
-        elif run.exists():
-            _check_same(run, settings, self.recorded_settings(run))
+            settings = self.saved_settings(run, typed, may_extend=True)
+        else:
+            settings = self.resolve(command.preset, typed)
+            if run.exists() and command.overwrite:
+                run.config(self.name)
+            elif run.exists():
+                _check_same(run, settings, self.recorded_settings(run))
         run.check_usable()
         return run.path, settings
 

@@ -149,6 +149,8 @@ def test_json_and_back():
     ("changes", "message"),
     [
         ({"steps": True}, "steps: expected a whole number"),
+        ({"steps": 10**400}, "steps: expected a whole number"),
+        ({"clip_norm": 10**400}, "clip_norm: expected a number above 0"),
         ({"widths": 8}, "widths: expected one or more values, each a whole number of at least 1 and at most 214748364"),
         ({"color": "green"}, "color: expected one of red, blue, received 'green'"),
         ({"momentum": float("inf")}, "momentum: expected a number of at least 0 and below 1, received inf"),

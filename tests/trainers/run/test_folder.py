@@ -9,7 +9,7 @@ from idmatters_tf.checkpointing import FolderLost, write_atomically
 from trainers.cli.arguments import RunError, UsageError
 from trainers.run.folder import Run, hold_lock
 
-RECORDS = [{"kind": kind, "step": step, "loss": 1 / 3} for step in (10, 20) for kind in ("train", "test")]
+RECORDS = [{"kind": kind, "step": step, "loss": 1 / 3, "error": 0.5} for step in (10, 20) for kind in ("train", "test")]
 LINES = [json.dumps(record).encode() for record in RECORDS]
 
 
@@ -19,7 +19,12 @@ def run(tmp_path):
     return Run(tmp_path)
 
 
-@pytest.mark.parametrize("damage", [b"{", b"5", b"[]", b"\xff\xfe", b""])
+RECORD = b'{"kind": "train", "step": 1, "error": 0.5}'
+DAMAGES = [b"{", b"5", b"[]", b"\xff\xfe", b"", b"{}", b"[" * 9000, RECORD.replace(b"0.5", b"1e400")]
+DAMAGES += [RECORD.replace(b"0.5", b"null"), RECORD.replace(b'"error"', b'"err"'), RECORD.replace(b"1", b'"1"')]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_and_truncated_lines_are_left_out(run, damage):
     path = run.path / "metrics.jsonl"
     path.write_bytes(b"\n".join([LINES[0], damage, *LINES[2:], b'{"kind": "tr']))
@@ -33,11 +38,12 @@ def test_records_of_the_checkpoint_are_restored_and_continued(run):
     assert run.records == Run(run.path).metrics() == RECORDS[:3]
 
 
-@pytest.mark.parametrize("damage", ["", "{", "5", "null"])
-def test_a_damaged_result_is_one_sentence(tmp_path, damage):
-    (tmp_path / "result.json").write_text(damage)
-    with pytest.raises(UsageError, match="result.json is damaged .* Remove it, and run the same command"):
-        Run(tmp_path).result()
+@pytest.mark.parametrize("name", ["model.keras", "events"])
+def test_an_object_in_the_place_of_an_output_is_named(tmp_path, name):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).mkdir() if name == "model.keras" else (tmp_path / name).touch()
+    with pytest.raises(UsageError, match=f"{name} must be a (folder|file) of the run. Move it away"):
+        Run(tmp_path).check_usable()
 
 
 def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path):
