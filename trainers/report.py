@@ -1,5 +1,6 @@
 """Compare finished or running runs: convergence in one plot, and tables of errors, sizes, speeds and settings."""
 
+import collections
 import dataclasses
 import os
 import pathlib
@@ -13,17 +14,18 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import Run
+from trainers.run.outputs import REPORT, check_output, write_mark
 from trainers.training.task import free_on_resume
 
 EXAMPLES = """
 examples:
   python -m trainers.report runs/small runs/standard            compare two runs
-  python -m trainers.report runs/* --out reports/all            all runs that have a test result
-  python -m trainers.report runs/* --format pdf                 the plot as vector graphics
+  python -m trainers.report runs --out reports/all              all runs in a folder that have a test result
+  python -m trainers.report runs/* --format pdf                 the same, and the plot as vector graphics
 
 The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. Finished
 runs that differ only in the seed are also summarized by mean and standard deviation, in seeds.csv. The runs are those
-of trainers.cifar and trainers.imagenet.
+of trainers.cifar and trainers.imagenet; other files and folders are left out.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
@@ -33,7 +35,9 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 class Settings:
     """Settings of this program."""
 
-    runs: tuple[str, ...] = setting(help="folders of runs", metavar="RUN", positional=True)
+    runs: tuple[str, ...] = setting(
+        help="runs, or folders that contain runs", metavar="RUN", positional=True
+    )
     out: str = setting("runs/report", help="folder for the comparison", metavar="DIR")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot")
     debug: bool = setting(False, help="show tracebacks")
@@ -49,24 +53,18 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
-    runs = {}
-    for name, path in zip(_short_names(settings.runs), settings.runs, strict=True):
-        run = Run(path)
-        run.config()
-        if any(record["kind"] in ("test", "diverged") for record in run.metrics()):
-            runs[name] = run
-        else:
-            print_lines(f"{path} has no test result yet: left out")
+    folder = pathlib.Path(settings.out)
+    check_output(folder, REPORT)
+    runs = _find_runs(settings.runs)
     if not any(record["kind"] == "test" for run in runs.values() for record in run.metrics()):
         raise UsageError("none of the runs has a test result yet. Wait for the first evaluation (--evaluate-every).")
 
     from trainers.run.figures import comparison
     from trainers.run.records import write_csv
 
-    folder = pathlib.Path(settings.out)
-    folder.mkdir(parents=True, exist_ok=True)
     rows, groups = make_rows(runs), group_seeds(runs)
     text, tables = markdown(rows), [folder / "comparison.csv"]
+    write_mark(folder, REPORT, "trainers.report", runs=[str(run.path) for run in runs.values()])
     write_csv(tables[0], rows)
     if any(len(members) > 1 for members in groups.values()):
         together = make_seed_rows(runs, groups)
@@ -78,6 +76,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     figure = comparison(metrics, folder / f"comparison.{settings.format}", groups)
     print_lines(*text.splitlines(), "", f"{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
     return 0
+
+
+def _find_runs(paths: Sequence[str]) -> dict[str, Run]:
+    """Return the runs with results in folders by name, and print a note on the others.
+
+    A folder that contains runs stands for them.
+    """
+    runs: dict[pathlib.Path, Run] = {}
+    for path in map(pathlib.Path, paths):
+        if not os.path.exists(path):
+            raise UsageError(f"{path} does not exist. Use the --out of a run, or a folder that contains runs.")
+        inner = [] if Run(path).exists() else [config.parent for config in sorted(path.glob("*/config.json"))]
+        runs |= {each: Run(each) for each in inner or [path]}
+    found = [path for path, run in runs.items() if {"test", "diverged"}.intersection(r["kind"] for r in run.metrics())]
+    others = [str(path) for path in runs if path not in found]
+    if others:
+        print_lines(f"left out, without a test result of a training program: {', '.join(others)}")
+    return dict(zip(_short_names(found), (runs[path] for path in found), strict=True))
 
 
 def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
@@ -114,11 +130,17 @@ def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
 
 
 def group_seeds(runs: Mapping[str, Run]) -> dict[str, list[str]]:
-    """Return groups of runs that differ only in the seed: names of the runs by the name of the group."""
+    """Return groups of runs that differ only in the seed: names of the runs by the name of the group.
+
+    Several runs with the same seed are in different groups.
+    """
     groups: dict[str, list[str]] = {}
+    times: collections.Counter[str] = collections.Counter()
     for name, settings in _settings_that_matter(runs).items():
+        whole = repr(sorted((key, repr(value)) for key, value in settings.items()))
+        times[whole] += 1
         key = repr(sorted((key, repr(value)) for key, value in settings.items() if key != "seed"))
-        groups.setdefault(key, []).append(name)
+        groups.setdefault(f"{key} {times[whole]}", []).append(name)
     named: dict[str, list[str]] = {}
     for members in groups.values():
         name = members[0]

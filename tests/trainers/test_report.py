@@ -8,6 +8,8 @@ import pytest
 from trainers.cli.arguments import UsageError
 from trainers.report import main
 
+RESULT = {"steps": 30, "best_error": 0.25, "best_step": 20, "last_error": 0.3, "parameters": 1234, "seconds": 9.0}
+
 
 @pytest.fixture
 def report(capsys):
@@ -33,11 +35,11 @@ def make(folder, settings, errors, result=None):
 
 def test_runs_side_by_side(report, tmp_path):
     common = {"blocks": 3, "seed": 0, "out": "x", "log_every": 20}
-    first = make(tmp_path / "a", {**common, "widths": [8, 16], "log_every": 1}, [0.5, 0.25, 0.3], {"parameters": 1234})
+    first = make(tmp_path / "a", {**common, "widths": [8, 16], "log_every": 1}, [0.5, 0.25, 0.3], RESULT)
     second = make(tmp_path / "b", {**common, "widths": [8, 32]}, [0.6])
     empty = make(tmp_path / "empty", common, [])
     said = report(first, second, empty, "--out", tmp_path / "report")
-    assert f"{empty} has no test result yet: left out" in said
+    assert f"left out, without a test result of a training program: {empty}\n" in said
     with open(tmp_path / "report" / "comparison.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert rows[0] == {
@@ -58,7 +60,7 @@ def test_seeds_as_mean_and_deviation_of_the_finished_runs(report, tmp_path):
     errors = {0: [0.5, 0.2], 1: [0.5, 0.3], 2: [0.6], 3: [0.5, 0.9]}
     runs = [make(tmp_path / f"identity-s{seed}", {"seed": seed, "init": "i"}, errors[seed]) for seed in errors]
     for run in runs[:2]:
-        (run / "result.json").write_text('{"parameters": 1}')
+        (run / "result.json").write_text(json.dumps(RESULT))
     with open(runs[2] / "metrics.jsonl", "a") as stream:
         stream.write(json.dumps({"kind": "diverged", "step": 17, "seconds": 70}) + "\n")
     diverged = make(tmp_path / "standard-s0", {"seed": 0, "init": "s"}, [])
@@ -82,14 +84,46 @@ def test_seeds_as_mean_and_deviation_of_the_finished_runs(report, tmp_path):
     ]  # fmt: skip
 
 
+def test_a_folder_of_runs_can_be_compared_again_and_one_seed_counts_once(report, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        make(tmp_path / name, {"seed": seed}, [0.5], RESULT)
+    (tmp_path / "notes.txt").write_text("mine")
+    # ExactResume's folder, and a run of another program.
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    make(tmp_path / "depth", {}, [])
+    assert f"training program: {tmp_path / 'depth'}\n" in report(tmp_path, "--out", tmp_path / "report")
+    said = report(*sorted(tmp_path.glob("*")), "--out", tmp_path / "report")
+    assert said.splitlines()[0].endswith(
+        ", ".join(str(tmp_path / n) for n in ("checkpoints", "depth", "notes.txt", "report"))
+    )
+    with open(tmp_path / "report" / "seeds.csv", newline="") as stream:
+        assert [row["seeds"] for row in csv.DictReader(stream)] == ["0 1", "0"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"result.json": text} for text in ("{", "{}", "[]", '{"steps": "3"}', json.dumps({**RESULT, "seconds": None}))]
+    + [{"config.json": text} for text in ("[[" * 9000, '{"settings": {}, "data": 5}', '{"settings": [], "data": {}}')],
+)
+def test_damaged_files_are_one_sentence(damage, tmp_path):
+    run, out = make(tmp_path / "run", {}, [0.5]), tmp_path / "report"
+    ((name, text),) = damage.items()
+    (run / name).write_text(text)
+    with pytest.raises(UsageError, match=f"{run / name} is damaged"):
+        main([str(run), "--out", str(out)])
+    assert not out.exists()
+
+
 def test_bad_input(tmp_path):
-    empty, damaged = make(tmp_path / "e", {}, []), make(tmp_path / "d", {}, [0.5])
-    (damaged / "result.json").write_text("{")
-    out = tmp_path / "report"
+    empty, run = make(tmp_path / "e", {}, []), make(tmp_path / "d", {}, [0.5])
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "comparison.md").write_text("mine")
     for arguments, message in (
-        ([empty, "--out", out], "none of the runs"),
-        ([damaged, "--out", out], f"{damaged / 'result.json'} is damaged"),
+        ([empty], "none of the runs"),
+        ([tmp_path / "nowhere"], "nowhere does not exist"),
+        ([run, "--out", tmp_path / "thesis"], "contains something other than files of this program"),
     ):
         with pytest.raises(UsageError, match=message):
-            main(list(map(str, arguments)))
-    assert not (out / "comparison.md").exists()
+            main([*map(str, arguments), *([] if "--out" in arguments else ["--out", str(tmp_path / "report")])])
+    assert (tmp_path / "thesis" / "comparison.md").read_text() == "mine"
+    assert not (tmp_path / "report").exists()
