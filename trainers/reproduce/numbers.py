@@ -16,7 +16,7 @@ import statistics
 from typing import Any
 
 from trainers.reproduce.rows import Number
-from trainers.run.records import read_objects
+from trainers.run.records import read_records
 
 HEADER = ("number", "recorded", "now", "tolerance", "")
 _TAKE = {
@@ -78,7 +78,7 @@ def _values(path: pathlib.Path, number: Number) -> list[Any]:
     if path.suffix == ".csv":
         lines: list[Any] = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     else:
-        lines = read_objects(path) if path.suffix == ".jsonl" else [json.loads(path.read_bytes())]
+        lines = read_records(path) if path.suffix == ".jsonl" else [json.loads(path.read_bytes())]
     # In CSV files all values are text.
     chosen = [line for line in lines if all(str(line.get(name)) == str(value) for name, value in number.where.items())]
     return [_at(line, number.key or "") for line in chosen]
