@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from typing import Any, TypeAlias, cast
 
@@ -66,6 +68,22 @@ def load_tfds(name: str, location: Location | None, data_dir: Path | None) -> Im
             arrays[f"{split}_labels"] = everything["label"].numpy().astype(np.int32)
     origin = f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}"
     return ImageData(name, **arrays, class_names=tuple(builder.info.features["label"].names), origin=origin)
+
+
+def check_server(url: str, missing: DataError) -> None:
+    """Raise DataError if a server does not answer within seconds. TensorFlow Datasets would retry for minutes.
+
+    Args:
+        url: address on the server from which TensorFlow Datasets downloads.
+        missing: error that explains how to provide the data without a download.
+    """
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=5).close()
+    except urllib.error.HTTPError:
+        return
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise DataError(f"{url} cannot be reached ({reason}). {missing}", arguments=missing.arguments) from error
 
 
 @contextlib.contextmanager

@@ -48,6 +48,9 @@ squirrel streetcar sunflower sweet_pepper table tank telephone television tiger 
 wardrobe whale willow_tree wolf woman worm
 """
 
+# TensorFlow Datasets downloads from here.
+SERVER = "https://www.cs.toronto.edu/~kriz/"
+
 VARIANTS = {
     "cifar10": _Variant(
         folder="cifar-10-batches-bin",
@@ -105,8 +108,7 @@ def load(name: str, data_dir: Path | None = None, download: bool = False) -> Ima
     Args:
         name: "cifar10" or "cifar100".
         data_dir: see `locate`.
-        download: True downloads missing data through TensorFlow Datasets into `data_dir`. Without a network, TensorFlow
-            Datasets fails after several minutes.
+        download: True downloads missing data through TensorFlow Datasets into `data_dir`.
 
     Returns:
         An `ImageData` with 50,000 training and 10,000 test images of shape (32, 32, 3).
@@ -119,13 +121,16 @@ def load(name: str, data_dir: Path | None = None, download: bool = False) -> Ima
     location = locate(name, data_dir)
     if location is not None and location.kind != "tfds":
         return _load_binary(name, location)
-    if location is None and not download:
+    if location is None:
         variant = VARIANTS[name]
         hint = (
             f" The Python version, with pickles, is not supported: download {variant.archive}. "
             f"`idmatters_tf.data.shapes` (dataset shapes) needs no files."
         )
-        raise _sources.not_found(name, data_dir, f"{variant.folder}/, {variant.archive}", hint)
+        missing = _sources.not_found(name, data_dir, f"{variant.folder}/, {variant.archive}", hint)
+        if not download:
+            raise missing
+        _sources.check_server(SERVER, missing)
     return _sources.load_tfds(name, location, data_dir)
 
 

@@ -20,6 +20,8 @@ from idmatters_tf.data._sources import Location, Path
 from idmatters_tf.data.images import DataError, ImageData
 
 NAME = "mnist"
+# TensorFlow Datasets downloads from here.
+SERVER = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 
 FILES = {
     "train_images": "train-images-idx3-ubyte",
@@ -52,8 +54,7 @@ def load(data_dir: Path | None = None, download: bool = False) -> ImageData:
 
     Args:
         data_dir: see `locate`.
-        download: True downloads missing data through TensorFlow Datasets into `data_dir`. Without a network, TensorFlow
-            Datasets fails after several minutes.
+        download: True downloads missing data through TensorFlow Datasets into `data_dir`.
 
     Returns:
         An `ImageData` with 60,000 training and 10,000 test images of shape (28, 28, 1).
@@ -64,8 +65,11 @@ def load(data_dir: Path | None = None, download: bool = False) -> ImageData:
     location = locate(data_dir)
     if location is not None and location.kind != "tfds":
         return _load_idx(location.path)
-    if location is None and not download:
-        raise _sources.not_found(NAME, data_dir, f"{FILES['train_images']} or {FILES['train_images']}.gz")
+    if location is None:
+        missing = _sources.not_found(NAME, data_dir, f"{FILES['train_images']} or {FILES['train_images']}.gz")
+        if not download:
+            raise missing
+        _sources.check_server(SERVER, missing)
     return _sources.load_tfds(NAME, location, data_dir)
 
 

@@ -59,12 +59,14 @@ class Cifar(InMemory):
     def load(self) -> "ImageData":
         """Return the selected images. Raises DataError if the data were not found."""
         from idmatters_tf.data import cifar
+        from idmatters_tf.data._sources import data_root
 
         location = cifar.locate(self.dataset, self.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
         elif location is None and self.download:
-            print_message(f"downloading {self.dataset}, if it is not found (--no-download: use local files only)")
+            folder = data_root(self.data_dir)
+            print_message(f"downloading {self.dataset} to {folder} (--no-download: use local files only)")
         data = cifar.load(self.dataset, self.data_dir, self.download)
         return data.first(self.train_images, self.test_images)
 
