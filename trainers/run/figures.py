@@ -149,7 +149,7 @@ def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
 
 
 def _set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
-    """Make the vertical axis logarithmic with labels at 1, 2 and 5 times the powers of 10.
+    """Make the vertical axis logarithmic with labels at 1, 2 and 5 times the powers of 10, or at regular intervals.
 
     Zeros are drawn at the lower edge. An axis without positive values stays linear.
 
@@ -157,7 +157,7 @@ def _set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
         axes: the axes with all curves.
         values: values of the curves.
     """
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import AutoLocator, LogLocator, NullFormatter
 
     positive = [value for value in values if value > 0]
     if not positive:
@@ -165,7 +165,9 @@ def _set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
         return
     axes.set_yscale("log")
     axes.set_ylim(min(positive) / 1.15, max(positive) * 1.15)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    # A narrow range, as at the start of a run, may contain only one of these numbers.
+    is_narrow = max(positive) < 5 * min(positive)
+    axes.yaxis.set_major_locator(AutoLocator() if is_narrow else LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
 
