@@ -12,7 +12,7 @@ TINY = ["trainers.cifar", "--dataset", "shapes", "--train-images", 300, "--test-
 TINY += ["--stem", 4, "--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--log-every", 5]
 TINY += ["--cluster-timeout", 120]
 SHORT = [*TINY, "--steps", 20, "--drop-steps", 10, "--evaluate-every", 20, "--checkpoint-every", 10]
-LONG = [*TINY, "--steps", 100, "--drop-steps", 60, "--evaluate-every", 50, "--checkpoint-every", 10]
+LONG = [*TINY, "--steps", 60, "--drop-steps", 40, "--evaluate-every", 30, "--checkpoint-every", 10]
 
 
 # Batch normalization exchanges all that is exchanged without it, and more.
@@ -46,7 +46,7 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(program, tmp_pat
             assert code == 0, output
 
         cluster.start(*LONG, "--out", cut)
-        wait_until(cluster.processes["worker 0"], cut, 40)
+        wait_until(cluster.processes["worker 0"], cut, 25)
         cluster.kill("worker 1")
         ((code, output),) = cluster.finish().values()
         assert code == 1, output
@@ -57,14 +57,14 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(program, tmp_pat
 
         step = list_steps(cut / "checkpoints")[-1]
         cluster.start(*LONG, "--out", cut)
-        wait_until(cluster.processes["worker 0"], cut, step + 30)
+        wait_until(cluster.processes["worker 0"], cut, step + 15)
         # The signal is sent to the task that does not write; the chief must receive the request and save.
         cluster.processes["worker 1"].send_signal(signal.SIGTERM)
         ended = cluster.finish()
         assert [code for code, _ in ended.values()] == [143, 143], ended
         assert f"resuming from step {step}" in ended["worker 0"][1]
         assert "stopped by SIGTERM; saved" in ended["worker 0"][1]
-        assert list_steps(cut / "checkpoints")[-1] >= step + 30
+        assert list_steps(cut / "checkpoints")[-1] >= step + 15
 
     # The launcher starts the tasks in processes of their own.
     done = program("trainers.launch", "--workers", 2, "--", "cifar", *LONG[1:], "--out", cut)
