@@ -36,12 +36,15 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 PROGRAMS = {program.name: program for program in (cifar.PROGRAM, imagenet.PROGRAM)}
 # The first file marks a folder of this program.
 FILES = (CARD, "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
+PLACEHOLDER = "USER/NAME"
+# Number of class names that the text lists.
+LISTED = 100
 ON_HUB = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
 TEXT = """
 # {name}
 
-A residual network for the data set {settings[dataset]} with {result[parameters]:,} trainable weights, trained with
-idmatters_tf. Its inputs are raw images, uint8 of shape (n, {shape}), its outputs logits of {data[classes]:,} classes.
+A residual network for {images} with {result[parameters]:,} trainable weights, trained with idmatters_tf. Its inputs are
+raw images, uint8 of shape (n, {shape}), its outputs logits of {data[classes]:,} classes{names}
 
 ```python
 import idmatters_tf.layers, keras  # registers the layers
@@ -72,7 +75,9 @@ class Settings:
 
     run: str = setting(help="finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True)
     out: str | None = setting(None, help="new folder, or one of this program (default: model_cards/RUN)", metavar="DIR")
-    repository: str = setting("USER/NAME", help="name on the hub", metavar="USER/NAME")
+    repository: str = setting(
+        PLACEHOLDER, help="name on the hub; without it, the name of the folder", metavar=PLACEHOLDER
+    )
     license: str = setting("apache-2.0", help="license of the weights", metavar="NAME")
     data_dir: str | None = setting(None, help="folder of the data, if it has moved since the run", metavar="DIR")
     debug: bool = setting(False, help="show tracebacks")
@@ -122,7 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     training = {"program": program, "settings": used, "data": data, "result": result, "error": error}
     with hold_lock(out), _temporary_folder(out) as beside:
         model.save(beside, zipped=False)
-        text = readme(settings.repository, settings.license, task.settings.data.test_split, training)
+        repository = f"USER/{out.resolve().name}" if settings.repository == PLACEHOLDER else settings.repository
+        text = readme(repository, settings.license, task.settings.data.test_split, training)
         (beside / "README.md").write_text(text, encoding="utf-8")
         (beside / CARD).write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
         shutil.copy(run.path / "convergence.png", beside)
@@ -130,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_atomically(out / name, (beside / name).read_bytes())
     print_lines(f"{out}: test error {100 * error:.2f} %; nothing has been uploaded")
     print_lines(f"load it:    import idmatters_tf.layers, keras; model = keras.saving.load_model({str(out)!r})")
-    print_lines(f"publish it: {shlex.join(['hf', 'upload', settings.repository, str(out), '.'])}")
+    print_lines(f"publish it: {shlex.join(['hf', 'upload', repository, str(out), '.'])}")
     return 0
 
 
@@ -147,11 +153,14 @@ def readme(repository: str, license: str, split: str, training: Mapping[str, Any
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     kind, dataset, name = "image-classification", str(training["settings"]["dataset"]), repository.split("/")[1]
+    is_folder, classes = dataset.startswith("folder"), training["data"]["class_names"]
     accuracy = round(1 - training["error"], 6)
     result = EvalResult(kind, str(ON_HUB.get(dataset, dataset)), dataset, "accuracy", accuracy, dataset_split=split)
     about = {"license": license, "library_name": "keras", "pipeline_tag": kind, "tags": ["keras", kind]}
     header = ModelCardData(**about, datasets=ON_HUB.get(dataset), model_name=name, eval_results=[result]).to_yaml()
     facts = {"shape": ", ".join(map(str, training["data"]["image_shape"])), "percent": 100 * training["error"]}
+    facts |= {"images": "images in folders" if is_folder else f"the data set {dataset}"}
+    facts |= {"names": f": {', '.join(classes)}." if 0 < len(classes) <= LISTED else "."}
     facts |= {"listed": json.dumps(training["settings"], indent=2), "repository": repository, "split": split}
     return str(ModelCard(f"---\n{header}\n---\n{TEXT.format(name=name, **facts, **training)}"))
 
