@@ -137,7 +137,7 @@ def load(name: str, data_dir: Path | None = None, download: bool = False) -> Ima
 def _load_binary(name, location):
     variant = VARIANTS[name]
     records = dict.fromkeys(variant.train_files, variant.train_records) | {variant.test_file: variant.test_records}
-    contents = _read_files(location, variant, list(records))
+    contents = _read_files(location, variant, records)
     parts = {file: _decode(contents[file], variant, count, location.path / file) for file, count in records.items()}
     train = [parts[file] for file in variant.train_files]
     test_images, test_labels = parts[variant.test_file]
@@ -152,35 +152,45 @@ def _load_binary(name, location):
     )
 
 
-def _read_files(location, variant, files):
-    """Return the contents of files in the folder or the archive, by name."""
+def _read_files(location, variant, records):
+    """Return the contents of files with these numbers of records in the folder or the archive, by name."""
     path = location.path
     try:
         if location.kind == "folder":
-            contents = {file: (path / file).read_bytes() for file in files}
+            contents = {file: (path / file).read_bytes() for file in records}
         else:
-            names = {f"{variant.folder}/{file}": file for file in files}
+            names = {f"{variant.folder}/{file}": file for file in records}
             with tarfile.open(path) as archive:
-                chosen = (member for member in archive if member.name in names and member.isreg())
-                contents = {names[member.name]: cast(Any, archive.extractfile(member)).read() for member in chosen}
+                contents = {}
+                for member in archive:
+                    if member.name in names and member.isreg():
+                        file = names[member.name]
+                        # Before it is read: a small archive may contain a large file.
+                        _check_length(member.size, variant, records[file], path / file)
+                        contents[file] = cast(Any, archive.extractfile(member)).read()
                 # The checksum of a compressed file is at its end.
-                cast(Any, archive.fileobj).read()
+                while cast(Any, archive.fileobj).read(2**20):
+                    pass
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(":")
         raise DataError(f"{path} cannot be read as {variant.archive}: {reason}. Download it again.") from error
-    missing = [file for file in files if file not in contents]
+    missing = [file for file in records if file not in contents]
     if missing:
         raise DataError(f"{path} cannot be read as {variant.archive}: no {missing[0]} in it. Download it again.")
     return contents
 
 
-def _decode(data, variant, records, path):
+def _check_length(size, variant, records, path):
     length = records * variant.record_bytes
-    if len(data) != length:
+    if size != length:
         raise DataError(
             f"{path} must have {length:,} bytes ({records:,} records of {variant.record_bytes}). "
-            f"Received: {len(data):,} bytes. Download it again."
+            f"Received: {size:,} bytes. Download it again."
         )
+
+
+def _decode(data, variant, records, path):
+    _check_length(len(data), variant, records, path)
     table = np.frombuffer(data, np.uint8).reshape(records, variant.record_bytes)
     channels_first = table[:, variant.label_bytes :].reshape(records, 3, 32, 32)
     labels = table[:, variant.label_bytes - 1].astype(np.int32)

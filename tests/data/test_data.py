@@ -1,8 +1,10 @@
 """Data sets: shapes, and CIFAR from binary files, archives and TensorFlow Datasets."""
 
 import dataclasses
+import io
 import re
 import tarfile
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -77,6 +79,15 @@ def test_archive_is_read_in_place(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz.*Download it again"):
             cifar.load("cifar10", path)
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
+        member.size = 10**8
+        archive.addfile(member, io.BytesIO(bytes(member.size)))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"data_batch_1.bin must have 30,730 bytes.*Received: 100,000,000 bytes"):
+        cifar.load("cifar10", path)
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()
     with tarfile.open(path, "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("cifar-100-binary/train.bin"))
     with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz: no data_batch_1.bin in it"):

@@ -62,6 +62,7 @@ def in_memory(files, place, size=SIZE):
         ("WEBP", "RGB"),
         ("WEBP", "RGBA"),
         ("GIF", "P"),
+        ("BMP", "RGB"),
     ],
 )
 def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
@@ -81,11 +82,15 @@ def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
     np.testing.assert_array_equal(shapes[0][:2], [40, 56])
 
 
-def test_animated_webp_images_are_rejected():
+@pytest.mark.parametrize("kind", ["animated WebP image", "BMP image with a palette"])
+def test_images_that_tensorflow_decodes_wrongly_are_rejected(kind):
     frames = [Image.open(io.BytesIO(encoded(rng, 40, 56, "PNG", "RGB"))) for _ in range(3)]
     stream = io.BytesIO()
-    frames[0].save(stream, "WEBP", save_all=True, append_images=frames[1:])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP image"):
+    if kind.startswith("BMP"):
+        frames[0].quantize(16).save(stream, "BMP")
+    else:
+        frames[0].save(stream, "WEBP", save_all=True, append_images=frames[1:])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=kind):
         _decoding.decode(tf.constant(stream.getvalue()))
 
 
