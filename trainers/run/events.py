@@ -6,7 +6,7 @@ first part of a tag; the loss is first.
 
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from idmatters_tf.callbacks._monitor import write_summary
 from idmatters_tf.callbacks.block_norms import NormsMeasurement
+from idmatters_tf.checkpointing import remove_unfinished, replacing
 from idmatters_tf.isometry import block_norms
 
 # Tags of the values of a record that are shown.
@@ -26,6 +27,8 @@ _TAGS = {
     "learning_rate": "optimization/learning_rate",
     "images_per_second": "speed/images_per_second",
 }
+# Kinds of the records whose values each TensorBoard run shows.
+_KINDS = {"": ("test", "curvature"), "train": ("train",), "test": ("test",)}
 
 
 class Events:
@@ -34,12 +37,15 @@ class Events:
     Args:
         folder: folder of the event files.
         writes: False to write nothing.
+        records: records of the run so far. Other points, which a killed process has written, are removed.
     """
 
-    def __init__(self, folder: str | os.PathLike, writes: bool = True):
+    def __init__(self, folder: str | os.PathLike, writes: bool = True, records: Sequence[Mapping[str, Any]] = ()):
         self.writes = writes
         self._folder = pathlib.Path(folder)
         self._writers: dict[str, Any] = {}
+        for run, kinds in _KINDS.items() if writes else ():
+            _discard_points(self._folder / run, {record["step"] for record in records if record["kind"] in kinds})
 
     def _writer(self, run=""):
         if run not in self._writers:
@@ -76,3 +82,21 @@ class Events:
         for block, block_values in norms["blocks"].items():
             values |= {f"norms_{name}/{block}": value for name, value in block_values.items()}
         self.scalars(step, values)
+
+
+def _discard_points(folder: pathlib.Path, steps: Collection[int]) -> None:
+    """Remove the points of other steps from the event files of a folder."""
+    remove_unfinished(folder)
+    for path in folder.glob("events.out.tfevents.*"):
+        # A kill may have truncated the last point.
+        contents: list[Any] = list(tf.data.TFRecordDataset(str(path)).ignore_errors().as_numpy_iterator())
+        points = map(tf.compat.v1.Event.FromString, contents)
+        kept = [
+            content
+            for content, point in zip(contents, points, strict=True)
+            if point.file_version or point.step in steps
+        ]
+        if len(kept) < len(contents):
+            with replacing(path) as beside, tf.io.TFRecordWriter(str(beside)) as writer:
+                for content in kept:
+                    writer.write(content)

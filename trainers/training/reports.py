@@ -42,10 +42,11 @@ class Reports:
         checkpoint: Checkpoint | None,
     ):
         self.run, self.settings, self.identity = run, settings, identity
-        self._network, self._measure, self._events = network, measure, Events(run.path / "events", run.writes)
         done, records = 0, []
         if checkpoint is not None:
             done, records = checkpoint.step, unpack(checkpoint)[1]
+        self._network, self._measure = network, measure
+        self._events = Events(run.path / "events", run.writes, records)
         self._before = max((record.get("seconds", 0.0) for record in records), default=0.0)
         self._began = time.monotonic()
         run.restore_metrics(records)
