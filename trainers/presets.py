@@ -12,11 +12,9 @@ from idmatters_tf.models.layout import IMAGENET
 
 Table = Mapping[str, Any]
 
-CIFAR_FAST: Table = {
-    # Normalizer-free network in 50 minutes on two CPU cores, 6.37 %: docs/explanation/fast.md.
+# Shared by both networks without normalization.
+_NORMALIZER_FREE: Table = {
     "model": "normalizer-free",
-    "blocks": (3,),
-    "widths": (96, 192, 384),
     "stem": 48,
     "precision": "bfloat16",
     "optimizer": "muon",
@@ -25,10 +23,17 @@ CIFAR_FAST: Table = {
     "other_rate": 1.5,
     "weight_decay": 0.0,
     "schedule": "linear",
+    "label_smoothing": 0.1,
+}
+
+CIFAR_FAST: Table = {
+    # Normalizer-free network in 50 minutes on two CPU cores, 6.37 %: docs/explanation/fast.md.
+    **_NORMALIZER_FREE,
+    "blocks": (3,),
+    "widths": (96, 192, 384),
     "batch_size": 256,
     "steps": 4300,
     "warm_up_steps": 430,
-    "label_smoothing": 0.1,
     "augment": "alternating",
     "cutout": 12,
     "evaluate_every": 500,
@@ -134,26 +139,17 @@ IMAGENET_RESNET34: Table = {
 
 IMAGENET_FAST: Table = {
     # Normalizer-free network for ten classes at 64x64 pixels (Imagenette) on two CPU cores: 60 epochs.
-    "model": "normalizer-free",
+    **_NORMALIZER_FREE,
     "dataset": "folder",
     "size": 64,
     "smallest_crop": 0.35,
     "blocks": (2, 2, 3, 2),
     "widths": (64, 128, 256, 512),
-    "stem": 48,
     "stem_size": 3,
     "stem_strides": 1,
-    "precision": "bfloat16",
-    "optimizer": "muon",
-    "nesterov": True,
-    "learning_rate": 0.03,
-    "other_rate": 1.5,
-    "weight_decay": 0.0,
-    "schedule": "linear",
     "batch_size": 128,
     "steps": 4440,
     "warm_up_steps": 444,
-    "label_smoothing": 0.1,
     "augment": "standard",
     "evaluate_every": 370,
     "checkpoint_every": 185,

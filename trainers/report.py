@@ -35,9 +35,7 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 class Settings:
     """Settings of this program."""
 
-    runs: tuple[str, ...] = setting(
-        help="runs, or folders that contain runs", metavar="RUN", positional=True
-    )
+    runs: tuple[str, ...] = setting(help="runs, or folders that contain runs", metavar="RUN", positional=True)
     out: str = setting("runs/report", help="folder for the comparison", metavar="DIR")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot")
     debug: bool = setting(False, help="show tracebacks")

@@ -13,8 +13,6 @@ from typing import Any, NoReturn
 
 import idmatters_tf
 
-_WIDTH = 110
-
 
 class UsageError(Exception):
     """Invalid input from the user."""
@@ -32,16 +30,11 @@ class RunError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser with one-line errors, without abbreviations of options.
-
-    Args:
-        help_all: add `--help-all`; `--help` then omits the options in the attribute `hidden`.
-        texts: see `argparse.ArgumentParser`.
-    """
+    """Argument parser with one-line errors. With `help_all`, `--help-all` also shows the options in `hidden`."""
 
     def __init__(self, help_all: bool = False, **texts: str | None):
         # The width of the terminal, or COLUMNS, up to a readable maximum.
-        width = min(shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns - 2, _WIDTH)
+        width = min(shutil.get_terminal_size(fallback=(112, 24)).columns - 2, 110)
         layout: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=width)
         named: dict[str, Any] = {name: _name_script(text or "") for name, text in texts.items()}
         super().__init__(formatter_class=layout, allow_abbrev=False, **named)

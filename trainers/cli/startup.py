@@ -14,8 +14,8 @@ OPTIONAL = ("huggingface_hub", "matplotlib", "tensorboard", "tensorflow", "tenso
 def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
     """Run `main(argv)` and exit with its code. Known errors become one line on standard error.
 
-    Exit codes: 0 done, 1 failed while running, 2 bad input, 130 / 143 stopped by Ctrl-C / SIGTERM after saving.
-    Errors may have the attribute `exit_code`.
+    Exit codes: 0 done, 1 failed while running, 2 bad input, 130 / 143 stopped by Ctrl-C / SIGTERM after saving. Known
+    errors have the attribute `exit_code`.
 
     Args:
         main: the program.

@@ -68,10 +68,7 @@ class Folder(Tree):
 
     augment: Literal["paper", "standard", "none"] = setting("paper", help="see the in-memory data sets")
     smallest_crop: float = setting(
-        0.08,
-        help="minimum share of an image's area in a random crop, with --augment standard",
-        above=0,
-        at_most=1,
+        0.08, help="minimum share of an image's area in a random crop, with --augment standard", above=0, at_most=1
     )
 
     def source(self, batch_size: int, seed: int) -> "StreamedSource":

@@ -29,11 +29,7 @@ class DataOptions(abc.ABC):
         common=True,
     )
     data_dir: str | None = setting(
-        None,
-        help="folder with the data",
-        unset="$TFDS_DATA_DIR or ~/tensorflow_datasets",
-        metavar="DIR",
-        common=True,
+        None, help="folder with the data", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR", common=True
     )
     download: bool = setting(True, help="download CIFAR if it is missing")
     train_images: int | None = setting(

@@ -66,19 +66,10 @@ class Stages(Network):
     """Sizes of a network with a stem and stages of residual blocks."""
 
     blocks: tuple[int, ...] = setting(
-        (9,),
-        help="residual blocks per stage, or one number for all stages",
-        at_least=1,
-        at_most=10_000,
-        common=True,
+        (9,), help="residual blocks per stage, or one number for all stages", at_least=1, at_most=10_000, common=True
     )
     widths: tuple[int, ...] = setting(
-        (64, 128, 256),
-        help="channels per stage",
-        metavar="C",
-        at_least=1,
-        at_most=100_000,
-        common=True,
+        (64, 128, 256), help="channels per stage", metavar="C", at_least=1, at_most=100_000, common=True
     )
     stem: int = setting(16, help="channels of the first convolution", metavar="C", at_least=1, at_most=100_000)
     stem_size: int = setting(3, help="rows and columns of the first kernel", at_least=1, at_most=99)

@@ -14,8 +14,7 @@ class NormalizerFree(Stages):
 
     last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
     whiten_stem: bool = setting(
-        False,
-        help="freeze the first kernel at filters that whiten patches of 2,000 training images (Jordan, 2024)",
+        False, help="freeze the first kernel at filters that whiten patches of 2,000 training images (Jordan, 2024)"
     )
 
     def __post_init__(self) -> None:

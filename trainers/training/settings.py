@@ -36,15 +36,10 @@ class Recipe:
         "near the identity require",
     )
     other_rate: float = setting(
-        0.5,
-        help="with both forms of muon: factor on the learning rate of biases, gains and the last layer",
-        above=0,
+        0.5, help="with both forms of muon: factor on the learning rate of biases, gains and the last layer", above=0
     )
     label_smoothing: float = setting(
-        0.0,
-        help="share of each label to distribute over all classes (Szegedy et al., 2016)",
-        at_least=0,
-        below=1,
+        0.0, help="share of each label to distribute over all classes (Szegedy et al., 2016)", at_least=0, below=1
     )
     weight_decay: float = setting(
         1e-4,
@@ -53,16 +48,10 @@ class Recipe:
         at_least=0,
     )
     clip_norm: float | None = setting(
-        None,
-        help="clip the gradient to this global norm",
-        unset="no clipping",
-        above=0,
-        common=True,
+        None, help="clip the gradient to this global norm", unset="no clipping", above=0, common=True
     )
     precision: Literal["float32", "bfloat16"] = setting(
-        "float32",
-        help="precision of the convolutions; weights stay float32",
-        common=True,
+        "float32", help="precision of the convolutions; weights stay float32", common=True
     )
     seed: int = setting(
         0,
@@ -98,10 +87,7 @@ class Recipe:
         "factor of 0.94 every --decay-epochs",
     )
     drop_steps: tuple[int, ...] = setting(
-        (30_000, 50_000),
-        help="steps at which the learning rate drops",
-        at_least=0,
-        may_be_empty=True,
+        (30_000, 50_000), help="steps at which the learning rate drops", at_least=0, may_be_empty=True
     )
     warm_up_steps: int = setting(
         0,
@@ -110,12 +96,9 @@ class Recipe:
         at_least=0,
     )
     final_rate: float = setting(
-        0.0,
-        help="with --schedule linear: final learning rate as a fraction of the peak",
-        at_least=0,
-        at_most=1,
+        0.0, help="with --schedule linear: final learning rate as a fraction of the peak", at_least=0, at_most=1
     )
-    decay_epochs: float = setting(2.0, help="number of epochs between two decays of the learning rate", above=0)
+    decay_epochs: float = setting(2.0, help="number of epochs between two decays of the learning rate", at_least=1e-3)
 
     def __post_init__(self) -> None:
         if list(self.drop_steps) != sorted(self.drop_steps):
@@ -149,9 +132,7 @@ class Devices:
     """Devices and machines. These settings affect results only by rounding."""
 
     strategy: Strategy = setting(
-        "auto",
-        help="auto: the cluster described by TF_CONFIG or Slurm, else all GPUs of this machine",
-        common=True,
+        "auto", help="auto: the cluster described by TF_CONFIG or Slurm, else all GPUs of this machine", common=True
     )
     cluster_timeout: float = setting(
         600.0,
@@ -161,10 +142,7 @@ class Devices:
         at_most=10_000_000,
     )
     parameter_servers: int = setting(
-        0,
-        help="number of tasks of a Slurm step that are parameter servers",
-        at_least=0,
-        at_most=10_000,
+        0, help="number of tasks of a Slurm step that are parameter servers", at_least=0, at_most=10_000
     )
 
 
@@ -191,16 +169,11 @@ class Command:
 
     out: str | None = setting(None, help="folder of the run", metavar="DIR", common=True, unset="in runs/")
     resume: bool = setting(
-        False,
-        help="resume the run in --out with its saved settings; with more --steps, extend it",
-        common=True,
+        False, help="resume the run in --out with its saved settings; with more --steps, extend it", common=True
     )
     overwrite: bool = setting(False, help="discard the run in --out, if there is one, and start a new one", common=True)
     evaluate: str | None = setting(
-        None,
-        help="evaluate the newest checkpoint of this run instead of training",
-        metavar="RUN",
-        common=True,
+        None, help="evaluate the newest checkpoint of this run instead of training", metavar="RUN", common=True
     )
     mirror: bool = setting(False, help="with --evaluate: also average the logits of each image and its mirror image")
     export_only: str | None = setting(

@@ -38,6 +38,14 @@ def test_records_of_the_checkpoint_are_restored_and_continued(run):
     assert run.records == Run(run.path).metrics() == RECORDS[:3]
 
 
+def test_a_description_of_the_data_is_checked(tmp_path):
+    data = {"origin": "here", "image_shape": [8, 8, 3], "classes": 2, "digest": "1", "class_names": []}
+    for changes in ({"class_names": ["cat"]}, {"image_shape": [8, 8]}):
+        (tmp_path / "config.json").write_text(json.dumps({"settings": {}, "data": data | changes}))
+        with pytest.raises(UsageError, match="config.json, data: image_shape must have 3 numbers, and class_names"):
+            Run(tmp_path).data()
+
+
 @pytest.mark.parametrize("name", ["model.keras", "events"])
 def test_an_object_in_the_place_of_an_output_is_named(tmp_path, name):
     (tmp_path / "config.json").write_text("{}")
