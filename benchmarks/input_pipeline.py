@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from harness import results
 from harness.timing import available_cores, in_turn, items_per_second, ratio
-from idmatters_tf.data.augment import AUGMENTATIONS
+from idmatters_tf.data.augmentations import AUGMENTATIONS
 from idmatters_tf.data.batches import TrainBatches
 
 BATCH = 128

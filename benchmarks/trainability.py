@@ -39,7 +39,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from harness import sittings
-from idmatters_tf.data.augment import AUGMENTATIONS
+from idmatters_tf.data.augmentations import AUGMENTATIONS
 from idmatters_tf.data.batches import TrainBatches
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum

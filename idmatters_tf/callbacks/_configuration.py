@@ -32,13 +32,26 @@ def describe_configuration(model: keras.Model) -> dict[str, Any]:
     compiled = compile_arguments(model) or {}
     parts = {
         "the model": _describe_layers(model),
-        **{label_optimizer(path): _to_plain_data(own) for path, own in find_optimizers(model).items()},
+        **_describe_optimizers(model),
         "the loss": {name: _to_plain_data(compiled.get(name)) for name in ("loss", "loss_weights")},
         "the metrics": {
             **{name: _to_plain_data(compiled.get(name)) for name in ("metrics", "weighted_metrics")},
             "own": [_to_plain_data(metric) for metric in model.metrics],
         },
     }
+    return _flatten(parts)
+
+
+def describe_optimizers(model: keras.Model) -> dict[str, Any]:
+    """Return the entries of `describe_configuration` of the optimizers."""
+    return _flatten(_describe_optimizers(model))
+
+
+def _describe_optimizers(model):
+    return {label_optimizer(path): _to_plain_data(own) for path, own in find_optimizers(model).items()}
+
+
+def _flatten(parts):
     leaves = keras.tree.flatten_with_path(parts)
     return {f"{path[0]}: {'.'.join(map(str, path[1:]))}": value for path, value in leaves}
 

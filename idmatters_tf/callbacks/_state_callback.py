@@ -17,7 +17,12 @@ from idmatters_tf._keras_internals import RunningFit, build_for_training, start_
 from idmatters_tf._progress import Progress
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackStates
-from idmatters_tf.callbacks._configuration import describe_configuration, find_difference, label_optimizer
+from idmatters_tf.callbacks._configuration import (
+    describe_configuration,
+    describe_optimizers,
+    find_difference,
+    label_optimizer,
+)
 from idmatters_tf.callbacks._model_parts import describe_attributes, find_optimizers
 from idmatters_tf.callbacks._sources import make_source
 from idmatters_tf.callbacks._stores import Store
@@ -154,7 +159,7 @@ class StateCallback(keras.callbacks.Callback):
         store.close()
 
     def _mark_unfinished(self):
-        configuration = describe_configuration(self._model)
+        configuration = describe_optimizers(self._model)
         for name, optimizer in _name_optimizers(self._model).items():
             _unfinished[optimizer] = self._resume.folder, _select(configuration, name)
 

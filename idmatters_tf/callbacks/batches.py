@@ -157,9 +157,10 @@ class FunctionBatches(Batches):
     """Batches returned by a function of the step.
 
     Args:
-        function: `step -> batch`, see `Batches.batch`, with the step as an `int`; or a `TrainBatches` or
-            `StreamTrainBatches` of this package, whose `batch` is compiled by TensorFlow. With `ExactResume` on
-            TensorFlow, `fit` reads its `dataset` in place of single batches.
+        function: `step -> batch`, see `Batches.batch`, with the step as an `int`; or an object with such a method
+            `batch`, as `NumpyBatches`. The `batch` of a `TrainBatches` or `StreamTrainBatches` of this package is
+            compiled by TensorFlow. With `ExactResume` on TensorFlow, `fit` reads its `dataset` in place of single
+            batches.
         steps_per_epoch: number of batches in an epoch, after which metrics are recorded and validation runs. The steps
             that are passed to the function continue over all epochs.
     """
@@ -170,7 +171,7 @@ class FunctionBatches(Batches):
         # Object whose `dataset(first_step, steps, share)` begins at any step, see `TrainBatchSource`.
         self.source: Any = function if hasattr(function, "dataset") else None
         if source is not None and not inspect.isfunction(function):
-            self._function = _compile(source)
+            self._function = source if self.source is None else _compile(source)
         elif callable(function):
             self._function = function
         else:

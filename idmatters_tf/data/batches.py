@@ -15,7 +15,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.data.augment import CropAndFlip, InMemoryImages, Pixels
+from idmatters_tf.data.augment import InMemoryImages, Pixels
+from idmatters_tf.data.augmentations import CropAndFlip
 from idmatters_tf.data.protocols import ALONE, Int, Share
 
 Labels: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
@@ -87,7 +88,7 @@ class TrainBatches:
         labels: integers, `(n,)`.
         batch_size: size of the global batch.
         seed: non-negative integer below 2^32.
-        augmentation: a value of `idmatters_tf.data.augment.AUGMENTATIONS`.
+        augmentation: a value of `idmatters_tf.data.augmentations.AUGMENTATIONS`.
     """
 
     def __init__(

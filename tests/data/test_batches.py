@@ -4,7 +4,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idmatters_tf.data.augment import AUGMENTATIONS, CropAndFlip, InMemoryImages, standardize
+from idmatters_tf.data.augment import InMemoryImages, standardize
+from idmatters_tf.data.augmentations import AUGMENTATIONS, CropAndFlip
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.data.protocols import Share
 from idmatters_tf.layers import PerImageStandardization

@@ -1,5 +1,6 @@
 """Start and end of all programs: log levels of libraries, one-line error messages, exit codes."""
 
+import importlib.util
 import os
 import sys
 import traceback
@@ -70,6 +71,11 @@ def runs_on_tensorflow() -> bool:
     return (os.environ.get("KERAS_BACKEND") or "tensorflow") == "tensorflow"
 
 
+def has_tensorflow() -> bool:
+    """Return True if TensorFlow is installed. On JAX, programs on images in memory work without it."""
+    return importlib.util.find_spec("tensorflow") is not None
+
+
 def print_message(text: str) -> None:
     """Print a message to standard error."""
     print(text, file=sys.stderr, flush=True)
@@ -81,8 +87,11 @@ def print_lines(*lines: str) -> None:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow without the messages that it logs in spite of TF_CPP_MIN_LOG_LEVEL."""
-    if DEBUG in sys.argv or "tensorflow" in sys.modules:
+    """Import TensorFlow without the messages that it logs in spite of TF_CPP_MIN_LOG_LEVEL.
+
+    On JAX it does nothing if TensorFlow is not installed.
+    """
+    if DEBUG in sys.argv or "tensorflow" in sys.modules or not (runs_on_tensorflow() or has_tensorflow()):
         return
     visible = os.dup(2)
     with open(os.devnull, "wb") as hidden:

@@ -5,8 +5,9 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Literal
 
+from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.cli.startup import import_tensorflow, print_message
+from trainers.cli.startup import has_tensorflow, import_tensorflow, print_message
 from trainers.datasets.source import EXAMPLES_AT_ONCE, DataOptions, Source
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from idmatters_tf.data.augment import Pixels
     from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
     from idmatters_tf.data.images import ImageData
+    from idmatters_tf.data.numpy_batches import NumpyBatches, NumpyEvaluationBatches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +42,26 @@ class InMemory(DataOptions):
         "et al.), or apply contrast normalization and ZCA whitening",
     )
 
+    @property
+    def suits_numpy(self) -> bool:
+        """True if `NumpyBatches` computes these batches."""
+        from idmatters_tf.data.augmentations import AUGMENTATIONS, CropAndFlip
+
+        augmentation = AUGMENTATIONS[self.augment]
+        crops = augmentation is not None and augmentation == CropAndFlip(augmentation.padding)
+        return crops and not self.cutout and not self.has_preprocessing
+
     @abc.abstractmethod
     def load(self) -> "ImageData":
         """Return the selected images."""
 
     def source(self, batch_size: int, seed: int) -> "InMemorySource":
         """Load the data, see `DataOptions.source`."""
+        if not has_tensorflow() and not self.suits_numpy:
+            raise UsageError(
+                "without TensorFlow, images are only cropped, flipped and standardized. Install it, or use --augment "
+                "paper, standard or all-cnn, --preprocess standardize and no --cutout."
+            )
         data = self.load()
         if self.held_out is not None:
             data = data.hold_out(self.held_out)
@@ -123,18 +139,28 @@ class InMemorySource(Source):
         train, test = (preprocessing.apply(self.preprocessing, images) for images in both)
         return train, test
 
-    def train_batches(self) -> "TrainBatches":
-        """Return the training batches."""
-        from idmatters_tf.data.augment import AUGMENTATIONS
-        from idmatters_tf.data.batches import TrainBatches
+    def train_batches(self) -> "TrainBatches | NumpyBatches":
+        """Return the training batches, without TensorFlow by NumPy."""
+        from idmatters_tf.data.augmentations import AUGMENTATIONS
 
         options, augmentation = self.options, AUGMENTATIONS[self.options.augment]
+        if augmentation is not None and not has_tensorflow():
+            from idmatters_tf.data.numpy_batches import NumpyBatches
+
+            labels = self.data.train_labels
+            return NumpyBatches(self.images[0], labels, self.batch_size, self.seed, augmentation.padding)
+        from idmatters_tf.data.batches import TrainBatches
+
         if augmentation is not None:
             augmentation = dataclasses.replace(augmentation, cutout=options.cutout)
         return TrainBatches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
 
-    def test_batches(self) -> "EvaluationBatches":
-        """Return the batches of test images."""
+    def test_batches(self) -> "EvaluationBatches | NumpyEvaluationBatches":
+        """Return the batches of test images, without TensorFlow by NumPy."""
+        if not has_tensorflow():
+            from idmatters_tf.data.numpy_batches import NumpyEvaluationBatches
+
+            return NumpyEvaluationBatches(self.images[1], self.data.test_labels, self.batch_size)
         from idmatters_tf.data.batches import EvaluationBatches
 
         return EvaluationBatches(self.images[1], self.data.test_labels, self.batch_size)

@@ -10,12 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from idmatters_tf.callbacks._monitor import write_summary
 from idmatters_tf.callbacks.block_norms import NormsMeasurement
 from idmatters_tf.checkpointing import remove_unfinished, replacing
 from idmatters_tf.isometry import block_norms
+from trainers.cli.startup import has_tensorflow
 
 # Tags of the values of a record that are shown.
 _TAGS = {
@@ -32,7 +32,7 @@ _KINDS = {"": ("test", "curvature"), "train": ("train",), "test": ("test",)}
 
 
 class Events:
-    """Writer of the TensorBoard event files of a run.
+    """Writer of the TensorBoard event files of a run, which requires TensorFlow. Without it nothing is written.
 
     Args:
         folder: folder of the event files.
@@ -41,13 +41,15 @@ class Events:
     """
 
     def __init__(self, folder: str | os.PathLike, writes: bool = True, records: Sequence[Mapping[str, Any]] = ()):
-        self.writes = writes
+        self.writes, self._has_tensorflow = writes, has_tensorflow()
         self._folder = pathlib.Path(folder)
         self._writers: dict[str, Any] = {}
-        for run, kinds in _KINDS.items() if writes else ():
+        for run, kinds in _KINDS.items() if writes and self._has_tensorflow else ():
             _discard_points(self._folder / run, {record["step"] for record in records if record["kind"] in kinds})
 
     def _writer(self, run=""):
+        import tensorflow as tf
+
         if run not in self._writers:
             make = tf.summary.create_file_writer if self.writes else lambda _: tf.summary.create_noop_writer()
             self._writers[run] = make(str(self._folder / run))
@@ -55,7 +57,8 @@ class Events:
 
     def scalars(self, step: int, values: Mapping[str, float], run: str = "") -> None:
         """Write numbers by tag to the TensorBoard run `run` inside this one."""
-        write_summary(self._writer(run), step, values)
+        if self._has_tensorflow:
+            write_summary(self._writer(run), step, values)
 
     def record(self, step: int, kind: str, record: Mapping[str, Any]) -> None:
         """Write the values of a record.
@@ -86,6 +89,8 @@ class Events:
 
 def _discard_points(folder: pathlib.Path, steps: Collection[int]) -> None:
     """Remove the points of other steps from the event files of a folder."""
+    import tensorflow as tf
+
     remove_unfinished(folder)
     for path in folder.glob("events.out.tfevents.*"):
         # A kill may have truncated the last point.

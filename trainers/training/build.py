@@ -8,7 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from idmatters_tf._environment import cores
 from idmatters_tf.callbacks import FunctionBatches
+from idmatters_tf.data.numpy_batches import NumpyBatches, compute_ahead
 from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.layers import PatchWhitening2D
 from trainers.cli.arguments import UsageError
@@ -116,6 +118,8 @@ def make_train_batches(task: Task) -> FunctionBatches:
         from trainers.training.sizes import ScaledBatches
 
         source = ScaledBatches(source, recipe.train_sizes, recipe.size_steps)
+    if isinstance(source, NumpyBatches):
+        source = compute_ahead(source.batch, min(4, cores()))
     return FunctionBatches(source, max(1, task.source.training_images // recipe.batch_size))
 
 

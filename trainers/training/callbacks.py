@@ -1,4 +1,4 @@
-"""Callback that reports, evaluates and stops the `fit` of a training program at given steps."""
+"""Callbacks that report, evaluate and stop the `fit` of a training program at given steps."""
 
 import json
 import math
@@ -14,6 +14,18 @@ from trainers.training.reports import Reports
 
 # Attributes of `Training` with the updates since the last record.
 _WINDOW = ("_sums", "_logs", "_updates", "_since_reset", "_seconds")
+
+
+class DeviceLogs(keras.callbacks.CallbackList):
+    """Callbacks whose logs of a training step are arrays of the backend.
+
+    Keras' list converts them to numbers after each step. On JAX this waits for the device, which is then idle until the
+    next step begins.
+    """
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        for callback in self.callbacks:
+            callback.on_train_batch_end(batch, logs=logs)
 
 
 class Training(keras.callbacks.Callback):
@@ -43,8 +55,10 @@ class Training(keras.callbacks.Callback):
         # Steps before this epoch; sums of the means, number of updates and seconds since the last record.
         self._before = self._updates = self._since_reset = 0
         self._sums: dict[str, float] = {}
-        self._logs: dict[str, float] = {}
-        self._seconds = self._started = 0.0
+        self._logs: dict[str, Any] = {}
+        self._seconds = 0.0
+        # Time at which the updates began that are not in `_seconds`; None outside of updates.
+        self._started: float | None = None
         self._penalty: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -54,20 +68,18 @@ class Training(keras.callbacks.Callback):
         self._before, self._since_reset = epoch * (self.params or {})["steps"], 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._started = time.monotonic()
+        if self._started is None:
+            self._started = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._seconds += time.monotonic() - self._started
         self._since_reset += 1
-        self._logs = dict(logs or {})
+        self._logs = logs or {}
         step, intervals, steps = (
             self._before + batch + 1,
             self._reports.settings.run,
             self._reports.settings.recipe.steps,
         )
         self._reports.progress.advance(text=None)
-        if not math.isfinite(self._logs["loss"]):
-            self._reports.diverged(step)
         # Read once: a signal received later stops the next step.
         stops, ends = self._handler.received is not None, step == steps
         evaluates = step % intervals.evaluate_every == 0 or ends
@@ -75,6 +87,10 @@ class Training(keras.callbacks.Callback):
         # Before an evaluation, so that a diverged network is not evaluated and its weights are not kept.
         if step % intervals.log_every == 0 or evaluates or saves:
             self._log(step)
+        elif stops or self._after is not None:
+            self._wait()
+            if not math.isfinite(self._logs["loss"]):
+                self._reports.diverged(step)
         # An interrupted evaluation is repeated when the run is resumed.
         if evaluates:
             is_evaluated = self._reports.evaluate(step, self.is_interrupted)
@@ -104,8 +120,16 @@ class Training(keras.callbacks.Callback):
         """Return True if a signal ends an evaluation."""
         return not self._in_cluster and self._handler.received is not None
 
+    def _wait(self):
+        """Wait for the results of the updates, and add their time."""
+        self._logs = {name: float(value) for name, value in self._logs.items()}
+        if self._started is not None:
+            self._seconds += time.monotonic() - self._started
+            self._started = None
+
     def _add(self):
         """Add the means since the last reset of the metrics to the sums."""
+        self._wait()
         for name in ("cross_entropy", "error") if self._since_reset else ():
             self._sums[name] = self._sums.get(name, 0.0) + self._since_reset * self._logs[name]
         self._updates, self._since_reset = self._updates + self._since_reset, 0

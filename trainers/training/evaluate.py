@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from trainers.cli.arguments import RunError, UsageError, program_command
-from trainers.cli.startup import import_tensorflow, print_lines, runs_on_tensorflow
+from trainers.cli.startup import has_tensorflow, import_tensorflow, print_lines, runs_on_tensorflow
 from trainers.run.folder import Run, hold_lock
 from trainers.run.outputs import EXPORT, check_output, write_mark
 from trainers.training.task import Task
@@ -79,7 +79,13 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
 
 
 def export_newest(task: Task, run: Run, folder: pathlib.Path) -> None:
-    """Write the exports of the newest checkpoint and of the best one to a folder whose lock is held."""
+    """Write the exports of the newest checkpoint and of the best one to a folder whose lock is held.
+
+    On JAX, a process with TensorFlow as Keras' backend writes them, if TensorFlow is installed.
+    """
+    if not runs_on_tensorflow() and has_tensorflow():
+        _export_in_tensorflow(task, run, folder)
+        return
     described = run.data()
     import_tensorflow()
     from trainers.training.build import build_network
@@ -91,19 +97,14 @@ def export_newest(task: Task, run: Run, folder: pathlib.Path) -> None:
     export_run(task, run, model, step, folder)
 
 
-def export_in_tensorflow(task: Task, run: Run) -> None:
-    """Call `export_newest` in a process with Keras' backend TensorFlow, which writes SavedModels.
-
-    Raises:
-        RunError: the process failed, with a message of its own.
-    """
+def _export_in_tensorflow(task, run, folder):
     code = (
         "import pathlib, sys; from trainers.run.folder import Run; from trainers.training import evaluate, task; "
-        "name, path = sys.argv[1:]; run = Run(path); "
-        "evaluate.export_newest(task.Task(name, task.recorded_settings(name, run)), run, pathlib.Path(path))"
+        "name, path, folder = sys.argv[1:]; run = Run(path); "
+        "evaluate.export_newest(task.Task(name, task.recorded_settings(name, run)), run, pathlib.Path(folder))"
     )
     environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-    command = [sys.executable, "-c", code, task.program, str(run.path)]
+    command = [sys.executable, "-c", code, task.program, str(run.path), str(folder)]
     if subprocess.run(command, env=environment, check=False).returncode:
         again = program_command(task.program, "--export-only", run.path)
         raise RunError("the export failed, see above.", f"Repeat it by {again}")

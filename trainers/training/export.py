@@ -1,16 +1,15 @@
-"""Export of trained networks as `.keras` files and SavedModels that accept raw pixels."""
+"""Export of trained networks as `.keras` files and, with TensorFlow, SavedModels that accept raw pixels."""
 
 import os
 import pathlib
 from collections.abc import Sequence
 
 import keras
-import tensorflow as tf
 
 from idmatters_tf.checkpointing import list_steps, remove, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError, program_command
-from trainers.cli.startup import print_lines
+from trainers.cli.startup import has_tensorflow, print_lines
 from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run
 from trainers.training.build import in_float32
@@ -42,7 +41,7 @@ def export_model(task: Task, run: Run, network: keras.Model) -> keras.Model:
 
 
 def export(model: keras.Model, folder: str | os.PathLike, class_names: Sequence[str] = ()) -> None:
-    """Write `model.keras` and `saved_model/` into a folder, each atomically.
+    """Write `model.keras` and, if TensorFlow is installed, `saved_model/` into a folder, each atomically.
 
     The signatures of the SavedModel take uint8 images of shape (batch, rows, cols, channels):
 
@@ -59,6 +58,12 @@ def export(model: keras.Model, folder: str | os.PathLike, class_names: Sequence[
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "model.keras") as beside:
         model.save(beside)
+    if has_tensorflow():
+        _export_saved_model(model, folder, class_names)
+
+
+def _export_saved_model(model, folder, class_names):
+    import tensorflow as tf
 
     def answer(images):
         logits = model(images, training=False)
@@ -101,14 +106,24 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
             f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model("
             f"{str(folder / 'model.keras')!r})",
             f"load the SavedModel:   import tensorflow as tf; serve = tf.saved_model.load("
-            f"{str(folder / 'saved_model')!r}).signatures['serving_default']; serve(images=uint8_images)['label']",
+            f"{str(folder / 'saved_model')!r}).signatures['serving_default']; serve(images=uint8_images)['label']"
+            if has_tensorflow()
+            else "no SavedModel:         TensorFlow is not installed",
         )
         if best == [step]:
             remove(folder / "best")
         elif best and restore_weights(checkpoints, network, task.identity(run)) is not None:
             export(export_model(task, run, network), folder / "best", names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
-    except (OSError, tf.errors.OpError) as error:
+    except (OSError, *_tensorflow_errors()) as error:
         other = [] if folder == pathlib.Path(run.path) else ["--out", folder]
         again = program_command(task.program, "--export-only", run.path, *other)
         raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
+
+
+def _tensorflow_errors():
+    if not has_tensorflow():
+        return ()
+    import tensorflow as tf
+
+    return (tf.errors.OpError,)

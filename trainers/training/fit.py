@@ -16,7 +16,7 @@ from trainers.cluster.tasks import Cluster
 from trainers.run.folder import Run
 from trainers.run.signals import SignalHandler
 from trainers.training.build import make_train_batches, with_image_size
-from trainers.training.callbacks import Training
+from trainers.training.callbacks import DeviceLogs, Training
 from trainers.training.checkpoints import KEPT, explain_write_errors
 from trainers.training.measure import measure
 from trainers.training.reports import Reports
@@ -62,12 +62,14 @@ def fit(
         resume = ExactResume(run.checkpoints_path, settings.run.checkpoint_every, KEPT)
         batches = make_train_batches(task)
         silent: Any = 0  # Keras annotates `verbose` as a string
-        epochs = -(-settings.recipe.steps // batches.steps_per_epoch)
+        steps = batches.steps_per_epoch
+        epochs = -(-settings.recipe.steps // steps)
+        callbacks = DeviceLogs([training, resume], add_history=True, model=model, epochs=epochs, steps=steps, verbose=0)
         with warnings.catch_warnings(), explain_write_errors(run.checkpoints_path):
             # The program has compared the versions, threads and devices.
             warnings.filterwarnings("ignore", message=".*results will differ by rounding", category=UserWarning)
             try:
-                model.fit(batches, epochs=epochs, shuffle=False, verbose=silent, callbacks=[training, resume])
+                model.fit(batches, epochs=epochs, shuffle=False, verbose=silent, callbacks=callbacks)
             except ValueError as error:
                 if checkpoint is None or str(checkpoint.path.resolve()) not in str(error):
                     raise

@@ -150,9 +150,9 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
 
         export_run(task, run, model, steps)
     else:
-        from trainers.training.evaluate import export_in_tensorflow
+        from trainers.training.evaluate import export_newest
 
-        export_in_tensorflow(task, run)
+        export_newest(task, run, run.path)
     run.finish(result)
     print_lines(describe_result(result), f"convergence plot:      {run.path / 'convergence.png'}")
     return 0
