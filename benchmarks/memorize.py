@@ -1,6 +1,7 @@
 """Claim: building and checking a memorizer is as fast as the plain algorithm at half of the machine's matrix rate.
 
-    python benchmarks/memorize.py [--rows N] [--dim D] [--classes R] [--width K] [--dtype DTYPE] [--rounds N]
+    python benchmarks/memorize.py [--rows N] [--dim D] [--classes R] [--width K] [--dtype DTYPE] [--rounds N] \
+        [--out DIR]
 
 The points and labels are random. In the plain algorithm, which applies every block to every row, building and checking
 take about 4 n^2 k floating-point operations each. "Counted as plain algorithm" divides this number by the time. The
@@ -10,7 +11,9 @@ computed" divides this number by the time. Rates are relative to NumPy's product
 for building, counted as computed, in float32.
 """
 
+import json
 import os
+import pathlib
 import resource
 import time
 
@@ -39,6 +42,7 @@ def main():
     parser.add_argument("--classes", type=int, default=10, help="number of classes r (default: %(default)s)")
     parser.add_argument("--width", type=int, default=32, help="units per block k (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="(default: %(default)s)")
+    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for result.json, the check's numbers")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["numpy", "tensorflow", "keras"])
     n, k, r = options.rows, options.width, options.classes
@@ -68,6 +72,10 @@ def main():
             f"({options.dtype})",
             flush=True,
         )
+    if options.out is not None:
+        numbers = {"rows_right": verified.correct, "largest_error": verified.largest_error}
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "result.json").write_text(json.dumps(numbers | {"smallest_margin": made.smallest_margin}))
     report.add("built", building, "s")
     report.add("all rows checked", checking, "s")
     for name, values in shares.items():

@@ -16,7 +16,7 @@ from idmatters_tf._environment import get_version
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "results"
 # Options that do not affect the measurement.
-_UNRECORDED = ("--record", "--peer-python", "--hardware", "--load")
+_UNRECORDED = ("--record", "--peer-python", "--hardware", "--load", "--out")
 
 
 @dataclasses.dataclass(frozen=True)

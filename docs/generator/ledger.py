@@ -14,7 +14,8 @@ from generator import DOCS, table
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse
 from trainers.report import as_words
-from trainers.reproduce.rows import FOLDER, NOT_RECORDED, PAPERS, Row, expand_command, format_commands, load
+from trainers.reproduce.numbers import NOT_RECORDED
+from trainers.reproduce.rows import FOLDER, PAPERS, Row, expand_command, format_commands, load
 from trainers.training.task import free_on_resume
 
 _SECTION = re.MULTILINE | re.DOTALL
@@ -146,8 +147,6 @@ def _numbers(row: Row) -> list[str]:
 
 
 def _place(file: str, key: str | None, where: Mapping[str, object]) -> str:
-    if file == "log":
-        return "output of the command"
     at = f", where {', '.join(f'{name} = {value}' for name, value in where.items())}" if where else ""
     return f"`{file}`{f', `{key}`' if key else ''}{at}"
 

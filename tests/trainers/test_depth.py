@@ -12,6 +12,7 @@ from idmatters_tf.isometry import find_blocks
 from tests.support.programs import run_here
 from trainers.cli.arguments import RunError
 from trainers.depth import rates
+from trainers.depth.__main__ import ExampleSettings
 from trainers.depth.blocks import load
 
 
@@ -92,7 +93,7 @@ def test_one_branch_in_place_of_equal_ones():
 
 @pytest.mark.parametrize("block", ["near-identity", "standard", "zero-branch", "batch-norm", "pre-norm", "post-norm"])
 def test_block_types(block):
-    problem = load(block, 8, "shapes", None, False, 2, 3)
+    problem = load(block, 8, ExampleSettings("shapes"), 2, 3)
     model = problem.build(2)
     assert [block.name for block in find_blocks(model, problem.block_names(2))] == ["block1", "block2"]
     kernels = [v for v in model.get_layer("block1").trainable_variables if "kernel" in v.path]

@@ -1,9 +1,19 @@
-"""Tests of the shared parts of experiments: cases, tables, figures, verdicts."""
+"""Tests of the frame of experiments: folder of the run, cases, tables, figures, verdicts."""
 
 import dataclasses
+import json
 
-from trainers.experiments.experiment import Experiment, Verdict
-from trainers.experiments.panels import line, panel_for_each
+import numpy as np
+import pytest
+
+from tests.support.programs import run_in_process
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import group, setting
+from trainers.experiments.panels import group_by, line, panel_for_each
+from trainers.experiments.program import Program, RunSettings, Verdict, is_finished
+from trainers.run.folder import Run
+
+DATA = {"origin": "", "digest": "1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,6 +23,17 @@ class Row:
     value: float | None
 
 
+@dataclasses.dataclass(frozen=True)
+class SizeSettings:
+    sizes: tuple[int, ...] = setting(help="sizes", may_be_empty=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    sizes: SizeSettings = group(SizeSettings, "sizes")
+    run: RunSettings = group(RunSettings, "run", out="runs/x")
+
+
 ROWS = [Row("a", 1, 0.5), Row("a", 2, None), Row("b", 1, 1e-9)]
 
 
@@ -20,36 +41,62 @@ def panel(axes, rows):
     line(axes, rows, "size", "value", label="value")
 
 
-def cases(problem, settings):
-    """Return two cases: the first two rows, and the third one."""
-    return [(problem[:2],), (problem[2:],)] if problem else []
+def measure(settings, results):
+    results.start("made", np.arange(3.0))
+    rows = results.measure(
+        "measured", lambda size: [row for row in ROWS if row.size == size], zip(settings.sizes.sizes)
+    )
+    figures = {"first": lambda rows: panel_for_each(rows, "name", panel, "value", most=2)}
+    verdicts = [
+        Verdict(name, len(own) > 1, "rows", {"count": len(own)}) for name, own in group_by(rows, "name").items()
+    ]
+    results.save("measured", rows, figures, [*verdicts, "in words"])
 
 
-EXPERIMENT = Experiment(
-    "measured",
-    cases,
-    measure=iter,
-    figures={"first": lambda rows: panel_for_each(rows, "name", panel, "value")},
-    verdict=lambda rows: Verdict(len(rows) > 1, f"{len(rows)} rows"),
-    verdict_by="name",
-)
+def test_a_program_measures_its_cases_and_writes_its_results(tmp_path, capsys):
+    def run(*words):
+        code, stderr = run_in_process(Program("x y", "", "", Settings, measure).main, *words, "--out", tmp_path / "run")
+        return code, capsys.readouterr().out + stderr
 
-
-def test_an_experiment_measures_its_cases_and_writes_its_results(tmp_path):
-    assert EXPERIMENT.run(ROWS, None) == ROWS
-    assert EXPERIMENT.run([], None) == []
-    assert EXPERIMENT.verdicts(ROWS) == ["SEEN: 2 rows.", "NOT SEEN: 1 rows."]
-    assert dataclasses.replace(EXPERIMENT, verdict_by=None).verdicts(ROWS) == ["SEEN: 3 rows."]
-    assert str(Verdict(None, "because")) == "OPEN: because."
-    paths = EXPERIMENT.write(ROWS, tmp_path, "png")
-    assert [path.name for path in paths] == ["measured.csv", "first.png"]
+    code, output = run("--sizes", 1, 2, "--format", "svg")
+    verdicts = ["SEEN: rows: count 2.", "NOT SEEN: rows: count 1.", "in words"]
+    assert code == 0
+    assert "\n".join(verdicts) in output
     # The fields of the rows are the columns, and cells for None are empty.
-    assert paths[0].read_text() == "name,size,value\na,1,0.5\na,2,\nb,1,1e-09\n"
-    assert paths[1].read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "run/measured.csv").read_text() == "name,size,value\na,1,0.5\nb,1,1e-09\na,2,\n"
+    assert "<svg" in (tmp_path / "run/first.svg").read_text()
+    numbers = {"a": {"count": 2}, "b": {"count": 1}}
+    expected = {"verdicts": verdicts, "tables": {"measured": 3}, "numbers": numbers}
+    assert json.loads((tmp_path / "run/result.json").read_text()) == expected
+    assert f"is finished. {' '.join(verdicts)} Use another --out" in run("--sizes", 1, 2)[1]
+    code, output = run("--sizes", 1)
+    assert code == 2
+    assert "sizes was [1, 2], now [1]" in output
+    assert "measured: skipped, no case applies" in run("--sizes", 7, "--overwrite")[1]
+    assert str(Verdict("x", None, "because")) == "OPEN: because."
+    assert str(Verdict("x", True, "both", {"a": {"b": 1, "c": 2.0}})) == "SEEN: both: a (b 1, c 2)."
+
+
+def test_a_run_that_was_stopped_before_it_had_results_is_started_anew(tmp_path):
+    for depth in (3, 4):
+        run = Run(tmp_path)
+        assert not is_finished(run, {"depth": depth})
+        run.start({"depth": depth}, DATA)
+        assert run.config()["settings"] == {"depth": depth}
+    (tmp_path / "table.csv").write_text("depth\n4\n")
+    with pytest.raises(UsageError, match="other settings: depth was 4, now 5"):
+        is_finished(Run(tmp_path), {"depth": 5})
+    assert not is_finished(Run(tmp_path), {"depth": 4})
+
+
+def test_a_run_of_a_training_program_is_not_overwritten(tmp_path):
+    Run(tmp_path).start({}, DATA, "trainers.cifar")
+    with pytest.raises(UsageError, match=r"is a run of trainers.cifar"):
+        is_finished(Run(tmp_path, overwrites=True), {})
 
 
 def test_a_figure_has_a_panel_for_each_of_the_first_values():
-    figure = panel_for_each(ROWS, "name", panel, "value", lowest=1e-12)
+    figure = panel_for_each(ROWS, "name", panel, "value", most=2, lowest=1e-12)
     assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
     assert {axes.get_ylim()[0] for axes in figure.axes} == {1e-12}
     # A single point is a dot.

@@ -13,7 +13,7 @@ from tests.support.programs import run_here, run_script
 
 def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_path):
     images = shapes.load(train=150, test=50)
-    monkeypatch.setattr(shapes, "load", lambda: images)
+    monkeypatch.setattr(shapes, "load", lambda *_: images)
     out = tmp_path / "run"
     options = ("--train-images", 120, "--labels", "random", "--width", 16)
     result = run_here("trainers.expressivity", *options, "--out", out)

@@ -1,6 +1,5 @@
 """Tests of `trainers.landscape` on small cases, and of the numbers of its experiments."""
 
-import csv
 import json
 
 import numpy as np
@@ -8,39 +7,27 @@ import pytest
 
 from idmatters_tf import linear
 from tests.support.programs import run_here
-from trainers.experiments import experiment as experiment_module
+from trainers.experiments import program
 from trainers.landscape import descent, factorization
-from trainers.landscape.__main__ import PROGRAM
-from trainers.landscape.targets import random_target
-
-EXPERIMENTS = PROGRAM.experiments(None)
+from trainers.landscape.factorization import random_target
 
 SMALL = ("--dim", 3, "--depths", 2, 8, "--steps", 12, "--seeds", 1, "--condition", 3)
 
 
 def test_everything_is_written(monkeypatch, tmp_path):
     # All figures are drawn. Rendering takes half of the time.
-    monkeypatch.setattr(experiment_module, "save_figure", lambda figure, path: path)
+    monkeypatch.setattr(program, "save_figure", lambda figure, path: path)
     out = tmp_path / "run"
     result = run_here("trainers.landscape", *SMALL, "--out", out)
     assert result.returncode == 0, result.stderr
-    experiments_written = {experiment.name for experiment in EXPERIMENTS}
-    assert set(json.loads((out / "result.json").read_text())["tables"]) == experiments_written
-    for name in experiments_written:
+    assert json.loads((out / "result.json").read_text())["tables"] == {"factorization": 2, "descent": 156}
+    for name in ("factorization", "descent"):
         assert f"{name}.csv, {out / name}.png" in result.stdout
-        with open(out / f"{name}.csv", newline="") as stream:
-            assert list(csv.DictReader(stream))
+        assert len((out / f"{name}.csv").read_text().splitlines()) > 2
     assert f"{out / 'certificate.png'}" in result.stdout
-
-    again = run_here("trainers.landscape", *SMALL, "--out", out)
-    assert (again.returncode, "is finished" in again.stdout) == (0, True)
-    for arguments, message in (
-        (("--steps", 25), "steps was 12, now 25"),
-        (("--dim", 0), "argument --dim: expected a whole number of at least 1 and at most 256, received '0'"),
-    ):
-        rejected = run_here("trainers.landscape", *SMALL, *arguments, "--out", out)
-        assert rejected.returncode == 2
-        assert message in rejected.stderr
+    rejected = run_here("trainers.landscape", *SMALL, "--dim", 0, "--out", out)
+    assert rejected.returncode == 2
+    assert "argument --dim: expected a whole number of at least 1 and at most 256, received '0'" in rejected.stderr
 
 
 @pytest.mark.parametrize(("dim", "determinant"), [(1, -1), (5, 1), (5, -1)])

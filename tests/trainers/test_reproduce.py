@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import re
@@ -13,7 +12,6 @@ import sys
 import textwrap
 import time
 import tomllib
-import typing
 from decimal import Decimal
 
 import pytest
@@ -21,13 +19,16 @@ import pytest
 from tests.conftest import ROOT
 from trainers.cli.arguments import UsageError
 from trainers.depth.rates import Rate
-from trainers.landscape.__main__ import PROGRAM as LANDSCAPE
+from trainers.landscape.descent import DescentRow
+from trainers.landscape.factorization import FactorizationRow
 from trainers.reproduce import __main__ as program
-from trainers.reproduce.numbers import agrees, compare, read_value
-from trainers.reproduce.rows import Number, Row, expand_command, format_commands, load
+from trainers.reproduce.numbers import Number
+from trainers.reproduce.rows import Row, expand_command, format_commands, load
 from trainers.shortcuts import conditions, norms, sweep, trajectory
-
-SHORTCUTS = [module.EXPERIMENT for module in (conditions, norms, sweep, trajectory)]
+from trainers.shortcuts.conditions import ConditionsRow
+from trainers.shortcuts.norms import NormsRow
+from trainers.shortcuts.sweep import SweepRow
+from trainers.shortcuts.trajectory import TrajectoryRow
 
 # Stand-in for a program that takes a while, saves on SIGTERM, and resumes.
 PROGRAM = """
@@ -44,6 +45,7 @@ signal.signal(signal.SIGTERM, stop)
 print("step 17 of the work", flush=True)
 if "slow" in sys.argv and not (out / "begun").exists():
     time.sleep(60)
+(out / "steps.jsonl").write_text('{"step": 17}')
 (out / "result.json").write_text(json.dumps({"error": 0.215}))
 sys.exit(code)
 """
@@ -61,8 +63,8 @@ times = 100
 name = "step"
 value = 16
 factor = 1.5
-file = "log"
-pattern = 'step (\\d+) of'
+file = "steps.jsonl"
+key = "step"
 """
 
 
@@ -118,7 +120,6 @@ def test_a_run_that_exists_is_checked_without_running_anything(ledger, tmp_path,
     run = tmp_path / "mine"
     run.mkdir()
     (run / "result.json").write_text('{"error": 0.2}')
-    # Only runs of this program have a log.
     assert program.main(["row", "--check", str(run)]) == 1
     output = capfd.readouterr().out
     assert "DIFFERS" in output
@@ -166,18 +167,14 @@ def test_a_signal_is_handed_on_and_the_same_command_goes_on(ledger, tmp_path):
     assert time.monotonic() - began < 30
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return load()
-
-
-def test_every_row_names_what_exists(rows):
-    # `measure` is annotated with the rows that it returns.
-    tables = {
-        experiment.name: typing.get_args(experiment.measure.__annotations__["return"])[0]
-        for experiment in (*SHORTCUTS, *LANDSCAPE.experiments(None))
-    } | {"rates": Rate}
+def test_every_row_names_what_exists():
+    row_types = (ConditionsRow, NormsRow, SweepRow, TrajectoryRow, FactorizationRow, DescentRow, Rate)
+    columns = {
+        row.__name__.removesuffix("Row").lower(): {field.name for field in dataclasses.fields(row)} for row in row_types
+    }
+    columns["rates"] = columns.pop("rate")
     data_sets = tomllib.loads((ROOT / "trainers" / "reproduce" / "data.toml").read_text())
+    rows = load()
     for row in rows.values():
         assert row.verdict or not row.paper, row.name
         assert all((ROOT / test).is_file() for test in row.tests), row.name
@@ -188,60 +185,53 @@ def test_every_row_names_what_exists(rows):
         for number in row.numbers:
             has_tolerance, has_factor = number.tolerance is not None, number.factor is not None
             assert number.file is None or number.value is None or has_tolerance != has_factor, (row.name, number.name)
-            assert (number.file is None) == (number.key is None and number.pattern is None), (row.name, number.name)
-            # A pattern is independent of columns.
-            if number.pattern is None and number.file is not None and number.file.endswith(".csv"):
-                columns = {field.name for field in dataclasses.fields(tables[pathlib.PurePath(number.file).stem])}
-                assert {number.key, *number.where} <= columns, (row.name, number.name)
+            assert (number.file is None) == (not number.key), (row.name, number.name)
+            table = pathlib.PurePath(number.file or "").stem
+            if table in columns:
+                assert {number.key, *number.where} <= columns[table], (row.name, number.name)
 
 
 def verdicts():
-    """Yield verdicts of `trainers.shortcuts` on artificial results, with the row that reads its numbers from them."""
-    growth = {"xavier": 2.4e10, "orthogonal": 63, "1-shortcut": 69, "2-shortcut": 1, "3-shortcut": 1.08}
-    ends = [(kind, depth, math.log10(ratio) * (depth == 24)) for kind, ratio in growth.items() for depth in (3, 24)]
-    yield (
-        "li-figure-5",
-        conditions.verdict([conditions.ConditionsRow(*end[:2], 10, end[2], 0, 0, 0, 0) for end in ends]),
-    )
+    """Yield verdicts of `trainers.shortcuts` on artificial results, with a row that reads its numbers from them."""
+    kinds = ("xavier", "orthogonal", "1-shortcut", "2-shortcut", "3-shortcut")
+    ends = [(kind, depth) for kind in kinds for depth in (3, 24)]
+    yield "li-figure-5", conditions.verdict([ConditionsRow(*end, 10, 2, 0, 0, 0, 0) for end in ends])
     for activation in ("linear", "relu"):
-        yield "li-figure-3", norms.verdict([norms.NormsRow(activation, 2**i, 0, 1, 0, 0.1, i) for i in range(1, 6)])
+        yield "li-figure-3", norms.verdict([NormsRow(activation, 2**i, 0, 1, 0, 0.1, i) for i in range(1, 6)])
         path = [
-            trajectory.TrajectoryRow(activation, kind, 16, 0, 1, epoch, loss, condition, 1, 0.5, 1)
+            TrajectoryRow(activation, kind, 16, 0, 1, epoch, loss, condition, 1, 0.5, 1)
             for kind, condition in (("xavier", 100), ("orthogonal", 10), ("1-shortcut", 10), ("2-shortcut", 1))
             for epoch, loss in ((0, 1.0), (9, 0.1))
         ]
         names = ("li-figure-6", "li-figure-8", "li-section-5") if activation == "linear" else ("li-figure-7",) * 2
-        yield from zip(names, trajectory.verdict(path), strict=False)
-    kinds = (("2-shortcut", 8), ("2-shortcut", 96), ("orthogonal", 96))
-    rows = [sweep.SweepRow("linear", kind, depth, 1.0, True, 1e-5, 0, 5, 0.0) for kind, depth in kinds]
-    yield "li-figure-9", sweep.verdict(rows)
+        yield from zip(names, trajectory.verdicts(path), strict=False)
+    best = (("2-shortcut", 8), ("2-shortcut", 96), ("orthogonal", 8), ("orthogonal", 96))
+    yield "li-figure-9", sweep.verdict([SweepRow("linear", *each, 1.0, True, 1e-5, 0, 5, 0.0) for each in best])
 
 
-def test_patterns_find_their_numbers_in_the_verdicts(rows):
-    texts = {}
+def test_rows_name_numbers_of_the_verdicts(tmp_path):
+    found, rows = {}, load()
     for name, verdict in verdicts():
-        texts.setdefault(name, []).append(str(verdict))
-    for name, lines in texts.items():
-        numbers = [number for number in rows[name].numbers if number.pattern is not None]
-        assert len(numbers) >= 2
-        for number in numbers:
-            matches = re.findall(str(number.pattern), json.dumps({"verdicts": lines}, indent=2))
-            assert len(matches) == 1, (name, number.name, matches, lines)
-            float(matches[0])
+        found.setdefault(name, {})[verdict.name] = verdict.numbers
+    for name, numbers in found.items():
+        (tmp_path / "result.json").write_text(json.dumps({"numbers": numbers}))
+        named = [number for number in rows[name].numbers if number.file == "result.json"]
+        assert len(named) >= 2
+        for number in named:
+            assert number.read(tmp_path) is not None, (name, number.name, numbers)
 
 
 def test_what_is_read_from_a_run(tmp_path):
-    (tmp_path / "result.json").write_text('{"loaded": {"error": 0.25}, "verdicts": ["grows x 2.4e+10 from"]}')
+    (tmp_path / "result.json").write_text('{"loaded": {"error": 0.25}}')
     lines = ['{"kind": "test", "step": 1, "seconds": 1, "loss": 4.0, "error": 0.5}\n' for _ in range(2)]
     lines[1] = lines[1].replace('"step": 1', '"step": 2').replace("4.0", "1.0")
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    (tmp_path / "sweep.csv").write_text("depth,best,lg,partly\n4,False,1.0,1\n8,True,2.0,\n8,False,5.0,2\n")
+    (tmp_path / "sweep.csv").write_text("depth,best,lg,partly\n4,False,1.0,1\n8,True,2.0 ± 0.3,\n8,False,5.0,2\n")
 
-    def value(file, key=None, **how):
-        return read_value(Number("x", file=file, key=key, **how), tmp_path)
+    def value(file, key, **how):
+        return Number("x", file=file, key=key, **how).read(tmp_path)
 
     assert value("result.json", "loaded.error", times=100) == 25
-    assert value("result.json", pattern=r"x ([0-9.e+]+) from") == 2.4e10
     assert value("metrics.jsonl", "loss", where={"kind": "test"}) == 1
     assert value("metrics.jsonl", "loss", where={"kind": "test"}, take="max") == 4
     assert value("metrics.jsonl", "loss", take="mean") == 2.5
@@ -252,16 +242,16 @@ def test_what_is_read_from_a_run(tmp_path):
         assert value(file, key) is None
     (tmp_path / "result.json").write_text('{"loss": NaN}')
     assert value("result.json", "loss") is None
-    assert compare(Number("x", None, unit="%"), 0.25) == ("x", "not recorded", "0.25 %", "", "nothing recorded")
+    assert Number("x", None, unit="%").compare(0.25) == ("x", "not recorded", "0.25 %", "", "nothing recorded")
 
 
 def test_tolerances():
     absolute = Number("x", Decimal("0.2"), tolerance=Decimal("0.1"))
-    assert [agrees(absolute, value) for value in (0.1, 0.3, 0.301, 0.09)] == [True, True, False, False]
+    assert [absolute.agrees(value) for value in (0.1, 0.3, 0.301, 0.09)] == [True, True, False, False]
     ratio = Number("x", Decimal("1e-6"), factor=Decimal(2))
-    assert all(agrees(ratio, value) for value in (5e-7, 2e-6))
-    assert not any(agrees(ratio, value) for value in (2.1e-6, 4e-7, -1e-6, 0.0))
-    assert agrees(Number("x", Decimal(0), factor=Decimal(2)), 0.0)
+    assert all(ratio.agrees(value) for value in (5e-7, 2e-6))
+    assert not any(ratio.agrees(value) for value in (2.1e-6, 4e-7, -1e-6, 0.0))
+    assert Number("x", Decimal(0), factor=Decimal(2)).agrees(0.0)
     # Digits stay as they are written.
     assert [Number("x", value).shown() for value in (Decimal("6.2e-12"), Decimal("0.20"), 50000)] == [
         "6.2e-12", "0.20", "50,000",

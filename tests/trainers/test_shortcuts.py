@@ -13,15 +13,14 @@ from idmatters_tf import linear
 from idmatters_tf.curvature import dense_hessian
 from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_network
 from tests.support.programs import run_here, run_in_process
-from trainers.cli.settings import with_defaults
 from trainers.shortcuts import conditions, norms, sweep, training, trajectory
 from trainers.shortcuts.__main__ import main
-from trainers.shortcuts.settings import ConditionsSettings, UnitSettings
+from trainers.shortcuts.settings import RegressionSettings, UnitSettings
 from trainers.shortcuts.theorem1 import by_differentiation, closed_form, half_squares, stationary_order, zero_network
-from trainers.shortcuts.training import LINEAR_NETWORKS, RELU_NETWORKS, best_rate, linear_descent, relu_descent
-from trainers.shortcuts.trajectory import TrajectoryRow, at_common_losses, interpolate
+from trainers.shortcuts.training import LINEAR_NETWORKS, RELU_NETWORKS, best_rate, linear_descent, record, relu_descent
+from trainers.shortcuts.trajectory import TrajectoryRow, excess, interpolate
 
-PROBLEM = training.load("digits-like")
+PROBLEM = training.load(RegressionSettings("digits-like"))
 SMALL = ("--dataset", "digits-like", "--starts", 2)
 DESCENT = ("--epochs", 40, "--samples", 60, "--rates", 0.03, 0.3)
 
@@ -42,7 +41,11 @@ def test_every_command_writes_its_table_figure_and_verdict(tmp_path, monkeypatch
     assert result.returncode == 0, result.stderr
     assert len(list(out.glob("*.png"))) == figures
     with open(out / f"{command}.csv", newline="") as stream:
-        assert list(csv.DictReader(stream))
+        rows = list(csv.DictReader(stream))
+    # Units of three layers do not divide these depths.
+    kinds = {row.get("kind", "2-shortcut") for row in rows}
+    assert "2-shortcut" in kinds
+    assert "3-shortcut" not in kinds
     verdicts = json.loads((out / "result.json").read_text())["verdicts"]
     assert len(verdicts) == {"conditions": 1, "trajectory": 5}.get(command, 2)
     for verdict in verdicts:
@@ -92,9 +95,9 @@ def test_relu_descent_of_many_is_that_of_each_keras_model(kind):
     keras.config.set_dtype_policy("float64")
     network = RELU_NETWORKS[kind]
     problem = PROBLEM.first(30)
-    W = network.starts(4, 10, 2, seed=1) * (30 if kind == "2-shortcut" else 1)
+    W = network.starts(4, 2, seed=1) * (30 if kind == "2-shortcut" else 1)
     rates = np.array([0.1, 0.02])
-    records = list(relu_descent(W, problem, rates, 5, network.shortcut, 2))
+    records = list(record(relu_descent(problem, W.shape, rates, network.shortcut), W, 5, 2))
     assert [epoch for epoch, *_ in records] == [0, 2, 4, 5]
     for run, rate in enumerate(rates):
         model = shortcut_network(10, 2, 2, mid="relu", shortcut=network.shortcut)
@@ -103,7 +106,7 @@ def test_relu_descent_of_many_is_that_of_each_keras_model(kind):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(half_squares(problem.Y.T, model(problem.X.T)))
             gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-            for at, losses, gradient_norms, weights in records:
+            for at, weights, losses, gradient_norms in records:
                 if at == epoch:
                     assert losses[run] == pytest.approx(float(loss), rel=1e-10)
                     assert gradient_norms[run] == pytest.approx(float(tf.linalg.global_norm(gradients)), rel=1e-10)
@@ -114,13 +117,15 @@ def test_relu_descent_of_many_is_that_of_each_keras_model(kind):
 
 def test_linear_descent_in_pieces_is_that_in_one():
     network, statistics = LINEAR_NETWORKS["2-shortcut"], PROBLEM.statistics
-    W, rates = network.starts(4, 10, 2), np.full(2, 0.3)
-    records = list(linear_descent(W, PROBLEM, rates, 25, True, 10))
+    W, rates = network.starts(4, 2), np.full(2, 0.3)
+    records = list(record(linear_descent(PROBLEM, rates, True), W, 25, 10))
     whole = linear.gradient_descent(W, statistics.sxx, statistics.syx, rates, 25)
-    for epoch, loss, norm, _ in records:
+    for epoch, _, loss, norm in records:
         np.testing.assert_allclose(loss, whole.excess_risk[:, epoch], rtol=1e-10)
         np.testing.assert_allclose(norm, whole.gradient_norm[:, epoch], rtol=1e-9)
-    np.testing.assert_allclose(records[-1][3], whole.weights, atol=1e-12)
+    np.testing.assert_allclose(records[-1].weights, whole.weights, atol=1e-12)
+    # Rates at which networks diverge end the records.
+    assert len(list(record(linear_descent(PROBLEM, [0.3, 1e6], True), W, 25, 10))) == 1
 
 
 def test_conditions_at_the_zero_point_are_those_of_the_theorem():
@@ -135,9 +140,6 @@ def test_conditions_at_the_zero_point_are_those_of_the_theorem():
         assert by_case["2-shortcut", depth].lg_condition == pytest.approx(expected, abs=0.02)
         assert by_case["2-shortcut", depth].index == pytest.approx(0.5, abs=0.01)
     assert conditions.verdict(rows).seen is True
-    # Units of three layers do not divide these depths.
-    settings = with_defaults(ConditionsSettings, {"depths": (2, 4), "starts": 2})
-    assert [case[1:3] for case in conditions.EXPERIMENT.cases(PROBLEM, settings)] == cases
 
 
 def test_verdicts_can_go_both_ways():
@@ -151,7 +153,7 @@ def test_verdicts_can_go_both_ways():
     # All kinds count, and the text names the depths.
     assert sweep.verdict([*good, row("1-shortcut", 8, 0.05)]).seen is False
     shallow = [row("2-shortcut", 4, 0.3), row("1-shortcut", 4, 0.2)]
-    assert "lower than all others at 1 of 2 depths, with a higher rate at 0" in sweep.verdict(shallow + good).reason
+    assert sweep.verdict(shallow + good).numbers["depths"] == {"of": 2, "lowest loss": 1, "highest rate": 0}
     # The best rate leaves out diverged runs.
     assert best_rate(np.array([[3.0, 1.0, np.nan], [3.0, 2.0, 0.1]]), [0.1, 0.2, 0.3]) == 0.2
 
@@ -172,12 +174,12 @@ def moment(loss, index=0.0, max_abs=1.0, p10_abs=1.0, kind="2-shortcut"):
 
 def test_curves_are_interpolated_in_log10_of_the_loss_where_all_of_them_pass():
     values = interpolate([moment(1.0, index=0.5), moment(0.01, index=0.1)], "index", np.array([-3.0, -2.0, -1.0, 0.0]))
-    np.testing.assert_allclose(values, [[np.nan, 0.1, 0.3, 0.5]])
+    np.testing.assert_allclose(values, [np.nan, 0.1, 0.3, 0.5])
     rows = [moment(1.0, max_abs=10.0, p10_abs=0.1), moment(0.1)]
-    np.testing.assert_allclose(interpolate(rows, "log10_condition", np.array([-1.0, -0.5, 0.0])), [[0.0, 1.0, 2.0]])
+    np.testing.assert_allclose(interpolate(rows, "log10_condition", np.array([-1.0, -0.5, 0.0])), [0.0, 1.0, 2.0])
     high, low = [moment(loss, index=1.0) for loss in (10.0, 0.1)], [moment(loss) for loss in (1.0, 0.001)]
-    np.testing.assert_allclose(at_common_losses([high, low], "index", points=3), [[1.0] * 3, [0.0] * 3])
-    assert at_common_losses([high, [moment(loss) for loss in (0.01, 0.001)]], "index") is None
+    np.testing.assert_allclose(excess(high, low, "index", points=3), [1.0] * 3)
+    assert len(excess(high, [moment(loss) for loss in (0.01, 0.001)], "index")) == len(excess(high, [], "index")) == 0
 
 
 def test_verdicts_on_trajectories_compare_every_kind_at_common_losses():
@@ -185,15 +187,16 @@ def test_verdicts_on_trajectories_compare_every_kind_at_common_losses():
     # Below 2-shortcuts in the lower half of the losses, and in half of the range for the index.
     theirs = [moment(loss, 2 * size - 1, size, kind="orthogonal") for loss, size in ((1.0, 1.0), (0.01, 0.5))]
     alike, other = ([moment(loss, 1.0, size, kind="1-shortcut") for loss in (1.0, 0.01)] for size in (1.5, 0.75))
-    assert trajectory.verdict([*ours, *theirs, *other])[2].seen is True
-    verdicts = trajectory.verdict([*ours, *alike])
-    assert [verdict.seen for verdict in verdicts] == [True, True]
-    verdicts = trajectory.verdict([*ours, *theirs, *alike])
-    assert [verdict.seen for verdict in verdicts] == [False, False, False]
-    assert "0 % with orthogonal (x 0.891 in the upper third, x 0.5" in verdicts[0].reason
-    assert "smaller index: 50 % with orthogonal, 100 % with 1-shortcut" in verdicts[1].reason
-    assert "common losses, at most 3) than to that of 2-shortcuts (1.5); index within 1.000" in verdicts[2].reason
-    assert trajectory.verdict(ours)[0].seen is None
+    assert list(trajectory.verdicts([*ours, *theirs, *other]))[2].seen is True
+    assert [verdict.seen for verdict in trajectory.verdicts([*ours, *alike])] == [True, True]
+    condition, index, near = trajectory.verdicts([*ours, *theirs, *alike])
+    assert (condition.seen, index.seen, near.seen) == (False, False, False)
+    assert "orthogonal (share 0, upper 0.8909, lower 0.5" in str(condition)
+    assert ": orthogonal 50, 1-shortcut 100, start 0.5, " in str(index)
+    assert near.numbers == pytest.approx(
+        {"orthogonal": 2.15, "2-shortcut": 1.5, "largest to orthogonal": 3, "index": 1}, 0.05
+    )
+    assert [verdict.seen for verdict in trajectory.verdicts(ours)] == [None]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,12 @@
 """Measure how the start of training depends on the depth of a network, for built-in types of blocks."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
-from trainers.cli.startup import import_tensorflow, run_program
-from trainers.experiments.program import EXIT_CODES, Program, RunSettings
-
-if TYPE_CHECKING:
-    from trainers.depth.blocks import Problem
-    from trainers.run.folder import Run
+from trainers.cli.startup import import_tensorflow, print_lines, run_program
+from trainers.experiments.program import EXIT_CODES, DataSettings, Program, Results, RunSettings
 
 EXAMPLES = f"""
 types of blocks:
@@ -30,14 +26,10 @@ Block = Literal["near-identity", "standard", "batch-norm", "pre-norm", "post-nor
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSettings:
+class ExampleSettings(DataSettings):
     """Examples."""
 
     dataset: Literal["cifar10", "shapes"] = setting("cifar10", help="images for convolutions; shapes is built in")
-    data_dir: str | None = setting(
-        None, help="folder with CIFAR-10", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR"
-    )
-    download: bool = setting(True, help="download CIFAR-10 if it is missing")
     examples: int = setting(32, help="number of images or sequences", at_least=2)
     length: int = setting(32, help="length of sequences in bytes", at_least=2, at_most=4096)
 
@@ -78,7 +70,7 @@ class RateSettings:
 class Settings:
     """All settings of the program."""
 
-    data: DataSettings = group(DataSettings, "data")
+    data: ExampleSettings = group(ExampleSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks")
     rates: RateSettings = group(RateSettings, "rates")
     run: RunSettings = group(RunSettings, "run", out="runs/depth")
@@ -90,38 +82,28 @@ class Settings:
             raise UsageError(f"--rates must have a depth that is not in --depths. Received: {received}")
 
 
-def _load(settings: Settings) -> "Problem":
+def _measure(settings: Settings, results: Results) -> None:
     import_tensorflow()
-    from trainers.depth.blocks import load
-
-    return load(settings.networks.block, settings.networks.width, **dataclasses.asdict(settings.data))
-
-
-def _report(problem: "Problem", settings: Settings, run: "Run") -> dict[str, Any]:
     from idmatters_tf import depth_profile
     from trainers.depth import rates
-    from trainers.run.figures import save_figure
-    from trainers.run.records import write_csv
+    from trainers.depth.blocks import load
 
-    data, options = (problem.x, problem.y), {"blocks": problem.block_names, "progress": True}
-    networks = settings.networks
-    profile = depth_profile(problem.build, networks.depths, data, problem.loss, networks.seeds, **options)
-    write_csv(run.path / "depth.csv", profile.rows())
-    profile.plot(run.path / f"depth.{settings.run.format}")
-    verdicts, tables = list(profile.verdicts.values()), {"depth": len(profile.measurements)}
-    print(profile.table(), *verdicts, sep="\n", flush=True)
+    data, networks = settings.data, settings.networks
+    problem = load(networks.block, networks.width, data, data.examples, data.length)
+    results.start(problem.origin, problem.train_x, problem.train_y)
+    options = {"blocks": problem.block_names, "progress": True}
+    profile = depth_profile(
+        problem.build, networks.depths, (problem.x, problem.y), problem.loss, networks.seeds, **options
+    )
+    print_lines(profile.table())
+    results.save("depth", profile.rows(), {}, profile.verdicts.values())
+    profile.plot(results.figure_path("depth"))
     if settings.rates.rates:
         found = rates.measure_rates(problem, profile, networks.seeds, **dataclasses.asdict(settings.rates))
-        write_csv(run.path / "rates.csv", [dataclasses.asdict(rate) for rate in found])
-        save_figure(rates.draw(found), run.path / f"rates.{settings.run.format}")
-        sentences = rates.verdicts(found)
-        verdicts += sentences
-        tables["rates"] = len(found)
-        print(*sentences, sep="\n")
-    return {"verdicts": verdicts, "tables": tables}
+        results.save("rates", found, {"rates": rates.draw}, rates.verdicts(found))
 
 
-PROGRAM = Program("trainers.depth", __doc__, EXAMPLES, Settings, _load, report=_report)
+PROGRAM = Program("trainers.depth", __doc__, EXAMPLES, Settings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

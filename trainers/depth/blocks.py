@@ -1,16 +1,15 @@
 """Built-in block types in networks of one width, and their data: images for convolutions, text for transformers."""
 
 import dataclasses
-import hashlib
 import pydoc_data.topics
 from typing import Any
 
 import keras
 import numpy as np
 
-from idmatters_tf.data import cifar, shapes
 from idmatters_tf.initializers import IdentityNormal, StandardNormal
 from idmatters_tf.layers import BasicBlock2D, PerImageStandardization, ResidualConv2D
+from trainers.experiments.program import DataSettings
 
 CONVOLUTIONS = ("near-identity", "standard", "batch-norm", "zero-branch")
 CHARACTERS, HEADS = 256, 4
@@ -38,11 +37,6 @@ class Problem:
     def y(self) -> np.ndarray:
         """Labels of the examples of profiles."""
         return self.train_y[: self.examples]
-
-    @property
-    def digest(self) -> str:
-        """Checksum of the data."""
-        return hashlib.sha256(self.train_x.tobytes() + self.train_y.tobytes()).hexdigest()
 
     @property
     def loss(self) -> keras.losses.Loss:
@@ -106,18 +100,17 @@ class Problem:
         return keras.Model(inputs, head(layers.LayerNormalization()(hidden)))
 
 
-def load(
-    block: str, width: int, dataset: str, data_dir: str | None, download: bool, examples: int, length: int
-) -> Problem:
-    """Return a block type with its data: the first images of a data set, or random sequences of the text.
+def load(block: str, width: int, data: DataSettings, examples: int, length: int) -> Problem:
+    """Return a block type with its data: the first images of a data set, or random sequences of bytes of the text.
 
     The text is the language reference in Python's standard library, `pydoc_data`. It differs between versions.
     """
+    count = max(examples, TRAINING)
     if block not in CONVOLUTIONS:
         text = "\n".join(pydoc_data.topics.topics.values()).encode()
-        starts = np.random.default_rng(0).integers(0, len(text) - length, max(examples, TRAINING))
+        starts = np.random.default_rng(0).integers(0, len(text) - length, count)
         sequences = np.frombuffer(text, np.uint8)[starts[:, None] + np.arange(length + 1)].astype(np.int32)
         return Problem(block, width, sequences[:, :-1], sequences[:, 1:], examples, "pydoc_data.topics")
-    data = shapes.load(max(examples, TRAINING), 10) if dataset == "shapes" else cifar.load(dataset, data_dir, download)
-    images = np.asarray(PerImageStandardization()(data.train_images[: max(examples, TRAINING)]))
-    return Problem(block, width, images, data.train_labels[: len(images)], examples, data.origin)
+    loaded = data.load(count, 10)
+    images = np.asarray(PerImageStandardization()(loaded.train_images[:count]))
+    return Problem(block, width, images, loaded.train_labels[: len(images)], examples, loaded.origin)

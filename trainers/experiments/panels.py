@@ -1,23 +1,32 @@
 """Figures of experiments: panels in two columns, curves and one legend."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from trainers.experiments.experiment import Row, by_column
+Row = TypeVar("Row")
 
-WIDTH, PANEL_HEIGHT = 8.0, 3.1
+# Font sizes in points.
+STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}
+
+
+def group_by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
+    """Group rows by the value of a column, or the values of several columns, in order of appearance."""
+    key, groups = operator.attrgetter(*columns), dict[Any, list[Row]]()
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 def panels(count: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """Return a figure with `count` panels, at most two in a row. `sharey` is True for a shared vertical axis."""
     columns = min(count, 2)
     rows = -(-count // columns)
-    width = WIDTH if columns == 2 else 0.75 * WIDTH
-    figure = Figure(figsize=(width, PANEL_HEIGHT * rows + 0.8), layout="constrained")
+    figure = Figure(figsize=(8.0 if columns == 2 else 6.0, 3.1 * rows + 0.8), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
     for panel in axes[count:]:
         panel.remove()
@@ -31,13 +40,11 @@ def panel_for_each(
     column: str,
     draw: Callable[[Axes, Sequence[Row]], None],
     label: str,
-    most: int | None = None,
+    most: int,
     lowest: float | None = None,
-    handles: Sequence[Any] | None = None,
+    handles: Sequence[Any] = (),
 ) -> Figure:
-    """Return a figure with a panel for each value of a column, and a legend below.
-
-    The vertical axis is shared and logarithmic.
+    """Return a figure with a panel for each value of a column, with a shared logarithmic vertical axis and a legend.
 
     Args:
         rows: rows of the table.
@@ -48,28 +55,22 @@ def panel_for_each(
         lowest: lower end of the vertical axes, where rounding errors begin.
         handles: see `add_legend`.
     """
-    groups = list(by_column(rows, column).items())[:most]
+    groups = list(group_by(rows, column).items())[:most]
     figure, axes = panels(len(groups), sharey=True)
     for panel, (value, chosen) in zip(axes, groups, strict=True):
         panel.set(title=str(value), yscale="log")
         draw(panel, chosen)
-    if lowest is not None:
-        axes[0].set_ylim(bottom=lowest)
+    axes[0].set_ylim(bottom=lowest)
     figure.supylabel(label)
     add_legend(figure, handles)
     return figure
 
 
-def add_legend(figure: Figure, handles: Sequence[Any] | None = None) -> None:
-    """Add one legend below all panels, by default with the first curve of each label."""
-    if handles is None:
-        named = {}
-        for axes in figure.axes:
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                named.setdefault(label, handle)
-        handles = list(named.values())
-    labels = [handle.get_label() for handle in handles]
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+def add_legend(figure: Figure, handles: Iterable[Any] = ()) -> None:
+    """Add one legend below all panels, by default with a curve of each label."""
+    curves = [axes.get_legend_handles_labels() for axes in figure.axes]
+    handles = handles or {name: handle for pair in curves for handle, name in zip(*pair, strict=True)}.values()
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=4)
 
 
 def make_legend_entry(label: str, **style: Any) -> Line2D:
@@ -89,7 +90,6 @@ def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> None:
 def mark_sizes(axes: Axes, rows: Sequence[Any], column: str) -> None:
     """Make the horizontal axis logarithmic, with a tick at each value of a column and no other ticks."""
     sizes = sorted({getattr(row, column) for row in rows})
-    axes.set_xscale("log")
+    axes.set(xscale="log", xlabel=column)
     axes.set_xticks(sizes, list(map(str, sizes)))
     axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    axes.set_xlabel(column)

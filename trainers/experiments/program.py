@@ -1,23 +1,57 @@
-"""Programs of experiments: from the command line to the results in the folder of the run."""
+"""Frame of the programs of experiments: command line, folder of the run, cases, tables, figures and verdicts."""
 
-import contextlib
 import dataclasses
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from idmatters_tf._progress import Progress
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, as_dict, parse, setting, with_defaults
-from trainers.cli.startup import print_lines
+from trainers.cli.startup import print_lines, print_message
+from trainers.run.figures import save_figure
 from trainers.run.folder import Run, hold_lock
+from trainers.run.records import write_csv
 
 if TYPE_CHECKING:
-    from trainers.experiments.experiment import Experiment
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from idmatters_tf.data.images import ImageData
 
 EXIT_CODES = "exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C"
 # Options that do not change the results.
 _NOT_SAVED = ("out", "overwrite", "format", "debug")
+_VERDICTS = {True: "SEEN", False: "NOT SEEN", None: "OPEN"}
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """Data set. Subclasses list their data sets."""
+
+    dataset: str = setting(help="data set")
+    data_dir: str | None = setting(
+        None,
+        help="folder with the official files or a prepared TensorFlow data set",
+        unset="$TFDS_DATA_DIR or ~/tensorflow_datasets",
+        metavar="DIR",
+    )
+    download: bool = setting(True, help="download missing data")
+
+    def load(self, train: int = 10_000, test: int = 2_000) -> "ImageData":
+        """Load the images. `train` and `test` are numbers of generated images.
+
+        Raises:
+            idmatters_tf.data.images.DataError: the data set is missing.
+        """
+        from idmatters_tf.data import cifar, mnist, shapes
+
+        if self.dataset == "shapes":
+            return shapes.load(train, test)
+        if self.dataset == "mnist":
+            return mnist.load(self.data_dir, self.download)
+        return cifar.load(self.dataset, self.data_dir, self.download)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,28 +65,100 @@ class RunSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
-    """A program, or one command of a program.
+class Verdict:
+    """Result of comparing a claim with the measurements."""
+
+    name: str  # name of the numbers in result.json
+    seen: bool | None  # True if the claim holds in the rows, None if the rows are insufficient
+    claim: str  # the claim, or what is missing
+    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # numbers, or dicts of them, by name
+
+    def __str__(self) -> str:
+        numbers = f": {_as_text(self.numbers)}" if self.numbers else ""
+        return f"{_VERDICTS[self.seen]}: {self.claim}{numbers}."
+
+
+def _as_text(numbers: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} ({_as_text(value)})" if isinstance(value, Mapping) else f"{name} {value:.4g}"
+        for name, value in numbers.items()
+    )
+
+
+class Results:
+    """Results of a program: tables and figures in the folder of a run, and the content of its result.json.
 
     Attributes:
-        name: words of the command line after `python -m`.
-        description: description in the help.
-        epilog: end of the help.
-        settings: dataclass of the settings, whose group `run` contains a `RunSettings`.
-        load: returns the problem, which has the attributes `origin` and `digest`, see `Run.start`.
-        experiments: returns the experiments for these settings.
-        report: measures and prints results that are not tables, and returns them as JSON values by name.
-        blas_threads: number of threads of matrix products; None for all cores.
+        path: folder of the run.
+        values: content of result.json: verdicts, numbers by name, numbers of rows of the tables, and others.
     """
 
-    name: str
+    def __init__(self, run: Run, settings: Mapping[str, Any], format: str):
+        self.path, self._run, self._settings, self._format = run.path, run, settings, format
+        self.values: dict[str, Any] = {"verdicts": [], "tables": {}, "numbers": {}}
+
+    def start(self, origin: str, *arrays: "np.ndarray") -> None:
+        """Record the settings and the data, which are identified by a checksum, before the first result."""
+        digest = hashlib.sha256()
+        for array in arrays:
+            digest.update(array.tobytes())
+        self._run.start(self._settings, {"origin": origin, "digest": digest.hexdigest()})
+
+    def measure(self, name: str, measure: Callable[..., Iterable[Any]], cases: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Return the rows of `measure(*case)` for all cases, with a progress bar."""
+        cases, rows = list(cases), []
+        with Progress(len(cases), name, unit="cases", delay=0, leave=True) as progress:
+            for case in cases:
+                rows += measure(*case)
+                progress.advance()
+        return rows
+
+    def save(
+        self,
+        name: str,
+        rows: Sequence[Any],
+        figures: "Mapping[str, Callable[[Sequence[Any]], Figure]]",
+        verdicts: Iterable[Verdict | str] = (),
+    ) -> None:
+        """Write rows, dicts or dataclasses, to NAME.csv with figures drawn by functions, and add verdicts."""
+        if not rows:
+            print_message(f"{name}: skipped, no case applies")
+            return
+        import matplotlib
+
+        from trainers.experiments.panels import STYLE
+
+        paths = [self.path / f"{name}.csv", *map(self.figure_path, figures)]
+        write_csv(paths[0], [row if isinstance(row, dict) else vars(row) for row in rows])
+        with matplotlib.rc_context(STYLE):
+            for path, draw in zip(paths[1:], figures.values(), strict=True):
+                save_figure(draw(rows), path)
+        self.values["tables"][name] = len(rows)
+        print_lines(f"{name}: {', '.join(map(str, paths))}")
+        self.add(*verdicts)
+
+    def figure_path(self, name: str) -> pathlib.Path:
+        """Return the path of a figure."""
+        return self.path / f"{name}.{self._format}"
+
+    def add(self, *verdicts: Verdict | str) -> None:
+        """Print verdicts and record them with their numbers."""
+        for verdict in verdicts:
+            self.values["verdicts"].append(str(verdict))
+            print_lines(str(verdict))
+            if isinstance(verdict, Verdict) and verdict.numbers:
+                self.values["numbers"][verdict.name] = verdict.numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program, or one command of a program."""
+
+    name: str  # words of the command line after `python -m`
     description: str | None
-    epilog: str
-    settings: type
-    load: Callable[[Any], Any]
-    experiments: "Callable[[Any], Sequence[Experiment]]" = lambda settings: ()
-    report: Callable[[Any, Any, Run], dict[str, Any]] | None = None
-    blas_threads: int | None = None
+    epilog: str  # end of the help
+    settings: type  # dataclass whose group `run` contains a `RunSettings`
+    measure: Callable[[Any, Results], None]  # computes the results for the settings, from `Results.start` on
 
     def parser(self) -> Parser:
         """Return the argument parser."""
@@ -63,100 +169,42 @@ class Program:
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the program and return its exit code."""
         settings = with_defaults(self.settings, parse(self.parser(), argv))
+        saved = {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
         _, *command = self.name.split()
-        saved = settings_to_save(settings) | ({"command": command[0]} if command else {})
-        with open_run(settings.run.out, saved, settings.run.overwrite) as run:
-            if run is not None:
-                self._measure(run, saved, settings)
+        saved |= {"command": command[0]} if command else {}
+        run = Run(settings.run.out, overwrites=settings.run.overwrite)
+        run.check_usable()
+        with hold_lock(run.path):
+            if not is_finished(run, saved):
+                results = Results(run, saved, settings.run.format)
+                self.measure(settings, results)
+                run.finish(results.values)
         return 0
 
-    def _measure(self, run: Run, saved: Mapping[str, Any], settings: Any) -> None:
-        import threadpoolctl
 
-        experiments = self.experiments(settings)
-        # The BLAS must be loaded before it can be limited.
-        import idmatters_tf.linear  # noqa: F401
+def is_finished(run: Run, settings: Mapping[str, Any]) -> bool:
+    """Return True, after a message, if a run has results, and False if it is to be started, resumed or overwritten.
 
-        with threadpoolctl.threadpool_limits(self.blas_threads, user_api="blas"):
-            problem = self.load(settings)
-            run.start(saved, {"origin": problem.origin, "digest": problem.digest})
-            result = {} if self.report is None else self.report(problem, settings, run)
-            run.finish(_run_experiments(experiments, problem, settings, run) | result)
-
-
-def _run_experiments(experiments: "Sequence[Experiment]", problem: Any, settings: Any, run: Run) -> dict[str, Any]:
-    """Run the experiments that have cases, print their files and verdicts, and return verdicts and numbers of rows."""
-    verdicts, sizes = [], {}
-    for experiment in experiments:
-        rows = experiment.run(problem, settings)
-        if not rows:
-            print(f"{experiment.name}: skipped, no case applies", file=sys.stderr)
-            continue
-        paths = experiment.write(rows, run.path, settings.run.format)
-        print(f"{experiment.name}: {', '.join(map(str, paths))}", *experiment.verdicts(rows), sep="\n", flush=True)
-        verdicts += experiment.verdicts(rows)
-        sizes[experiment.name] = len(rows)
-    return {"verdicts": verdicts, "tables": sizes}
-
-
-def settings_to_save(settings: Any) -> dict[str, Any]:
-    """Return the settings that determine the results, as JSON values by name."""
-    return {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
-
-
-@contextlib.contextmanager
-def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: bool = False) -> Iterator[Run | None]:
-    """Open a new run, or one that was started with the same settings, and lock its folder.
-
-    A run that was stopped before it had any results counts as new.
-
-    Args:
-        folder: folder of the run.
-        saved: settings of the run.
-        overwrite: True to discard an existing run.
-
-    Yields:
-        The run, or None after a message if it is finished.
+    A run that was stopped before it had any results counts as new, also with other settings.
 
     Raises:
-        UsageError: the folder contains something else or a run with other settings, is not writable, or is in use by
-            another process.
+        UsageError: the folder has a run with other settings, or a training program's run that would be overwritten.
     """
-    run = Run(folder, overwrites=overwrite)
-    run.check_usable()
-    with hold_lock(run.path):
-        yield None if _is_finished(run, saved, overwrite) else run
-
-
-def _is_finished(run: Run, saved: Mapping[str, Any], overwrite: bool) -> bool:
-    if run.exists() and overwrite:
+    if not run.exists():
+        return False
+    if run.overwrites:
         program = run.config().get("program")
         if program is not None:
             raise UsageError(
                 f"{run.path} is a run of {program}, which --overwrite does not discard. Use another --out."
             )
-    elif run.exists() and run.is_empty():
+        return False
+    if run.is_empty():
         run.overwrites = True
-    elif run.exists():
-        run.check_same(saved)
-        result = run.result()
-        if result is not None:
-            verdicts = result.get("verdicts") or ()
-            print_lines(
-                " ".join([f"{run.path} is finished.", *verdicts, "Use another --out for a new run, or --overwrite."])
-            )
-            return True
-    return False
-
-
-def run_command(parser: Parser, commands: Mapping[str, Program], argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first word of the command line names, and return the exit code."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    if not argv or argv[0] in ("-h", "--help"):
-        parser.print_help()
-        return 0 if argv else 2
-    if argv[0] == "--version":
-        parser.parse_args(argv[:1])
-    if argv[0] not in commands:
-        raise UsageError(f"{argv[0]!r} is not one of the commands {', '.join(commands)} (see --help).")
-    return commands[argv[0]].main(argv[1:])
+        return False
+    run.check_same(settings)
+    result = run.result()
+    if result is not None:
+        remedy = "Use another --out for a new run, or --overwrite."
+        print_lines(" ".join([f"{run.path} is finished.", *(result.get("verdicts") or ()), remedy]))
+    return result is not None

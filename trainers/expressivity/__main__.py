@@ -1,14 +1,11 @@
 """Memorize a whole training set in closed form, by Theorem 3.2 of "Identity Matters in Deep Learning"."""
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import Literal
 
-from trainers.cli.startup import import_tensorflow, run_program
-from trainers.experiments.program import EXIT_CODES, Program
-from trainers.expressivity.settings import Settings
-
-if TYPE_CHECKING:
-    from trainers.expressivity.memorizing import Sample
-    from trainers.run.folder import Run
+from trainers.cli.settings import group, setting
+from trainers.cli.startup import import_tensorflow, print_lines, run_program
+from trainers.experiments.program import EXIT_CODES, DataSettings, Program, Results, RunSettings
 
 EXAMPLES = f"""
 The program builds the network, saves and reloads it, and checks every row. Outputs in --out: model.keras, result.json.
@@ -21,26 +18,55 @@ examples:
 """
 
 
-def _load(settings: Settings) -> "Sample":
-    from trainers.expressivity.memorizing import load_sample
+@dataclasses.dataclass(frozen=True)
+class PointSettings(DataSettings):
+    """Points and labels to memorize."""
 
-    sample = load_sample(settings)
+    dataset: Literal["cifar10", "cifar100", "mnist", "shapes"] = setting("shapes", help="data set; shapes is built in")
+    labels: Literal["true", "random"] = setting("random", help="labels to memorize")
+    train_images: int | None = setting(
+        None, help="memorize only the first N training images (default: all)", at_least=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """Construction of the memorizer."""
+
+    width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1, at_most=1_000_000)
+    order: Literal["norm", "ridge"] = setting(
+        "norm", help="norm is fast; ridge has larger margins on clusters, in about ten times the time"
+    )
+    seed: int = setting(0, help="random seed", at_least=0, at_most=2**31 - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings of the program."""
+
+    data: PointSettings = group(PointSettings, "data")
+    network: NetworkSettings = group(NetworkSettings, "network")
+    run: RunSettings = group(RunSettings, "run", out="runs/memorize")
+
+
+def _measure(settings: Settings, results: Results) -> None:
     import_tensorflow()
-    return sample
+    import numpy as np
 
-
-def _report(sample: "Sample", settings: Settings, run: "Run") -> dict[str, Any]:
-    from trainers.experiments.experiment import stage_bars
     from trainers.expressivity.memorizing import describe, memorize_and_verify
 
-    with stage_bars(unit="rows") as progress:
-        result = memorize_and_verify(sample, settings.network, run.path / "model.keras", progress)
-    for name, text in describe(result).items():
-        print(f"{name + ':':18}{text}", flush=True)
-    return result
+    data, network = settings.data, settings.network
+    images = data.load().first(data.train_images, None)
+    labels = images.train_labels
+    if data.labels == "random":
+        labels = np.random.default_rng(network.seed).integers(0, images.classes, len(labels))
+    results.start(images.origin, images.train_images, labels)
+    path = results.path / "model.keras"
+    results.values |= memorize_and_verify(images, labels, path, **dataclasses.asdict(network))
+    print_lines(*(f"{name + ':':18}{text}" for name, text in describe(results.values).items()))
 
 
-PROGRAM = Program("trainers.expressivity", __doc__, EXAMPLES, Settings, _load, report=_report)
+PROGRAM = Program("trainers.expressivity", __doc__, EXAMPLES, Settings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

@@ -1,62 +1,30 @@
-"""Sample to memorize, and construction, saving, loading and measurement of its memorizer."""
+"""Construction, saving, loading and measurement of a network that memorizes a data set."""
 
+import contextlib
 import dataclasses
 import pathlib
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
+import keras
 import numpy as np
-from numpy.typing import NDArray
 
+from idmatters_tf._progress import Progress
 from idmatters_tf.checkpointing import replacing
+from idmatters_tf.data.images import ImageData
+from idmatters_tf.expressivity import memorize, verify
 from trainers.cli.arguments import RunError
-from trainers.experiments.experiment import ProgressCallback
-
-if TYPE_CHECKING:
-    from trainers.expressivity.settings import NetworkSettings, Settings
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """Rows and labels to memorize, and test images with true labels."""
-
-    x: NDArray[Any]  # (n, d)
-    labels: NDArray[np.integer]  # (n,)
-    classes: int
-    origin: str
-    digest: str  # checksum of the data
-    test_x: NDArray[Any]  # (tests, d)
-    test_labels: NDArray[np.integer]  # (tests,)
-
-
-def load_sample(settings: "Settings") -> Sample:
-    """Load a data set, with its own or random labels.
-
-    Raises:
-        idmatters_tf.data.images.DataError: the data set is missing.
-    """
-    from idmatters_tf.data import cifar, mnist, shapes
-
-    data = settings.data
-    if data.dataset == "shapes":
-        images = shapes.load()
-    elif data.dataset == "mnist":
-        images = mnist.load(data.data_dir, data.download)
-    else:
-        images = cifar.load(data.dataset, data.data_dir, data.download)
-    images = images.first(data.train_images, None)
-    labels = images.train_labels
-    if data.labels == "random":
-        labels = np.random.default_rng(settings.network.seed).integers(0, images.classes, len(labels))
-    x, test_x = (part.reshape(len(part), -1) for part in (images.train_images, images.test_images))
-    return Sample(x, labels, images.classes, images.origin, images.digest(), test_x, images.test_labels)
-
-
-def memorize_and_verify(
-    sample: Sample, network: "NetworkSettings", path: pathlib.Path, progress: ProgressCallback
-) -> dict[str, Any]:
+def memorize_and_verify(images: ImageData, labels: np.ndarray, path: pathlib.Path, **options: Any) -> dict[str, Any]:
     """Build the network, save it to a .keras file, and run every row through the reloaded one.
+
+    Args:
+        images: training images to memorize, and test images.
+        labels: labels to memorize, (n,).
+        path: the file.
+        options: width, order and seed of `idmatters_tf.expressivity.memorize`.
 
     Returns:
         Results as JSON values by name.
@@ -64,31 +32,18 @@ def memorize_and_verify(
     Raises:
         RunError: the network cannot be built, or is wrong on a row.
     """
-    import keras
-
-    from idmatters_tf.expressivity import memorize, verify
-
+    x, test_x = (part.reshape(len(part), -1) for part in (images.train_images, images.test_images))
     start = time.perf_counter()
     try:
-        model = memorize(
-            sample.x,
-            sample.labels,
-            sample.classes,
-            width=network.width,
-            order=network.order,
-            seed=network.seed,
-            check=("float32",),
-            progress=progress,
-        )
-        saving = time.perf_counter()
-        with replacing(path) as beside:
-            model.save(beside)
-        loaded = cast(keras.Model, keras.saving.load_model(path))
-        verifying = time.perf_counter()
-        checked = verify(
-            loaded, sample.x, sample.labels, progress=lambda *done: progress("checking the loaded model", *done)
-        )
-        end = time.perf_counter()
+        with _stage_bars() as progress:
+            model = memorize(x, labels, images.classes, check=("float32",), progress=progress, **options)
+            saving = time.perf_counter()
+            with replacing(path) as beside:
+                model.save(beside)
+            loaded = cast(keras.Model, keras.saving.load_model(path))
+            verifying = time.perf_counter()
+            checked = verify(loaded, x, labels, progress=lambda *done: progress("checking the loaded model", *done))
+            end = time.perf_counter()
     except ValueError as error:
         raise RunError(str(error)) from error
     if checked.correct < checked.rows:
@@ -97,18 +52,31 @@ def memorize_and_verify(
             f"{checked.wrong_rows[0]}. Use a larger --width."
         )
     report = dataclasses.asdict(model.report)
+    seconds = {"build": report["build_seconds"], "save and load": verifying - saving, "verify": end - verifying}
     verified = report.pop("verified")
     return {
         **report,
-        "loaded": {**dataclasses.asdict(checked), "accuracy": checked.accuracy},
         **verified,
-        "seconds": {"build": report["build_seconds"], "save and load": verifying - saving, "verify": end - verifying},
+        "loaded": {**dataclasses.asdict(checked), "accuracy": checked.accuracy},
+        "seconds": seconds,
         "total_seconds": end - start,
-        "test": {
-            "rows": len(sample.test_x),
-            "accuracy": verify(loaded, sample.test_x, sample.test_labels).accuracy,
-        },
+        "test": {"rows": len(test_x), "accuracy": verify(loaded, test_x, images.test_labels).accuracy},
     }
+
+
+@contextlib.contextmanager
+def _stage_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a progress callback (stage, done, total) that shows a bar for each stage of the work."""
+    with contextlib.ExitStack() as bars:
+        shown: list[Progress] = []
+
+        def show(stage: str, done: int, total: int) -> None:
+            if not shown or shown[-1].title != stage:
+                bars.close()
+                shown.append(bars.enter_context(Progress(total, stage, unit="rows", delay=0, leave=True)))
+            shown[-1].advance(done - shown[-1].done)
+
+        yield show
 
 
 def describe(result: Mapping[str, Any]) -> dict[str, str]:

@@ -1,14 +1,10 @@
 """Test the landscape theory of "Identity Matters in Deep Learning" (Hardt & Ma, section 2) on deep linear networks."""
 
-from typing import TYPE_CHECKING
+import dataclasses
 
+from trainers.cli.settings import group, setting
 from trainers.cli.startup import run_program
-from trainers.experiments.program import EXIT_CODES, Program
-from trainers.landscape.settings import Settings
-
-if TYPE_CHECKING:
-    from trainers.experiments.experiment import Experiment
-    from trainers.landscape.targets import Targets
+from trainers.experiments.program import EXIT_CODES, Program, Results, RunSettings
 
 EXAMPLES = f"""
 experiments, each with a table (CSV) and a figure in --out:
@@ -24,19 +20,45 @@ examples:
 """
 
 
-def _load(settings: Settings) -> "Targets":
-    from trainers.landscape.targets import random_targets
+@dataclasses.dataclass(frozen=True)
+class TargetSettings:
+    """Linear maps to be learned."""
 
-    return random_targets(settings.targets.dim, settings.targets.condition, settings.targets.seeds)
+    dim: int = setting(6, help="dimension d", at_least=1, at_most=256)
+    condition: tuple[float, ...] = setting((2.0, 10.0, 100.0), help="condition numbers", at_least=1, at_most=10**12)
+    seeds: int = setting(
+        2, help="number of targets of each condition number and sign of the determinant", at_least=1, at_most=100
+    )
 
 
-def _experiments(settings: Settings) -> "list[Experiment]":
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """Networks and their training."""
+
+    depths: tuple[int, ...] = setting((4, 8, 16, 32, 64), help="numbers of layers l", at_least=1, at_most=10_000)
+    steps: int = setting(1000, help="steps of gradient descent", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings of the program."""
+
+    targets: TargetSettings = group(TargetSettings, "targets")
+    networks: NetworkSettings = group(NetworkSettings, "networks")
+    run: RunSettings = group(RunSettings, "run", out="runs/landscape")
+
+
+def _measure(settings: Settings, results: Results) -> None:
     from trainers.landscape import descent, factorization
 
-    return [factorization.EXPERIMENT, descent.EXPERIMENT]
+    asked, networks = settings.targets, settings.networks
+    targets = factorization.random_targets(asked.dim, asked.condition, asked.seeds)
+    results.start("random", *targets.values())
+    factorization.run(results, targets, networks.depths)
+    descent.run(results, targets, networks.depths, networks.steps)
 
 
-PROGRAM = Program("trainers.landscape", __doc__, EXAMPLES, Settings, _load, _experiments)
+PROGRAM = Program("trainers.landscape", __doc__, EXAMPLES, Settings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from trainers.cli.arguments import Parser, UsageError, suggest
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_message, run_program
 from trainers.launch import as_module, child_environment
-from trainers.reproduce.numbers import HEADER, compare, read_value
+from trainers.reproduce.numbers import HEADER
 from trainers.reproduce.rows import Row, expand_command, load
 from trainers.run.signals import SignalHandler
 
@@ -86,14 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def reproduce(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: str | None) -> int:
-    """Run a row, or the rows on which it depends, and compare its numbers. Returns the exit code.
-
-    Args:
-        row: row to reproduce.
-        rows: all rows by name.
-        out: folder of the runs.
-        data_dir: folder of the data sets, or None.
-    """
+    """Run a row, or the rows on which it depends, and compare its numbers. Returns the exit code."""
     if row.commands or row.tests:
         print(f"== {row.name}: {row.item}; {row.cost_in_words()}", flush=True)
         return _run_commands(row, out / row.name, data_dir) or _report(row, out / row.name)
@@ -146,25 +139,24 @@ def _run(words: Sequence[str], log: pathlib.Path) -> int:
 def _report(row: Row, folder: pathlib.Path) -> int:
     """Print the comparison of a run with a row. Returns the exit code."""
     numbers = [number for number in row.numbers if number.file is not None]
-    values = [read_value(number, folder) for number in numbers]
+    values = [number.read(folder) for number in numbers]
     if values and all(value is None for value in values):
         raise UsageError(f"{folder} contains none of the numbers of {row.name}. Use a run of its command.")
-    lines = [compare(number, value) for number, value in zip(numbers, values, strict=True)]
+    lines = [number.compare(value) for number, value in zip(numbers, values, strict=True)]
     if lines:
         print(_table(HEADER, lines))
     outside = sum(line[-1] == "DIFFERS" for line in lines)
-    outcome = f"{outside} of {len(lines)} numbers differ by more than their tolerance"
-    if not outside:
-        outcome = "all numbers are within their tolerances" if lines else "ran with the recorded exit code"
+    outcome = "all numbers are within their tolerances" if lines else "ran with the recorded exit code"
+    if outside:
+        outcome = f"{outside} of {len(lines)} numbers differ by more than their tolerance"
     print(f"{row.name}: {outcome}")
-    return 1 if outside else 0
+    return int(outside > 0)
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return an aligned table of text."""
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in (header, *lines))
-    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in (header, *lines))
 
 
 if __name__ == "__main__":

@@ -1,87 +1,95 @@
-"""Comparison of the numbers of a row with those in the folder of a run.
-
-- `file` with suffix .json: `key` is a path such as `loaded.largest_error`.
-- `file` with suffix .jsonl or .csv: `key` selects the values of the lines that match `where`. `take` is "last", "max"
-  or "mean". The mean exists only if each line has a value, which a diverged run lacks.
-- `pattern`, for any file: a regular expression whose group is the number; the last match counts.
-- `base`: base of a logarithm that is undone. `times`: factor that converts the value to the unit.
-"""
+"""Numbers of the ledger: recorded values, their places in the folder of a run, and comparison with another run."""
 
 import csv
+import dataclasses
 import json
 import math
 import pathlib
-import re
 import statistics
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
-from trainers.reproduce.rows import Number
 from trainers.run.records import read_records
 
+NOT_RECORDED = "not recorded"
 HEADER = ("number", "recorded", "now", "tolerance", "")
-_TAKE = {
+_TAKE: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda numbers: numbers[-1],
     "max": max,
     "mean": statistics.fmean,
 }
 
 
-def compare(number: Number, value: float | None) -> tuple[str, ...]:
-    """Return the cells of a number in the table with `HEADER`. The last one is "DIFFERS" outside the tolerance.
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """Number of a row of the ledger."""
 
-    Args:
-        number: recorded number.
-        value: number of another run; None if it is missing.
-    """
-    now = "missing" if value is None else f"{value:.6g} {number.unit}".strip()
-    outcome = "within" if value is not None and agrees(number, value) else "DIFFERS"
-    outcome = "nothing recorded" if number.value is None else outcome
-    return number.name, number.shown(), now, number.allowed(), outcome
+    name: str
+    value: Decimal | int | None = None  # None: not recorded yet
+    unit: str = ""
+    tolerance: Decimal | int | None = None  # absolute
+    factor: Decimal | int | None = None  # or: the ratio is between 1/factor and factor
+    file: str | None = None  # .json, .jsonl or .csv in the folder of the run; None: the number is in no file
+    key: str = ""  # column, or path such as `loaded.largest_error`
+    where: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # values that select lines of .jsonl and .csv
+    take: str = "last"  # "last", "max" or "mean" of the selected lines; each has a value for a mean, unless diverged
+    times: float = 1.0  # factor that converts the value to the unit
+    base: float | None = None  # base of a logarithm that is undone
 
+    def shown(self) -> str:
+        """Return the recorded value with its unit."""
+        return NOT_RECORDED if self.value is None else f"{format_number(self.value)} {self.unit}".strip()
 
-def agrees(number: Number, value: float) -> bool:
-    """Return True if a value is within the tolerance of the recorded one."""
-    recorded = float(number.value if number.value is not None else math.nan)
-    if number.factor is not None:
-        factor = float(number.factor)
-        return value == recorded or (value * recorded > 0 and 1 / factor <= value / recorded <= factor)
-    # Decimal fractions have no exact binary form: 0.3 - 0.2 is above 0.1.
-    return abs(value - recorded) <= float(number.tolerance or 0) * (1 + 1e-9)
+    def allowed(self) -> str:
+        """Return the tolerance as text."""
+        if self.factor is not None:
+            return f"a factor of {format_number(self.factor)}"
+        return "" if self.tolerance is None else f"{format_number(self.tolerance)} {self.unit}".strip()
 
+    def agrees(self, value: float) -> bool:
+        """Return True if a value is within the tolerance of the recorded one."""
+        recorded = float(self.value if self.value is not None else math.nan)
+        if self.factor is not None:
+            factor = float(self.factor)
+            return value == recorded or (value * recorded > 0 and 1 / factor <= value / recorded <= factor)
+        # Decimal fractions have no exact binary form: 0.3 - 0.2 is above 0.1.
+        return abs(value - recorded) <= float(self.tolerance or 0) * (1 + 1e-9)
 
-def read_value(number: Number, folder: pathlib.Path) -> float | None:
-    """Return a number of a run, or None if the file is missing or does not contain a finite number there.
+    def compare(self, value: float | None) -> tuple[str, ...]:
+        """Return the cells of a table with `HEADER`; the last one is "DIFFERS" for a missing or different value."""
+        now = "missing" if value is None else f"{value:.6g} {self.unit}".strip()
+        outcome = "within" if value is not None and self.agrees(value) else "DIFFERS"
+        return self.name, self.shown(), now, self.allowed(), "nothing recorded" if self.value is None else outcome
 
-    Args:
-        number: number of a row with a file; "log" is the file FOLDER.log with the output of the commands.
-        folder: folder of the run.
-    """
-    path = folder.with_name(f"{folder.name}.log") if number.file == "log" else folder / str(number.file)
-    if not path.is_file():
-        return None
-    try:
-        values = _values(path, number)
-        numbers = [float(value) for value in values if value not in (None, "")]
-        if not numbers or (number.take == "mean" and len(numbers) < len(values)):
+    def read(self, folder: pathlib.Path) -> float | None:
+        """Return the number of the run in a folder, or None if its file has no finite number there."""
+        try:
+            values = [_at(line, self.key) for line in _lines(folder / str(self.file), self.where)]
+            # The first word of a cell such as "34.46 ± 1.19".
+            words = [str(value).split()[:1] for value in values if value is not None]
+            numbers = [float(word) for (word,) in filter(None, words)]
+            if self.take == "mean" and len(numbers) < len(values):
+                return None
+            value = _TAKE[self.take](numbers)
+            value = (value if self.base is None else float(self.base) ** value) * float(self.times)
+        except (OSError, TypeError, ValueError, IndexError, ArithmeticError, csv.Error):
             return None
-        value = _TAKE[number.take](numbers)
-        value = (value if number.base is None else float(number.base) ** value) * float(number.times)
-    except (TypeError, ValueError, ArithmeticError, csv.Error):
-        return None
-    return value if math.isfinite(value) else None
+        return value if math.isfinite(value) else None
 
 
-def _values(path: pathlib.Path, number: Number) -> list[Any]:
-    if number.pattern is not None:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        return [match[1].replace(",", "") for match in re.finditer(number.pattern, text)]
+def format_number(number: Decimal | int) -> str:
+    """Format a number with all its digits, and with commas in integers: 6.2e-12, 0.20, 50,000."""
+    return f"{number:,}" if isinstance(number, int) else str(number).lower()
+
+
+def _lines(path: pathlib.Path, where: Mapping[str, Any]) -> list[Any]:
     if path.suffix == ".csv":
         lines: list[Any] = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     else:
         lines = read_records(path) if path.suffix == ".jsonl" else [json.loads(path.read_bytes())]
     # In CSV files all values are text.
-    chosen = [line for line in lines if all(str(line.get(name)) == str(value) for name, value in number.where.items())]
-    return [_at(line, number.key or "") for line in chosen]
+    return [line for line in lines if all(str(line.get(name)) == str(value) for name, value in where.items())]
 
 
 def _at(value: Any, key: str) -> Any:

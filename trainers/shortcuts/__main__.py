@@ -1,18 +1,13 @@
 """Reproduce the experiments and Theorem 1 of "Demystifying ResNet" (Li et al.) on whitened MNIST."""
 
+import importlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
-from trainers.cli.arguments import Parser
-from trainers.cli.startup import import_tensorflow, run_program
-from trainers.experiments.program import EXIT_CODES, Program, run_command
-from trainers.shortcuts.settings import COMMANDS, Settings, Theorem1Settings
-
-if TYPE_CHECKING:
-    from trainers.experiments.experiment import Experiment
-    from trainers.run.folder import Run
-    from trainers.shortcuts.training import Problem
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.startup import import_tensorflow, print_message, run_program
+from trainers.experiments.program import EXIT_CODES, Program, Results
+from trainers.shortcuts.settings import COMMANDS, Settings
 
 SUMMARIES = {command: str(settings.__doc__).rstrip(".") for command, settings in COMMANDS.items()}
 EXAMPLES = f"""
@@ -31,42 +26,24 @@ examples:
 """
 
 
-def _load(settings: Settings) -> "Problem":
+def _measure(settings: Settings, results: Results) -> None:
+    import threadpoolctl
+
     import_tensorflow()
     from trainers.shortcuts.training import load
 
-    data = settings.data
-    print(f"{data.dataset}: loading and whitening ...", file=sys.stderr)
-    return load(data.dataset, data.data_dir, data.download)
-
-
-def _experiments(settings: Settings) -> "list[Experiment]":
-    from trainers.shortcuts import conditions, norms, sweep, trajectory
-
-    experiments = [module.EXPERIMENT for module in (conditions, trajectory, sweep, norms)]
-    return [experiment for experiment in experiments if isinstance(settings, COMMANDS[experiment.name])]
-
-
-def _theorem1(problem: "Problem", settings: Theorem1Settings, run: "Run") -> dict[str, Any]:
-    from trainers.shortcuts.theorem1 import report
-
-    lines, numbers = report(problem.first(settings.network.samples), settings.network)
-    print("\n".join(lines))
-    return {"verdicts": lines[2:], "numbers": numbers}
+    # Eigenvalues are computed in parallel, each on one core, see `conditions.summarize_hessians`. Only a BLAS that has
+    # been loaded can be limited.
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        print_message(f"{settings.data.dataset}: loading and whitening ...")
+        problem = load(settings.data)
+        results.start(problem.origin, problem.X, problem.Y)
+        command = next(command for command, kind in COMMANDS.items() if isinstance(settings, kind))
+        importlib.import_module(f"trainers.shortcuts.{command}").run(problem, settings, results)
 
 
 PROGRAMS = {
-    command: Program(
-        f"trainers.shortcuts {command}",
-        SUMMARIES[command],
-        EXIT_CODES,
-        settings,
-        _load,
-        _experiments,
-        _theorem1 if command == "theorem1" else None,
-        # Eigenvalues are computed in parallel, each on one core, see `conditions.summarize_hessians`.
-        blas_threads=1,
-    )
+    command: Program(f"trainers.shortcuts {command}", SUMMARIES[command], EXIT_CODES, settings, _measure)
     for command, settings in COMMANDS.items()
 }
 
@@ -80,8 +57,16 @@ def parser(command: str | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code."""
-    return run_command(parser(), PROGRAMS, argv)
+    """Run the command that the first word of the command line names, and return the exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if argv and argv[0] in PROGRAMS:
+        return PROGRAMS[argv[0]].main(argv[1:])
+    if argv and not argv[0].startswith("-"):
+        raise UsageError(f"{argv[0]!r} is not one of the commands {', '.join(PROGRAMS)} (see --help).")
+    # Exits after --help or --version, and for unknown options.
+    parser().parse_args(argv)
+    parser().print_help()
+    return 2
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import joblib
 import numpy as np
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from idmatters_tf.curvature.spectrum import Summary, summarize
-from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, mark_sizes, panels
+from trainers.experiments.panels import add_legend, group_by, mark_sizes, panels
+from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.settings import ConditionsSettings
 from trainers.shortcuts.training import COLORS, LINEAR_NETWORKS, Problem, deviation
 
@@ -31,12 +31,16 @@ class ConditionsRow:
     index: float  # mean fraction of negative eigenvalues
 
 
-def cases(problem: Problem, settings: ConditionsSettings) -> Cases:
-    """Yield the arguments of `measure` for each kind of network and each depth that is a multiple of its units."""
-    for kind, network in LINEAR_NETWORKS.items():
-        for depth in settings.networks.depths:
-            if depth % network.shortcut_depth == 0:
-                yield problem.statistics, kind, depth, settings.networks.starts
+def run(problem: Problem, settings: ConditionsSettings, results: Results) -> None:
+    """Measure each kind of network at each depth that is a multiple of its units."""
+    cases = [
+        (problem.statistics, kind, depth, settings.networks.starts)
+        for kind, network in LINEAR_NETWORKS.items()
+        for depth in settings.networks.depths
+        if depth % network.shortcut_depth == 0
+    ]
+    rows = results.measure("conditions", measure, cases)
+    results.save("conditions", rows, {"conditions": draw}, [verdict(rows)])
 
 
 def summarize_hessians(hessians: Iterable[NDArray[np.float64]]) -> list[Summary]:
@@ -47,65 +51,51 @@ def summarize_hessians(hessians: Iterable[NDArray[np.float64]]) -> list[Summary]
     `trainers.shortcuts.__main__`.
     """
     with concurrent.futures.ThreadPoolExecutor(joblib.cpu_count()) as pool:
-        spectra = [pool.submit(np.linalg.eigvalsh, hessian) for hessian in hessians]
-        return [summarize(spectrum.result(), tolerance=0.0) for spectrum in spectra]
+        return [summarize(spectrum, tolerance=0.0) for spectrum in pool.map(np.linalg.eigvalsh, hessians)]
 
 
-def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int) -> Iterator[ConditionsRow]:
+def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int) -> list[ConditionsRow]:
     """Compute the Hessian at the start by the closed form.
 
     Condition numbers are limited to 1 / (P eps), where P is the number of weights. For larger ones the 10th percentile
     is a rounding error.
     """
     network, (sxx, syx, _) = LINEAR_NETWORKS[kind], statistics
-    weights = network.starts(depth, len(sxx), starts)
+    weights = network.starts(depth, starts)
     summaries = summarize_hessians(linear.shortcut_hessian(W, sxx, syx, shortcut=network.shortcut) for W in weights)
     limit = 1 / (weights[0].size * np.finfo(np.float64).eps)
     log10_condition = np.log10([min(summary.condition, limit) for summary in summaries])
-    yield ConditionsRow(
-        kind=kind,
-        depth=depth,
-        runs=starts,
-        lg_condition=float(log10_condition.mean()),
-        deviation=deviation(log10_condition),
-        at_limit=int(np.sum(log10_condition >= np.log10(limit))),
-        lg_max_abs=float(np.mean([np.log10(summary.max_abs) for summary in summaries])),
-        index=float(np.mean([summary.index for summary in summaries])),
-    )
+    mean, at_limit = float(log10_condition.mean()), int(np.sum(log10_condition >= np.log10(limit)))
+    largest = float(np.mean([np.log10(summary.max_abs) for summary in summaries]))
+    index = float(np.mean([summary.index for summary in summaries]))
+    return [ConditionsRow(kind, depth, starts, mean, deviation(log10_condition), at_limit, largest, index)]
 
 
 def verdict(rows: Sequence[ConditionsRow]) -> Verdict:
     """Check that condition numbers are constant for 2-shortcuts and grow for Xavier, orthogonal and 1-shortcuts."""
-    change = {}
-    for kind in LINEAR_NETWORKS:
-        curve = sorted((row.depth, row.lg_condition) for row in rows if row.kind == kind)
-        if len(curve) > 1:
-            change[kind] = curve[-1][1] - curve[0][1], curve[0][0], curve[-1][0]
-    if "2-shortcut" not in change or "xavier" not in change:
-        return Verdict(None, "at least two even depths are required")
-    seen = abs(change["2-shortcut"][0]) < 0.3 and all(
-        change[kind][0] > 0.3 for kind in ("xavier", "orthogonal", "1-shortcut") if kind in change
+    growth = {}
+    for kind, chosen in group_by(rows, "kind").items():
+        first, last = (end(chosen, key=lambda row: row.depth) for end in (min, max))
+        if first.depth < last.depth:
+            growth[kind] = 10 ** (last.lg_condition - first.lg_condition)
+    if not {"2-shortcut", "xavier"} <= set(growth):
+        return Verdict("growth", None, "at least two even depths are required")
+    growing = [growth[kind] for kind in ("xavier", "orthogonal", "1-shortcut") if kind in growth]
+    claim = (
+        "initial condition numbers are constant for 2-shortcuts and grow for the rest but 3-shortcuts; factors from "
     )
-    numbers = "; ".join(
-        f"{kind} x {10**log10:.3g} from depth {first} to {last}" for kind, (log10, first, last) in change.items()
-    )
-    return Verdict(
-        seen, f"initial condition numbers, constant for 2-shortcuts, growing for the rest but 3-shortcuts: {numbers}"
-    )
+    claim += "the smallest to the largest depth"
+    return Verdict("growth", 0.5 < growth["2-shortcut"] < 2 < min(growing), claim, growth)
 
 
 def draw(rows: Sequence[ConditionsRow]) -> Figure:
     """Draw the condition number of each kind against depth."""
     figure, (axes,) = panels(1)
-    for kind, chosen in by_column(rows, "kind").items():
-        depths = [row.depth for row in chosen]
-        means, deviations = [row.lg_condition for row in chosen], [row.deviation for row in chosen]
+    for kind, chosen in group_by(rows, "kind").items():
+        depths, means, deviations = zip(*((row.depth, row.lg_condition, row.deviation) for row in chosen), strict=True)
         axes.errorbar(depths, means, deviations, color=COLORS[kind], marker="o", markersize=4, capsize=3, label=kind)
     mark_sizes(axes, rows, "depth")
     axes.set_ylabel("log10 of the condition number at initialization")
     axes.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0].runs} runs")
     add_legend(figure)
     return figure
-
-
-EXPERIMENT = Experiment("conditions", cases, measure, {"conditions": draw}, verdict)

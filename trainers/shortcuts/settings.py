@@ -5,21 +5,17 @@ from typing import Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
-from trainers.experiments.program import RunSettings
+from trainers.experiments.program import DataSettings, RunSettings
+
+# Activations with derivatives at zero, as Theorem 1 requires after the first layer of a unit.
+Smooth = Literal["linear", "tanh", "silu", "gelu"]
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSettings:
+class RegressionSettings(DataSettings):
     """Regression problem."""
 
     dataset: Literal["mnist", "digits-like"] = setting("mnist", help="data set; digits-like is built in")
-    data_dir: str | None = setting(
-        None,
-        help="folder with MNIST's idx files or a prepared TensorFlow data set (default: $TFDS_DATA_DIR or "
-        "~/tensorflow_datasets)",
-        metavar="DIR",
-    )
-    download: bool = setting(True, help="download missing data")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +57,6 @@ class DescentSettings:
     )
 
 
-# Activations with derivatives at zero, as Theorem 1 requires after the first layer of a unit.
-Smooth = Literal["linear", "tanh", "silu", "gelu"]
-
-
 @dataclasses.dataclass(frozen=True)
 class UnitSettings:
     """Network of shortcut units at its zero point."""
@@ -90,7 +82,7 @@ class UnitSettings:
 class ConditionsSettings:
     """Figure 5: condition numbers of the Hessian at initialization against depth."""
 
-    data: DataSettings = group(DataSettings, "data")
+    data: RegressionSettings = group(RegressionSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks", depths=(1, 2, 3, 4, 6, 8, 12, 16, 24), starts=10)
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-conditions")
 
@@ -99,7 +91,7 @@ class ConditionsSettings:
 class TrajectorySettings:
     """Figures 6, 7, 8: spectrum and index of the Hessian and norm of the gradient during training."""
 
-    data: DataSettings = group(DataSettings, "data")
+    data: RegressionSettings = group(RegressionSettings, "data")
     networks: TrajectoryNetworkSettings = group(TrajectoryNetworkSettings, "networks")
     descent: DescentSettings = group(DescentSettings, "gradient descent", samples=200)
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-trajectory")
@@ -109,7 +101,7 @@ class TrajectorySettings:
 class SweepSettings:
     """Figures 9, 10: best learning rate and its final loss against depth."""
 
-    data: DataSettings = group(DataSettings, "data")
+    data: RegressionSettings = group(RegressionSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks", depths=(4, 8, 16, 32, 64, 96), starts=5)
     descent: DescentSettings = group(DescentSettings, "gradient descent")
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-sweep")
@@ -119,7 +111,7 @@ class SweepSettings:
 class NormsSettings:
     """Figure 3: mean Frobenius norm against training loss."""
 
-    data: DataSettings = group(DataSettings, "data")
+    data: RegressionSettings = group(RegressionSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
     descent: DescentSettings = group(DescentSettings, "gradient descent")
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-norms")
@@ -129,13 +121,13 @@ class NormsSettings:
 class Theorem1Settings:
     """Theorem 1: Hessian and order of the zero point, in closed form and by automatic differentiation."""
 
-    data: DataSettings = group(DataSettings, "data")
-    network: UnitSettings = group(UnitSettings, "network")
+    data: RegressionSettings = group(RegressionSettings, "data")
+    networks: UnitSettings = group(UnitSettings, "network")
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-theorem1")
 
 
 Settings = ConditionsSettings | TrajectorySettings | SweepSettings | NormsSettings | Theorem1Settings
-
+# Each command is a module of this package with a function `run`.
 COMMANDS: dict[str, type[Settings]] = {
     "conditions": ConditionsSettings,
     "trajectory": TrajectorySettings,

@@ -1,13 +1,14 @@
 """Figures 9 and 10: best learning rate and its final loss against depth."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, line, mark_sizes, panels
+from trainers.experiments.panels import add_legend, group_by, line, mark_sizes, panels
+from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.settings import SweepSettings
 from trainers.shortcuts.training import COLORS, Problem, Training, best_rate, deviation, trainings
 
@@ -27,11 +28,11 @@ class SweepRow:
     deviation: float  # standard deviation of the final losses
 
 
-def cases(problem: Problem, settings: SweepSettings) -> Cases:
-    """Yield the arguments of `measure` for each activation and depth."""
-    for training in trainings(problem, settings):
-        for depth in settings.networks.depths:
-            yield training, depth
+def run(problem: Problem, settings: SweepSettings, results: Results) -> None:
+    """Measure networks with each activation and depth."""
+    cases = itertools.product(trainings(problem, settings), settings.networks.depths)
+    rows = results.measure("sweep", measure, cases)
+    results.save("sweep", rows, {"sweep": draw}, map(verdict, group_by(rows, "activation").values()))
 
 
 def measure(training: Training, depth: int) -> Iterator[SweepRow]:
@@ -44,51 +45,41 @@ def measure(training: Training, depth: int) -> Iterator[SweepRow]:
         best = best_rate(losses, training.rates)
         for rate, values in zip(training.rates, losses.T, strict=True):
             diverged = int(np.sum(~np.isfinite(values)))
-            yield SweepRow(
-                activation=training.activation,
-                kind=kind,
-                depth=depth,
-                rate=float(rate),
-                best=bool(rate == best),
-                loss=None if diverged else float(values.mean()),
-                diverged=diverged,
-                runs=training.starts,
-                deviation=deviation(values),
-            )
+            numbers = None if diverged else float(values.mean()), diverged, training.starts, deviation(values)
+            yield SweepRow(training.activation, kind, depth, float(rate), bool(rate == best), *numbers)
 
 
 def verdict(rows: Sequence[SweepRow]) -> Verdict:
     """Check that 2-shortcuts end lowest of all kinds at the largest depth, in the rows of one activation."""
-    depths: dict[int, dict[str, tuple[float, float]]] = {}
+    activation = rows[0].activation
+    depths: dict[int, dict[str, dict[str, float]]] = {}
     for row in rows:
         if row.best and row.loss is not None:
-            depths.setdefault(row.depth, {})[row.kind] = row.loss, row.rate
-    depths = {depth: ends for depth, ends in sorted(depths.items()) if "2-shortcut" in ends and len(ends) > 1}
+            depths.setdefault(row.depth, {})[row.kind] = {"loss": row.loss, "rate": row.rate}
+    depths = {depth: kinds for depth, kinds in depths.items() if "2-shortcut" in kinds and len(kinds) > 1}
     if not depths:
-        return Verdict(None, "a depth shared by 2-shortcuts and other kinds is required")
-    ours = {depth: ends.pop("2-shortcut") for depth, ends in depths.items()}
-    lower = [depth for depth, ends in depths.items() if ours[depth][0] < min(loss for loss, _ in ends.values())]
-    faster = [depth for depth, ends in depths.items() if ours[depth][1] > max(rate for _, rate in ends.values())]
-    deepest, losses = max(depths), [loss for loss, _ in ours.values()]
-    theirs = ", ".join(f"{kind} {loss:.3g} (rate {rate:.2g})" for kind, (loss, rate) in depths[deepest].items())
-    return Verdict(
-        deepest in lower,
-        f"{rows[0].activation}, depth {deepest}, lowest mean final loss: 2-shortcut {ours[deepest][0]:.3g} (rate "
-        f"{ours[deepest][1]:.2g}) against {theirs}; 2-shortcuts of all depths {min(losses):.3g} to {max(losses):.3g}, "
-        f"lower than all others at {len(lower)} of {len(depths)} depths, with a higher rate at {len(faster)}",
-    )
+        return Verdict(activation, None, "a depth shared by 2-shortcuts and other kinds is required")
+    lower, faster, losses = [], [], []
+    for depth, kinds in depths.items():
+        ours, others = kinds["2-shortcut"], [end for kind, end in kinds.items() if kind != "2-shortcut"]
+        losses.append(ours["loss"])
+        lower += [depth] * all(ours["loss"] < other["loss"] for other in others)
+        faster += [depth] * all(ours["rate"] > other["rate"] for other in others)
+    counts = {"of": len(depths), "lowest loss": len(lower), "highest rate": len(faster)}
+    numbers = {"2-shortcuts of all depths": {"from": min(losses), "to": max(losses)}, "depths": counts}
+    claim = f"{activation}, 2-shortcuts have the lowest mean final loss at depth {max(depths)}"
+    return Verdict(activation, max(depths) in lower, claim, depths[max(depths)] | numbers)
 
 
 def draw(rows: Sequence[SweepRow]) -> Figure:
     """Draw for each activation the loss and the rate, both against depth."""
-    activations = by_column(rows, "activation")
+    activations = group_by(rows, "activation")
     figure, axes = panels(2 * len(activations))
-    for place, (activation, chosen) in enumerate(activations.items()):
-        losses, rates = axes[2 * place : 2 * place + 2]
-        for kind, by_kind in by_column(chosen, "kind").items():
-            best = [row for row in by_kind if row.best and row.loss is not None]
+    for (activation, chosen), losses, rates in zip(activations.items(), axes[::2], axes[1::2], strict=True):
+        best = [row for row in chosen if row.best and row.loss is not None]
+        for kind, curve in group_by(best, "kind").items():
             for panel, column in ((losses, "loss"), (rates, "rate")):
-                line(panel, best, "depth", column, color=COLORS[kind], marker="o", markersize=4, label=kind)
+                line(panel, curve, "depth", column, color=COLORS[kind], marker="o", markersize=4, label=kind)
         losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")
         rates.set_ylabel("best learning rate")
         for panel in (losses, rates):
@@ -96,6 +87,3 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
             panel.set(title=f"{activation}; Figure {9 if activation == 'linear' else 10}", yscale="log")
     add_legend(figure)
     return figure
-
-
-EXPERIMENT = Experiment("sweep", cases, measure, {"sweep": draw}, verdict, verdict_by="activation")

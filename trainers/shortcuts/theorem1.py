@@ -1,18 +1,20 @@
 """Theorem 1 of Li et al.: zero point of an n-shortcut network, in closed form and by automatic differentiation."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
+from idmatters_tf.curvature import dense_hessian
 from idmatters_tf.curvature.spectrum import Summary, summarize
-from trainers.shortcuts.settings import UnitSettings
-from trainers.shortcuts.training import Problem
-
-if TYPE_CHECKING:
-    import keras
+from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_network
+from trainers.cli.startup import print_lines
+from trainers.experiments.program import Results
+from trainers.shortcuts.settings import Theorem1Settings, UnitSettings
+from trainers.shortcuts.training import CLASSES, Problem
 
 # Derivatives at zero.
 SLOPES = {"linear": 1.0, "tanh": 1.0, "silu": 0.5, "gelu": 0.5}
@@ -22,8 +24,6 @@ MOST_PARAMETERS = 5000
 
 def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
     """Return the eigenvalues at zero in ascending order."""
-    import keras
-
     # At zero every unit receives the inputs of the network.
     inputs = np.asarray(keras.ops.convert_to_numpy(keras.activations.get(network.pre)(problem.X)), np.float64)
     sxx, syx = (of @ inputs.T / inputs.shape[1] for of in (problem.X, problem.Y))
@@ -33,19 +33,12 @@ def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
 
 def by_differentiation(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
     """Return the eigenvalues of the Keras model's Hessian at zero, ascending, (units * shortcut_depth * d^2,)."""
-    from idmatters_tf.curvature import dense_hessian
-
-    model = _zero_model(problem, network)
-    hessian = dense_hessian(model, half_squares, (problem.X.T, problem.Y.T), batch_size=1000)
+    hessian = dense_hessian(_zero_model(network), half_squares, (problem.X.T, problem.Y.T), batch_size=1000)
     return np.asarray(np.linalg.eigvalsh(hessian), np.float64)
 
 
-def zero_network(dim: int, units: int, shortcut_depth: int, **options: Any) -> "keras.Model":
+def zero_network(dim: int, units: int, shortcut_depth: int, **options: Any) -> keras.Model:
     """Return `models.linear.shortcut_network` with these options in float64 with all weights zero."""
-    import keras
-
-    from idmatters_tf.models.linear import shortcut_network
-
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float64")
     try:
@@ -54,15 +47,13 @@ def zero_network(dim: int, units: int, shortcut_depth: int, **options: Any) -> "
         keras.config.set_dtype_policy(previous)
 
 
-def _zero_model(problem: Problem, network: UnitSettings) -> "keras.Model":
+def _zero_model(network: UnitSettings) -> keras.Model:
     activations = {"pre": network.pre, "mid": network.mid, "post": network.post}
-    return zero_network(len(problem.X), network.units, network.shortcut_depth, **activations)
+    return zero_network(CLASSES, network.units, network.shortcut_depth, **activations)
 
 
 def half_squares(y: Any, outputs: Any) -> Any:
     """Return ||y - f(x)||^2 / 2 of each example. Its mean is Li et al.'s loss (Eq. 6)."""
-    import keras
-
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2  # pyright: ignore[reportOptionalOperand]
 
 
@@ -76,11 +67,7 @@ def stationary_order(problem: Problem, network: UnitSettings) -> tuple[int, list
     Returns:
         (order, exponents): an integer, and the exponents of the lines from which it was rounded.
     """
-    import keras
-
-    from idmatters_tf.models.linear import assign_weights, get_weights
-
-    model = _zero_model(problem, network)
+    model = _zero_model(network)
     shape = get_weights(model).shape
     rng = np.random.default_rng(0)
     step = 10 ** (-5 / network.shortcut_depth)
@@ -97,52 +84,50 @@ def stationary_order(problem: Problem, network: UnitSettings) -> tuple[int, list
     return round(float(np.median(exponents))) - 1, exponents
 
 
-def report(problem: Problem, network: UnitSettings) -> tuple[list[str], dict[str, Any]]:
-    """Analyze the zero point. Return lines of text, and numbers by name."""
-    dim, shortcut_depth = len(problem.X), network.shortcut_depth
-    parameters = network.units * shortcut_depth * dim**2
-    order, exponents = stationary_order(problem, network)
-    lines = [
-        f"{network.units} units of {shortcut_depth} layers of {dim} x {dim}, {parameters:,} weights, all zero",
+def run(problem: Problem, settings: Theorem1Settings, results: Results) -> None:
+    """Analyze the zero point, print the results, and store them as numbers."""
+    network, problem = settings.networks, problem.first(settings.networks.samples)
+    n, dim = network.shortcut_depth, len(problem.X)
+    parameters = network.units * n * dim**2
+    print_lines(
+        f"{network.units} units of {n} layers of {dim} x {dim}, {parameters:,} weights, all zero",
         f"pre {network.pre}, mid {network.mid}, post {network.post}; {problem.X.shape[1]:,} examples, {problem.origin}",
-    ]
-    # Theorem 1 assumes activations that vanish at zero, as all of `SLOPES` do.
-    expected = shortcut_depth - 1
+    )
+    order, exponents = stationary_order(problem, network)
     sxx, syx, _ = problem.statistics
-    if network.pre == network.mid == network.post == "linear":
-        expected = linear.zero_stationary_order(shortcut_depth, sxx, syx)
+    # Theorem 1 assumes activations that vanish at zero, as all of `SLOPES` do.
+    is_linear = network.pre == network.mid == network.post == "linear"
+    expected = linear.zero_stationary_order(n, sxx, syx) if is_linear else n - 1
     growth = f"the loss grows like t^{np.median(exponents):.3f}"
-    lines.append(f"order of stationarity, measured: {order} ({growth}); by Theorem 1: {expected}")
-    numbers = {"order": order, "expected_order": expected, "exponents": exponents, "parameters": parameters}
+    results.add(f"order of stationarity, measured: {order} ({growth}); by Theorem 1: {expected}")
     spectrum = closed_form(problem, network)
-    lines.append(f"closed form: {_in_words(spectrum)}")
+    results.add(f"closed form: {_in_words(spectrum)}")
     if parameters > MOST_PARAMETERS:
-        lines.append(f"by tape: skipped for more than {MOST_PARAMETERS:,} weights")
+        results.add(f"by tape: skipped for more than {MOST_PARAMETERS:,} weights")
     else:
         differentiated = by_differentiation(problem, network)
-        numbers["difference"] = float(np.abs(differentiated - spectrum).max())
-        lines.append(f"by tape:     {_in_words(differentiated)}")
-        lines.append(f"largest difference: {numbers['difference']:.1e}")
+        results.values["numbers"]["difference"] = difference = float(np.abs(differentiated - spectrum).max())
+        results.add(f"by tape:     {_in_words(differentiated)}", f"largest difference: {difference:.1e}")
     # The tolerance for rounding is relative to the data, because the Hessian may be zero.
     tolerance = 1e-10 * max(np.abs(sxx).max(), 1.0)
-    summary = summarize(spectrum, tolerance)
-    numbers |= dataclasses.asdict(summary) | {"smallest_abs": float(np.abs(spectrum).min())}
-    return lines + _verdict(order, summary, numbers["smallest_abs"], tolerance), numbers
+    summary, smallest = summarize(spectrum, tolerance), float(np.abs(spectrum).min())
+    results.add(*_describe(order, summary, smallest, tolerance))
+    numbers = {"order": order, "expected_order": expected, "exponents": exponents, "parameters": parameters}
+    results.values["numbers"] |= numbers | dataclasses.asdict(summary) | {"smallest_abs": smallest}
 
 
-def _verdict(order: int, summary: Summary, smallest: float, tolerance: float) -> list[str]:
+def _describe(order: int, summary: Summary, smallest: float, tolerance: float) -> list[str]:
     if summary.max_abs <= tolerance:
         return [f"the Hessian is zero: a flat point of order {order}, not a strict saddle"]
-    if smallest > tolerance:
-        condition = f"condition number: {summary.max_abs / smallest:.4g}"
-    else:
-        condition = "condition number: infinite (singular Hessian)"
-    condition += f"; largest over 10th percentile of |eigenvalues| (the figures' measure): {summary.condition:.4g}"
-    index = f"index, the fraction of negative eigenvalues: {summary.index:.3f}"
-    if order < 1:
-        return [condition, index, "zero is not a stationary point and therefore not a saddle"]
-    saddle = "yes" if summary.smallest < -tolerance else "no"
-    return [condition, index, f"strict saddle: {saddle} (smallest eigenvalue {summary.smallest:.4g})"]
+    condition = f"{summary.max_abs / smallest:.4g}" if smallest > tolerance else "infinite (singular Hessian)"
+    is_saddle = "yes" if summary.smallest < -tolerance else "no"
+    saddle = f"strict saddle: {is_saddle} (smallest eigenvalue {summary.smallest:.4g})"
+    figures = f"largest over 10th percentile of |eigenvalues| (the figures' measure): {summary.condition:.4g}"
+    return [
+        f"condition number: {condition}; {figures}",
+        f"index, the fraction of negative eigenvalues: {summary.index:.3f}",
+        saddle if order else "zero is not a stationary point and therefore not a saddle",
+    ]
 
 
 def _in_words(spectrum: NDArray[np.float64]) -> str:

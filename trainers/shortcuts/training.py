@@ -5,17 +5,18 @@ networks of a kind are computed together, as a batch of matrix products.
 """
 
 import dataclasses
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf import linear
-from trainers.shortcuts.settings import NormsSettings, SweepSettings, TrajectorySettings
+from trainers.shortcuts.settings import NormsSettings, RegressionSettings, SweepSettings, TrajectorySettings
 
 Floats = NDArray[np.floating]
+# (weights, number of updates) -> (weights after the updates, their losses, norms of their gradients).
+Descent = Callable[[Floats, int], tuple[Floats, Floats, Floats]]
 
 # Four per decade. All networks of the default depths diverge at the largest rate, so that the best rates are inside.
 RATES = np.logspace(-3, 1, 17)
@@ -39,34 +40,23 @@ class Problem:
         """Return the problem with the first `samples` examples."""
         return dataclasses.replace(self, X=self.X[:, :samples], Y=self.Y[:, :samples])
 
-    @property
-    def digest(self) -> str:
-        """Checksum of the data."""
-        return hashlib.sha256(self.X.tobytes() + self.Y.tobytes()).hexdigest()
 
-
-def load(dataset: str, data_dir: str | None = None, download: bool = False) -> Problem:
+def load(data: RegressionSettings) -> Problem:
     """Load whitened inputs, reduced to the 10 greatest principal components, and one-hot outputs (appendix B).
-
-    Args:
-        dataset: "mnist", or the built-in "digits-like".
-        data_dir: see `idmatters_tf.data.mnist.load`.
-        download: see `idmatters_tf.data.mnist.load`.
 
     Raises:
         idmatters_tf.data.images.DataError: MNIST is missing.
     """
-    if dataset == "digits-like":
+    if data.dataset == "digits-like":
         inputs, labels = _digits_like()
         origin = "generated, 10,000 examples of ten Gaussian classes, seed 0"
     else:
         from idmatters_tf.data import mnist
 
-        data = mnist.load(data_dir, download)
-        inputs, labels = data.train_images.reshape(len(data.train_images), -1).T / 255.0, data.train_labels
-        origin = data.origin
-    X = linear.whiten(inputs, CLASSES).coordinates
-    return Problem(X, np.eye(CLASSES)[:, labels], origin)
+        images = mnist.load(data.data_dir, data.download)
+        inputs, labels = images.train_images.reshape(len(images.train_images), -1).T / 255.0, images.train_labels
+        origin = images.origin
+    return Problem(linear.whiten(inputs, CLASSES).coordinates, np.eye(CLASSES)[:, labels], origin)
 
 
 def _digits_like(samples: int = 10_000, dim: int = 40, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -86,10 +76,10 @@ class ShortcutNetwork:
     shortcut_depth: int  # number of layers per unit
     shortcut: bool  # True if each unit adds its input
 
-    def starts(self, depth: int, dim: int, networks: int, seed: int = 0) -> NDArray[np.float64]:
-        """Return initial weights of networks with `depth` layers, (networks, units, shortcut_depth, dim, dim)."""
+    def starts(self, depth: int, networks: int, seed: int = 0) -> NDArray[np.float64]:
+        """Return initial weights of networks with `depth` layers, (networks, units, shortcut_depth, d, d)."""
         units = depth // self.shortcut_depth
-        return linear.initial_weights(self.start, units, self.shortcut_depth, dim, seed=seed, networks=networks)
+        return linear.initial_weights(self.start, units, self.shortcut_depth, CLASSES, seed=seed, networks=networks)
 
 
 # The paper's "zero initialization" is Xavier's, multiplied by 0.01.
@@ -100,53 +90,33 @@ LINEAR_NETWORKS = {
     "2-shortcut": ShortcutNetwork("small", 2, True),
     "3-shortcut": ShortcutNetwork("small", 3, True),
 }
-
 # With ReLUs in the mid positions of units of two layers, with or without shortcuts (appendix B).
 RELU_NETWORKS = {
-    "xavier": ShortcutNetwork("xavier", 2, False),
-    "orthogonal": ShortcutNetwork("orthogonal", 2, False),
-    "2-shortcut": ShortcutNetwork("small", 2, True),
+    kind: dataclasses.replace(LINEAR_NETWORKS[kind], shortcut_depth=2)
+    for kind in ("xavier", "orthogonal", "2-shortcut")
 }
-
-COLORS = {
-    "xavier": "tab:green",
-    "orthogonal": "tab:orange",
-    "1-shortcut": "tab:red",
-    "2-shortcut": "tab:blue",
-    "3-shortcut": "tab:purple",
-}
-
-
-class Epoch(NamedTuple):
-    """State of many networks after a number of updates. The values of diverged networks are not finite."""
-
-    epoch: int
-    loss: Floats  # (networks,), less the optimum for linear networks
-    gradient_norm: Floats  # (networks,)
-    weights: Floats  # (networks, units, shortcut_depth, d, d)
+COLORS = dict(zip(LINEAR_NETWORKS, ("tab:green", "tab:orange", "tab:red", "tab:blue", "tab:purple"), strict=True))
 
 
 def relu_descent(
-    W: Floats, problem: Problem, rates: ArrayLike, epochs: int, shortcut: bool, every: int, dtype: str = "float64"
-) -> Iterator[Epoch]:
-    """Run full-batch gradient descent of networks with ReLUs between the layers of each unit.
+    problem: Problem, shape: Sequence[int], rates: ArrayLike, shortcut: bool, dtype: str = "float64"
+) -> Descent:
+    """Return full-batch gradient descent of networks with ReLUs between the layers of each unit.
 
-    The loss is ||Y - f(X)||_F^2 / (2m). There is an `Epoch` for every `every` updates, the start and the end.
+    The loss is ||Y - f(X)||_F^2 / (2m). The values of diverged networks are not finite.
 
     Args:
-        W: (networks, units, shortcut_depth, d, d).
         problem: the data.
-        rates: (networks,).
-        epochs: number of updates.
+        shape: shape of the weights, (networks, units, shortcut_depth, d, d).
+        rates: learning rates, (networks,).
         shortcut: True if the units have skip connections.
-        every: number of updates between records.
         dtype: dtype of the computation.
     """
     import tensorflow as tf
 
     inputs, outputs = tf.constant(problem.X, dtype), tf.constant(problem.Y, dtype)
     steps = tf.constant(np.reshape(rates, (-1, 1, 1)), dtype)
-    units, layers_in_unit = W.shape[1:3]
+    networks, units, layers_in_unit, *sizes = shape
 
     def loss_and_gradient(weights: list[Any]) -> tuple[Any, Any]:
         # One tensor per layer: the gradient of slices of a stacked tensor would copy them together again.
@@ -161,48 +131,52 @@ def relu_descent(
             loss = tf.reduce_sum((outputs - hidden) ** 2, [-2, -1]) / (2 * problem.X.shape[1])
         return loss, tape.gradient(loss, weights)
 
-    def measured(weights):
-        loss, gradient = loss_and_gradient(weights)
-        squares = [tf.reduce_sum(part**2, [-2, -1]) for part in gradient]
-        return loss, tf.sqrt(tf.add_n(squares))
-
-    def updated(weights, count):
+    def descend(W, count):
+        weights = tf.unstack(tf.reshape(W, (networks, units * layers_in_unit, *sizes)), axis=1)
         for _ in tf.range(count):
             _, gradient = loss_and_gradient(weights)
             weights = [layer - steps * part for layer, part in zip(weights, gradient, strict=True)]
-        return weights
+        loss, gradient = loss_and_gradient(weights)
+        norm = tf.sqrt(tf.add_n([tf.reduce_sum(part**2, [-2, -1]) for part in gradient]))
+        return tf.reshape(tf.stack(weights, axis=1), shape), loss, norm
 
-    weights = [tf.constant(W[:, unit, layer], dtype) for unit in range(units) for layer in range(layers_in_unit)]
-    # Trace explicitly: TensorFlow counts the traces of `tf.function` calls by position in the source, and warns. Call
-    # the functions with a list, as they were traced: with separate tensors, TensorFlow formats an error message first,
-    # which takes 60 ms per call.
-    measure = tf.function(measured).get_concrete_function(weights)
-    update = tf.function(updated).get_concrete_function(weights, tf.constant(0))
-    for epoch in [*range(0, epochs, every), epochs]:
-        loss, norm = measure(weights)
-        stacked = np.stack([layer.numpy() for layer in weights], axis=1).reshape(W.shape)
-        yield Epoch(epoch, loss.numpy(), norm.numpy(), stacked)
-        weights = update(weights, tf.constant(min(every, epochs - epoch)))
+    # Trace explicitly: TensorFlow counts the traces of `tf.function` calls by position in the source, and warns.
+    traced = tf.function(descend).get_concrete_function(tf.TensorSpec(shape, dtype), tf.TensorSpec((), tf.int32))
+    return lambda W, count: tuple(part.numpy() for part in traced(tf.constant(W, dtype), tf.constant(count)))
 
 
-def linear_descent(
-    W: NDArray[np.float64], problem: Problem, rates: ArrayLike, epochs: int, shortcut: bool, every: int
-) -> Iterator[Epoch]:
-    """Run full-batch gradient descent of linear networks on second moments until a network diverges.
-
-    Arguments and results are those of `relu_descent`.
-    """
+def linear_descent(problem: Problem, rates: ArrayLike, shortcut: bool) -> Descent:
+    """Return full-batch gradient descent of linear networks on second moments; the losses are less the optimum."""
     sxx, syx, _ = problem.statistics
-    for epoch in [*range(0, epochs, every), epochs]:
-        count = min(every, epochs - epoch)
+
+    def descend(W: Floats, count: int) -> tuple[Floats, Floats, Floats]:
         path = linear.gradient_descent(W, sxx, syx, rates, count, shortcut=shortcut, record_every=max(count, 1))
-        yield Epoch(epoch, path.excess_risk[:, 0], path.gradient_norm[:, 0], W)
-        W = path.weights
+        return path.weights, path.excess_risk[:, -1], path.gradient_norm[:, -1]
+
+    return descend
+
+
+class Epoch(NamedTuple):
+    """State of many networks after a number of updates."""
+
+    epoch: int
+    weights: Floats  # (networks, units, shortcut_depth, d, d)
+    loss: Floats  # (networks,), less the optimum for linear networks
+    gradient_norm: Floats  # (networks,)
+
+
+def record(descend: Descent, W: Floats, epochs: int, every: int) -> Iterator[Epoch]:
+    """Yield the start, the state after each `every` updates, and the end; nothing after the first divergence."""
+    done = 0
+    for epoch in [*range(0, epochs, every), epochs]:
+        state = descend(W, epoch - done)
+        W, done = state[0], epoch
         if not np.isfinite(W).all():
             return
+        yield Epoch(epoch, *state)
 
 
-def best_rate(losses: NDArray[np.float64], rates: ArrayLike) -> float:
+def best_rate(losses: Floats, rates: ArrayLike) -> float:
     """Return the rate with the lowest mean of the final losses, (runs, rates); no run may diverge at the best rate."""
     means = np.where(np.isfinite(losses), losses, np.inf).mean(axis=0)
     return float(np.asarray(rates)[np.argmin(means)])
@@ -233,8 +207,8 @@ class Training:
 
         They are arrays (starts, rates) of float64 by kind, not finite for diverged runs.
         """
-        networks, dim, epochs, count = self.networks, len(self.problem.X), self.epochs, len(self.rates)
-        weights = {kind: (networks[kind].starts(depth, dim, self.starts), networks[kind].shortcut) for kind in kinds}
+        networks, epochs, count = self.networks, self.epochs, len(self.rates)
+        weights = {kind: (networks[kind].starts(depth, self.starts), networks[kind].shortcut) for kind in kinds}
         if self.activation == "linear":
             sxx, syx, _ = self.problem.statistics
             paths = linear.sweep(weights, sxx, syx, self.rates, epochs, record_every=epochs)
@@ -242,22 +216,22 @@ class Training:
         losses = {}
         for kind, (W, shortcut) in weights.items():
             starts, rates = np.repeat(W, count, axis=0), np.tile(self.rates, self.starts)
-            *_, last = relu_descent(starts, self.problem, rates, epochs, shortcut, epochs, "float32")
-            losses[kind] = last.loss.reshape(self.starts, count).astype(np.float64)
+            _, loss, _ = relu_descent(self.problem, starts.shape, rates, shortcut, "float32")(starts, epochs)
+            losses[kind] = loss.reshape(self.starts, count).astype(np.float64)
         return losses
 
     def descend(self, kind: str, depth: int, rate: float, every: int) -> Iterator[Epoch]:
-        """Train all runs of one kind with one learning rate; see `relu_descent` for the records."""
-        descent = linear_descent if self.activation == "linear" else relu_descent
+        """Train all runs of one kind with one learning rate; see `record`."""
         network, rates = self.networks[kind], np.full(self.starts, rate)
-        W = network.starts(depth, len(self.problem.X), self.starts)
-        return descent(W, self.problem, rates, self.epochs, network.shortcut, every)
+        W = network.starts(depth, self.starts)
+        if self.activation == "linear":
+            return record(linear_descent(self.problem, rates, network.shortcut), W, self.epochs, every)
+        return record(relu_descent(self.problem, W.shape, rates, network.shortcut), W, self.epochs, every)
 
 
 def trainings(problem: Problem, settings: SweepSettings | NormsSettings | TrajectorySettings) -> Iterator[Training]:
     """Yield the training with each activation; linear networks use all examples."""
     descent, starts = settings.descent, settings.networks.starts
     rates = np.sort(np.asarray(descent.rates, dtype=float)) if descent.rates else RATES
-    for activation in ("linear", "relu"):
-        data = problem if activation == "linear" else problem.first(descent.samples)
-        yield Training(data, activation, rates, starts, descent.epochs)
+    yield Training(problem, "linear", rates, starts, descent.epochs)
+    yield Training(problem.first(descent.samples), "relu", rates, starts, descent.epochs)
