@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer, seed_number
+from idmatters_tf.data.augmentations import AUGMENTATIONS, CropAndFlip
 
-_ORDER, _AUGMENTATION = 0, 1
+_ORDER, _AUGMENTATION, _FLIPS = 0, 1, 2
 
 
 class NumpyBatches:
-    """Batches that are shuffled, cropped after padding, flipped and standardized.
+    """Batches that are shuffled, cropped after padding, flipped and standardized, with cutout.
 
     Pass `batch` to `idmatters_tf.callbacks.FunctionBatches`. The batches differ from those of
     `idmatters_tf.data.batches.TrainBatches`, whose random numbers are TensorFlow's.
@@ -24,28 +25,48 @@ class NumpyBatches:
         labels: integers, `(n,)`.
         batch_size: number of images in a batch.
         seed: non-negative integer.
-        padding: rows and columns of zeros on each side before the random crop.
+        augmentation: a value of `idmatters_tf.data.augmentations.AUGMENTATIONS`; None for the images as they are.
     """
 
-    def __init__(self, images: NDArray[Any], labels: NDArray[Any], batch_size: int, seed: int = 0, padding: int = 2):
+    def __init__(
+        self,
+        images: NDArray[Any],
+        labels: NDArray[Any],
+        batch_size: int,
+        seed: int = 0,
+        augmentation: CropAndFlip | None = AUGMENTATIONS["paper"],
+    ):
         self.batch_size, self.seed = positive_integer("batch_size", batch_size), seed_number(seed)
-        self._labels, self._padding = np.asarray(labels, np.int32), padding
-        padded = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-        self._windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:3], axis=(1, 2))
-        count = len(images)
+        self._labels = np.asarray(labels, np.int32)
+        self._flips = None if augmentation is None else augmentation.flips
+        self._augmentation = CropAndFlip(0) if augmentation is None else augmentation
+        pads = ((0, 0), *((self._augmentation.padding,) * 2,) * 2, (0, 0))
+        mode: Any = {"zero": "constant", "reflect": "reflect"}[self._augmentation.padding_mode]
+        shape, count = images.shape[1:3], len(images)
+        self._windows = np.lib.stride_tricks.sliding_window_view(np.pad(images, pads, mode), shape, axis=(1, 2))
+        # Alternating flips: the images that are mirrored in even epochs.
+        self._first_flips = np.random.default_rng((self.seed, _FLIPS)).integers(0, 2, count)
         self._order = functools.lru_cache(2)(
             lambda epoch: np.random.default_rng((self.seed, _ORDER, epoch)).permutation(count)
         )
 
     def batch(self, step: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
         """Return the images, float32 `(batch_size, rows, cols, channels)`, and labels of a step."""
-        random = np.random.default_rng((self.seed, _AUGMENTATION, step))
-        epochs, places = np.divmod(step * self.batch_size + np.arange(self.batch_size), len(self._labels))
-        rows = np.array([self._order(epoch)[place] for epoch, place in zip(epochs, places, strict=True)])
-        top, left = random.integers(0, 2 * self._padding + 1, (2, self.batch_size))
+        random, size = np.random.default_rng((self.seed, _AUGMENTATION, step)), self.batch_size
+        epochs, positions = np.divmod(step * size + np.arange(size), len(self._labels))
+        rows = np.array([self._order(epoch)[index] for epoch, index in zip(epochs, positions, strict=True)])
+        top, left = random.integers(0, 2 * self._augmentation.padding + 1, (2, size))
         images = self._windows[rows, top, left].transpose(0, 2, 3, 1)
-        flips = random.integers(0, 2, (self.batch_size, 1, 1, 1), np.int8)
-        return standardize(np.where(flips, images[:, :, ::-1], images)), self._labels[rows]
+        flips = (self._first_flips[rows] + epochs) % 2 if self._flips == "alternate" else random.integers(0, 2, size)
+        if self._flips is not None:
+            images = np.where(flips[:, None, None, None] == 1, images[:, :, ::-1], images)
+        images = standardize(images)
+        side = self._augmentation.cutout
+        # A square of an even side has its center between pixels, and extends further before it.
+        starts = random.integers(0, images.shape[1:3], (size, 2)) - side // 2
+        for image, (row, col) in zip(images if side else (), starts, strict=False):
+            image[max(row, 0) : max(row + side, 0), max(col, 0) : max(col + side, 0)] = 0
+        return images, self._labels[rows]
 
 
 class NumpyEvaluationBatches:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from idmatters_tf.data.augment import InMemoryImages, standardize
 from idmatters_tf.data.augmentations import AUGMENTATIONS, CropAndFlip
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+from idmatters_tf.data.numpy_batches import NumpyBatches
 from idmatters_tf.data.protocols import Share
 from idmatters_tf.layers import PerImageStandardization
 
@@ -142,3 +143,43 @@ def test_evaluation_counts_every_image_once(batch_size, pipelines):
         for _, labels, weights in dataset:
             np.add.at(counted, labels.numpy(), weights.numpy())
     np.testing.assert_array_equal(counted, 1)
+
+
+@pytest.mark.parametrize("name", list(AUGMENTATIONS))
+def test_batches_of_numpy_are_crops_and_mirror_images_in_the_order_of_epochs(name):
+    augmentation = AUGMENTATIONS[name]
+    pad = 0 if augmentation is None else augmentation.padding
+    mode = "reflect" if augmentation is not None and augmentation.padding_mode == "reflect" else "constant"
+    source = NumpyBatches(IMAGES, LABELS, 10, 3, augmentation)
+    # 1 for mirrored images, -1 for others, 0 for crops that both contain, because the padding is mirrored.
+    mirrored = np.zeros((4, 50))
+    for step in range(20):
+        images, labels = source.batch(step)
+        for image, label in zip(images, labels, strict=True):
+            padded = np.pad(IMAGES[label], [(pad, pad)] * 2 + [(0, 0)], mode)
+            crops = [padded[i : i + 6, j : j + 8] for i in range(2 * pad + 1) for j in range(2 * pad + 1)]
+            both = standardize(tf.cast(np.array([crops, np.array(crops)[:, :, ::-1]]).reshape(-1, 6, 8, 3), tf.float32))
+            distances = np.abs(both.numpy() - image).max((1, 2, 3)).reshape(2, -1).min(1)
+            assert distances.min() < 1e-5
+            mirrored[step // 5, label] = np.sign(np.round(distances[0] - distances[1], 3))
+    orders = [np.concatenate([source.batch(step)[1] for step in range(first, first + 5)]) for first in (0, 5)]
+    assert all(np.array_equal(np.sort(order), np.arange(50)) for order in orders)
+    assert (orders[0] != orders[1]).any()
+    assert 5 < (mirrored[0] > 0).sum() < 40 or (name == "none" and (mirrored < 0).all())
+    if name == "alternating":
+        assert (mirrored[0] * mirrored[1] <= 0).all()
+        assert (mirrored[0] * mirrored[2] >= 0).all()
+
+
+def test_cutout_of_numpy_zeroes_a_square_within_the_image():
+    whole, cut = (NumpyBatches(IMAGES, LABELS, 50, 3, CropAndFlip(1, cutout=side)) for side in (0, 4))
+    sizes = set()
+    for step in range(20):
+        images, zeroed = whole.batch(step)[0], cut.batch(step)[0]
+        for image, other in zip(images, zeroed, strict=True):
+            rows, cols = np.nonzero((other == 0).all(-1))
+            sizes.add(len(rows))
+            assert len(rows) == (np.ptp(rows) + 1) * (np.ptp(cols) + 1)
+            np.testing.assert_array_equal(other[(other != 0).any(-1)], image[(other != 0).any(-1)])
+    assert max(sizes) == 16
+    assert min(sizes) == 4

@@ -42,26 +42,14 @@ class InMemory(DataOptions):
         "et al.), or apply contrast normalization and ZCA whitening",
     )
 
-    @property
-    def suits_numpy(self) -> bool:
-        """True if `NumpyBatches` computes these batches."""
-        from idmatters_tf.data.augmentations import AUGMENTATIONS, CropAndFlip
-
-        augmentation = AUGMENTATIONS[self.augment]
-        crops = augmentation is not None and augmentation == CropAndFlip(augmentation.padding)
-        return crops and not self.cutout and not self.has_preprocessing
-
     @abc.abstractmethod
     def load(self) -> "ImageData":
         """Return the selected images."""
 
     def source(self, batch_size: int, seed: int) -> "InMemorySource":
         """Load the data, see `DataOptions.source`."""
-        if not has_tensorflow() and not self.suits_numpy:
-            raise UsageError(
-                "without TensorFlow, images are only cropped, flipped and standardized. Install it, or use --augment "
-                "paper, standard or all-cnn, --preprocess standardize and no --cutout."
-            )
+        if self.has_preprocessing and not has_tensorflow():
+            raise UsageError(f"--preprocess {self.preprocess} requires TensorFlow. Install it, or use standardize.")
         data = self.load()
         if self.held_out is not None:
             data = data.hold_out(self.held_out)
@@ -144,16 +132,13 @@ class InMemorySource(Source):
         from idmatters_tf.data.augmentations import AUGMENTATIONS
 
         options, augmentation = self.options, AUGMENTATIONS[self.options.augment]
-        if augmentation is not None and not has_tensorflow():
-            from idmatters_tf.data.numpy_batches import NumpyBatches
-
-            labels = self.data.train_labels
-            return NumpyBatches(self.images[0], labels, self.batch_size, self.seed, augmentation.padding)
-        from idmatters_tf.data.batches import TrainBatches
-
         if augmentation is not None:
             augmentation = dataclasses.replace(augmentation, cutout=options.cutout)
-        return TrainBatches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
+        if has_tensorflow():
+            from idmatters_tf.data.batches import TrainBatches as Batches
+        else:
+            from idmatters_tf.data.numpy_batches import NumpyBatches as Batches
+        return Batches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
 
     def test_batches(self) -> "EvaluationBatches | NumpyEvaluationBatches":
         """Return the batches of test images, without TensorFlow by NumPy."""
