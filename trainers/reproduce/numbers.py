@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from trainers.run.records import read_records
 
 NOT_RECORDED = "not recorded"
 HEADER = ("number", "recorded", "now", "tolerance", "")
@@ -87,7 +86,8 @@ def _lines(path: pathlib.Path, where: Mapping[str, Any]) -> list[Any]:
     if path.suffix == ".csv":
         lines: list[Any] = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     else:
-        lines = read_records(path) if path.suffix == ".jsonl" else [json.loads(path.read_bytes())]
+        content = path.read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in (content.splitlines() if path.suffix == ".jsonl" else [content])]
     # In CSV files all values are text.
     return [line for line in lines if all(str(line.get(name)) == str(value) for name, value in where.items())]
 
