@@ -51,6 +51,9 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--train-sizes", 16, "--size-steps", 9, "--preprocess", "zca"], "requires --preprocess standardize"),
         (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
         (["--mirror"], "--mirror requires --evaluate"),
+        (["--schedule", "decay", "--decay-epochs", "1e-320"], "--decay-epochs: expected a number of at least 0.001"),
+        (["--dataset", "shapes", "--out", "x" * 300], "cannot be written: File name too long"),
+        (["--out=--"], "argument --out: expected a value, received '--'"),
         (
             ["--dataset", "shapes", "--train-images", 50, "--held-out", 50],
             "less than the 50 training images. Received: 50 (option --held-out)",
