@@ -1,6 +1,6 @@
 """Claim: building and checking a memorizer is as fast as the plain algorithm at half of the machine's matrix rate.
 
-    python benchmarks/memorize.py [--rows N] [--dim D] [--classes R] [--width K] [--dtype DTYPE] [--rounds N] \
+    python benchmarks/memorize.py [--rows N] [--dim D] [--classes R] [--width K] [--dtype DTYPE] [--rounds N]
         [--out DIR]
 
 The points and labels are random. In the plain algorithm, which applies every block to every row, building and checking

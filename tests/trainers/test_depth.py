@@ -20,10 +20,13 @@ def read(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-@pytest.mark.parametrize("block", ["batch-norm", "pre-norm"])
+# The profile of each type takes 20 seconds or more; `test_block_types` checks all of them.
+@pytest.mark.parametrize(
+    "block", ["standard", *(pytest.param(n, marks=pytest.mark.slow) for n in ("batch-norm", "pre-norm"))]
+)
 def test_table_figure_and_verdicts(tmp_path, block):
     options = ["--dataset", "shapes", "--depths", 1, 2, "--width", 4, "--seeds", 1, "--examples", 2, "--length", 2]
-    options += ["--rates", 3, "--steps", 60] if block == "batch-norm" else []
+    options += ["--rates", 3, "--steps", 60] if block == "standard" else []
     result = run_here("trainers.depth", "--block", block, *options, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "depth.png").exists()
@@ -31,7 +34,7 @@ def test_table_figure_and_verdicts(tmp_path, block):
     assert [row["depth"] for row in rows] == ["1", "2"]
     assert all(np.isfinite(float(row[name])) for row in rows for name in ("sgd_rate", "distance_mean"))
     assert all(verdict in result.stdout for verdict in json.loads((tmp_path / "result.json").read_text())["verdicts"])
-    if block == "batch-norm":
+    if block == "standard":
         first, second, third = (list(map(float, row.values())) for row in read(tmp_path / "rates.csv"))
         assert np.isnan(second[3:5]).all()
         assert f"depth 2 in place of 3, seed 0: largest stable rate {third[3]:.3g}," in result.stdout

@@ -10,7 +10,7 @@ from tests.support.programs import run_in_process
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
 from trainers.experiments.panels import group_by, line, panel_for_each
-from trainers.experiments.program import Program, RunSettings, Verdict, is_finished
+from trainers.experiments.program import ExperimentProgram, RunSettings, Verdict, is_finished
 from trainers.run.folder import Run
 
 DATA = {"origin": "", "digest": "1"}
@@ -55,7 +55,9 @@ def measure(settings, results):
 
 def test_a_program_measures_its_cases_and_writes_its_results(tmp_path, capsys):
     def run(*words):
-        code, stderr = run_in_process(Program("x y", "", "", Settings, measure).main, *words, "--out", tmp_path / "run")
+        code, stderr = run_in_process(
+            ExperimentProgram("x y", "", "", Settings, measure).main, *words, "--out", tmp_path / "run"
+        )
         return code, capsys.readouterr().out + stderr
 
     code, output = run("--sizes", 1, 2, "--format", "svg")

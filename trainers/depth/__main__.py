@@ -6,7 +6,7 @@ from typing import Literal
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
 from trainers.cli.startup import import_tensorflow, print_lines, run_program
-from trainers.experiments.program import EXIT_CODES, DataSettings, Program, Results, RunSettings
+from trainers.experiments.program import EXIT_CODES, DataSettings, ExperimentProgram, Results, RunSettings
 
 EXAMPLES = f"""
 types of blocks:
@@ -103,7 +103,7 @@ def _measure(settings: Settings, results: Results) -> None:
         results.save("rates", found, {"rates": rates.draw}, rates.verdicts(found))
 
 
-PROGRAM = Program("trainers.depth", __doc__, EXAMPLES, Settings, _measure)
+PROGRAM = ExperimentProgram("trainers.depth", __doc__, EXAMPLES, Settings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

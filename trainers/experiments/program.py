@@ -151,7 +151,7 @@ class Results:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class ExperimentProgram:
     """A program, or one command of a program."""
 
     name: str  # words of the command line after `python -m`

@@ -5,7 +5,7 @@ from typing import Literal
 
 from trainers.cli.settings import group, setting
 from trainers.cli.startup import import_tensorflow, print_lines, run_program
-from trainers.experiments.program import EXIT_CODES, DataSettings, Program, Results, RunSettings
+from trainers.experiments.program import EXIT_CODES, DataSettings, ExperimentProgram, Results, RunSettings
 
 EXAMPLES = f"""
 The program builds the network, saves and reloads it, and checks every row. Outputs in --out: model.keras, result.json.
@@ -66,7 +66,7 @@ def _measure(settings: Settings, results: Results) -> None:
     print_lines(*(f"{name + ':':18}{text}" for name, text in describe(results.values).items()))
 
 
-PROGRAM = Program("trainers.expressivity", __doc__, EXAMPLES, Settings, _measure)
+PROGRAM = ExperimentProgram("trainers.expressivity", __doc__, EXAMPLES, Settings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

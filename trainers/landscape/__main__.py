@@ -4,7 +4,7 @@ import dataclasses
 
 from trainers.cli.settings import group, setting
 from trainers.cli.startup import run_program
-from trainers.experiments.program import EXIT_CODES, Program, Results, RunSettings
+from trainers.experiments.program import EXIT_CODES, ExperimentProgram, Results, RunSettings
 
 EXAMPLES = f"""
 experiments, each with a table (CSV) and a figure in --out:
@@ -58,7 +58,7 @@ def _measure(settings: Settings, results: Results) -> None:
     descent.run(results, targets, networks.depths, networks.steps)
 
 
-PROGRAM = Program("trainers.landscape", __doc__, EXAMPLES, Settings, _measure)
+PROGRAM = ExperimentProgram("trainers.landscape", __doc__, EXAMPLES, Settings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

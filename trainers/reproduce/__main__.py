@@ -1,7 +1,6 @@
 """Run rows of the ledger again and compare their numbers with the recorded ones."""
 
 import dataclasses
-import os
 import pathlib
 import shlex
 import signal
@@ -102,36 +101,25 @@ def _run_commands(row: Row, folder: pathlib.Path, data_dir: str | None) -> int:
     Returns 0 if all exit codes are the recorded ones, 2 for a rejected command, 130 or 143 after a signal, otherwise 1.
     """
     commands = [expand_command(command, folder, data_dir) for command in row.commands]
-    if row.tests:
-        commands.append(["-m", "pytest", "-q", *row.tests])
-    log = folder.with_name(f"{folder.name}.log")
-    log.parent.mkdir(parents=True, exist_ok=True)
+    commands += [["-m", "pytest", "-q", *row.tests]] if row.tests else []
     for number, words in enumerate(commands, start=1):
-        code, expected = _run(words, log), row.exit_code if number == len(row.commands) else 0
+        code, expected = _run(words), row.exit_code if number == len(row.commands) else 0
         if code != expected:
-            print_message(f"error: {row.name}: exit code {code} instead of {expected}. The output is in {log}.")
+            print_message(f"error: {row.name}: exit code {code} instead of {expected}")
             return code if code in (2, 130, 143) else 1
     return 0
 
 
-def _run(words: Sequence[str], log: pathlib.Path) -> int:
-    """Run a command, and copy its output to standard output and the log. Returns its exit code."""
+def _run(words: Sequence[str]) -> int:
+    """Run a command and return its exit code."""
     if words[0].startswith("trainers."):
         words = as_module(words)
     else:
         words = [sys.executable, *(str(ROOT / word) if word.endswith(".py") else word for word in words)]
     print(f"$ {shlex.join(['python', *words[1:]])}", flush=True)
-    with (
-        open(log, "ab") as kept,
-        subprocess.Popen(words, env=child_environment({}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process,
-        # The process also receives Ctrl-C.
-        SignalHandler(lambda kind, _: process.terminate() if kind is signal.SIGTERM else None),
-    ):
-        assert process.stdout is not None
-        while chunk := os.read(process.stdout.fileno(), 1 << 16):
-            kept.write(chunk)
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.flush()
+    process = subprocess.Popen(words, env=child_environment({}))
+    # The process also receives Ctrl-C.
+    with SignalHandler(lambda kind, _: process.terminate() if kind is signal.SIGTERM else None):
         code = process.wait()
     return code if code >= 0 else 128 - code
 

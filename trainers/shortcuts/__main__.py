@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.startup import import_tensorflow, print_message, run_program
-from trainers.experiments.program import EXIT_CODES, Program, Results
+from trainers.experiments.program import EXIT_CODES, ExperimentProgram, Results
 from trainers.shortcuts.settings import COMMANDS, Settings
 
 SUMMARIES = {command: str(settings.__doc__).rstrip(".") for command, settings in COMMANDS.items()}
@@ -30,8 +30,11 @@ def _measure(settings: Settings, results: Results) -> None:
     import threadpoolctl
 
     import_tensorflow()
+    import keras
+
     from trainers.shortcuts.training import load
 
+    keras.config.set_dtype_policy("float64")
     # Eigenvalues are computed in parallel, each on one core, see `conditions.summarize_hessians`. Only a BLAS that has
     # been loaded can be limited.
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
@@ -43,7 +46,7 @@ def _measure(settings: Settings, results: Results) -> None:
 
 
 PROGRAMS = {
-    command: Program(f"trainers.shortcuts {command}", SUMMARIES[command], EXIT_CODES, settings, _measure)
+    command: ExperimentProgram(f"trainers.shortcuts {command}", SUMMARIES[command], EXIT_CODES, settings, _measure)
     for command, settings in COMMANDS.items()
 }
 

@@ -14,7 +14,7 @@ from idmatters_tf.curvature.spectrum import Summary, summarize
 from trainers.experiments.panels import add_legend, group_by, mark_sizes, panels
 from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.settings import ConditionsSettings
-from trainers.shortcuts.training import COLORS, LINEAR_NETWORKS, Problem, deviation
+from trainers.shortcuts.training import COLORS, LINEAR_NETWORKS, Regression, deviation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ConditionsRow:
     index: float  # mean fraction of negative eigenvalues
 
 
-def run(problem: Problem, settings: ConditionsSettings, results: Results) -> None:
+def run(problem: Regression, settings: ConditionsSettings, results: Results) -> None:
     """Measure each kind of network at each depth that is a multiple of its units."""
     cases = [
         (problem.statistics, kind, depth, settings.networks.starts)
@@ -47,8 +47,7 @@ def summarize_hessians(hessians: Iterable[NDArray[np.float64]]) -> list[Summary]
     """Return the summary of each Hessian's eigenvalues, without a tolerance for zero.
 
     NumPy computes eigenvalues without Python's global lock. One matrix per core is faster than one matrix after another
-    on all cores, in particular on a busy machine. The BLAS must therefore be limited to one thread, see
-    `trainers.shortcuts.__main__`.
+    on all cores, in particular on a busy machine. The BLAS must therefore be limited to one thread.
     """
     with concurrent.futures.ThreadPoolExecutor(joblib.cpu_count()) as pool:
         return [summarize(spectrum, tolerance=0.0) for spectrum in pool.map(np.linalg.eigvalsh, hessians)]

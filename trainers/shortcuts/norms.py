@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from trainers.experiments.panels import add_legend, group_by, line, panels
 from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.settings import NormsSettings
-from trainers.shortcuts.training import Problem, Training, best_rate, trainings
+from trainers.shortcuts.training import Regression, Training, trainings
 
 # Number of runs with which the learning rate of each depth is chosen, and of epochs between records.
 TRIALS, EVERY = 2, 10
@@ -29,7 +29,7 @@ class NormsRow:
     mean_frobenius: float  # mean of the layers' Frobenius norms
 
 
-def run(problem: Problem, settings: NormsSettings, results: Results) -> None:
+def run(problem: Regression, settings: NormsSettings, results: Results) -> None:
     """Measure networks with each activation and each depth that is a multiple of two."""
     depths = [depth for depth in settings.networks.depths if depth % 2 == 0]
     rows = results.measure("norms", measure, itertools.product(trainings(problem, settings), depths))
@@ -39,7 +39,7 @@ def run(problem: Problem, settings: NormsSettings, results: Results) -> None:
 def measure(training: Training, depth: int) -> Iterator[NormsRow]:
     """Compute norms and losses of 2-shortcut networks along training with the best learning rate."""
     trials = dataclasses.replace(training, starts=min(training.starts, TRIALS))
-    rate = best_rate(trials.final_losses(["2-shortcut"], depth)["2-shortcut"], training.rates)
+    rate = trials.find_rate("2-shortcut", depth)
     for epoch, weights, losses, _ in training.descend("2-shortcut", depth, rate, EVERY):
         means = np.linalg.norm(weights, axis=(-2, -1)).reshape(training.starts, -1).mean(axis=1)
         for run, (loss, mean) in enumerate(zip(losses, means, strict=True)):

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from trainers.experiments.panels import add_legend, group_by, line, mark_sizes, panels
 from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.settings import SweepSettings
-from trainers.shortcuts.training import COLORS, Problem, Training, best_rate, deviation, trainings
+from trainers.shortcuts.training import COLORS, Regression, Training, best_rate, deviation, trainings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SweepRow:
     deviation: float  # standard deviation of the final losses
 
 
-def run(problem: Problem, settings: SweepSettings, results: Results) -> None:
+def run(problem: Regression, settings: SweepSettings, results: Results) -> None:
     """Measure networks with each activation and depth."""
     cases = itertools.product(trainings(problem, settings), settings.networks.depths)
     rows = results.measure("sweep", measure, cases)

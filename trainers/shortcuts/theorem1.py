@@ -14,7 +14,7 @@ from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_net
 from trainers.cli.startup import print_lines
 from trainers.experiments.program import Results
 from trainers.shortcuts.settings import Theorem1Settings, UnitSettings
-from trainers.shortcuts.training import CLASSES, Problem
+from trainers.shortcuts.training import CLASSES, Regression
 
 # Derivatives at zero.
 SLOPES = {"linear": 1.0, "tanh": 1.0, "silu": 0.5, "gelu": 0.5}
@@ -22,7 +22,7 @@ SLOPES = {"linear": 1.0, "tanh": 1.0, "silu": 0.5, "gelu": 0.5}
 MOST_PARAMETERS = 5000
 
 
-def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
+def closed_form(problem: Regression, network: UnitSettings) -> NDArray[np.float64]:
     """Return the eigenvalues at zero in ascending order."""
     # At zero every unit receives the inputs of the network.
     inputs = np.asarray(keras.ops.convert_to_numpy(keras.activations.get(network.pre)(problem.X)), np.float64)
@@ -31,25 +31,15 @@ def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
     return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, slope=slope)
 
 
-def by_differentiation(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
+def by_differentiation(problem: Regression, network: UnitSettings) -> NDArray[np.float64]:
     """Return the eigenvalues of the Keras model's Hessian at zero, ascending, (units * shortcut_depth * d^2,)."""
     hessian = dense_hessian(_zero_model(network), half_squares, (problem.X.T, problem.Y.T), batch_size=1000)
     return np.asarray(np.linalg.eigvalsh(hessian), np.float64)
 
 
-def zero_network(dim: int, units: int, shortcut_depth: int, **options: Any) -> keras.Model:
-    """Return `models.linear.shortcut_network` with these options in float64 with all weights zero."""
-    previous = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("float64")
-    try:
-        return shortcut_network(dim, units, shortcut_depth, kernel_initializer="zeros", **options)
-    finally:
-        keras.config.set_dtype_policy(previous)
-
-
 def _zero_model(network: UnitSettings) -> keras.Model:
-    activations = {"pre": network.pre, "mid": network.mid, "post": network.post}
-    return zero_network(CLASSES, network.units, network.shortcut_depth, **activations)
+    activations = network.pre, network.mid, network.post
+    return shortcut_network(CLASSES, network.units, network.shortcut_depth, *activations, kernel_initializer="zeros")
 
 
 def half_squares(y: Any, outputs: Any) -> Any:
@@ -57,7 +47,7 @@ def half_squares(y: Any, outputs: Any) -> Any:
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2  # pyright: ignore[reportOptionalOperand]
 
 
-def stationary_order(problem: Problem, network: UnitSettings) -> tuple[int, list[float]]:
+def stationary_order(problem: Regression, network: UnitSettings) -> tuple[int, list[float]]:
     """Compute the order of stationarity: the order of growth of the loss along three lines through zero, minus one.
 
     The change of the loss is computed as |D|^2 / (2m) - <D, Y - X> / m, where D is the change of the outputs, because a
@@ -84,7 +74,7 @@ def stationary_order(problem: Problem, network: UnitSettings) -> tuple[int, list
     return round(float(np.median(exponents))) - 1, exponents
 
 
-def run(problem: Problem, settings: Theorem1Settings, results: Results) -> None:
+def run(problem: Regression, settings: Theorem1Settings, results: Results) -> None:
     """Analyze the zero point, print the results, and store them as numbers."""
     network, problem = settings.networks, problem.first(settings.networks.samples)
     n, dim = network.shortcut_depth, len(problem.X)
@@ -126,7 +116,7 @@ def _describe(order: int, summary: Summary, smallest: float, tolerance: float) -
     return [
         f"condition number: {condition}; {figures}",
         f"index, the fraction of negative eigenvalues: {summary.index:.3f}",
-        saddle if order else "zero is not a stationary point and therefore not a saddle",
+        saddle if order > 0 else "zero is not a stationary point and therefore not a saddle",
     ]
 
 

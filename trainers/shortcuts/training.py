@@ -24,7 +24,7 @@ CLASSES = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class Regression:
     """Regression problem for networks that keep the dimension."""
 
     X: NDArray[np.float64]  # (d, m), one column per example
@@ -36,12 +36,12 @@ class Problem:
         """Second moments of all examples."""
         return linear.sufficient_statistics(self.X, self.Y)
 
-    def first(self, samples: int) -> "Problem":
+    def first(self, samples: int) -> "Regression":
         """Return the problem with the first `samples` examples."""
         return dataclasses.replace(self, X=self.X[:, :samples], Y=self.Y[:, :samples])
 
 
-def load(data: RegressionSettings) -> Problem:
+def load(data: RegressionSettings) -> Regression:
     """Load whitened inputs, reduced to the 10 greatest principal components, and one-hot outputs (appendix B).
 
     Raises:
@@ -51,12 +51,10 @@ def load(data: RegressionSettings) -> Problem:
         inputs, labels = _digits_like()
         origin = "generated, 10,000 examples of ten Gaussian classes, seed 0"
     else:
-        from idmatters_tf.data import mnist
-
-        images = mnist.load(data.data_dir, data.download)
+        images = data.load()
         inputs, labels = images.train_images.reshape(len(images.train_images), -1).T / 255.0, images.train_labels
         origin = images.origin
-    return Problem(linear.whiten(inputs, CLASSES).coordinates, np.eye(CLASSES)[:, labels], origin)
+    return Regression(linear.whiten(inputs, CLASSES).coordinates, np.eye(CLASSES)[:, labels], origin)
 
 
 def _digits_like(samples: int = 10_000, dim: int = 40, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -99,7 +97,7 @@ COLORS = dict(zip(LINEAR_NETWORKS, ("tab:green", "tab:orange", "tab:red", "tab:b
 
 
 def relu_descent(
-    problem: Problem, shape: Sequence[int], rates: ArrayLike, shortcut: bool, dtype: str = "float64"
+    problem: Regression, shape: Sequence[int], rates: ArrayLike, shortcut: bool, dtype: str = "float64"
 ) -> Descent:
     """Return full-batch gradient descent of networks with ReLUs between the layers of each unit.
 
@@ -145,7 +143,7 @@ def relu_descent(
     return lambda W, count: tuple(part.numpy() for part in traced(tf.constant(W, dtype), tf.constant(count)))
 
 
-def linear_descent(problem: Problem, rates: ArrayLike, shortcut: bool) -> Descent:
+def linear_descent(problem: Regression, rates: ArrayLike, shortcut: bool) -> Descent:
     """Return full-batch gradient descent of linear networks on second moments; the losses are less the optimum."""
     sxx, syx, _ = problem.statistics
 
@@ -191,7 +189,7 @@ def deviation(values: Floats) -> float:
 class Training:
     """Full-batch gradient descent of several runs of each kind of network, which differ in their starts."""
 
-    problem: Problem
+    problem: Regression
     activation: str  # "linear" or "relu"
     rates: NDArray[np.float64]  # (rates,), ascending; the best one is used
     starts: int  # number of runs of each kind
@@ -201,6 +199,10 @@ class Training:
     def networks(self) -> Mapping[str, ShortcutNetwork]:
         """Kinds of network to compare, by name."""
         return LINEAR_NETWORKS if self.activation == "linear" else RELU_NETWORKS
+
+    def find_rate(self, kind: str, depth: int) -> float:
+        """Return the best learning rate for one kind of network."""
+        return best_rate(self.final_losses([kind], depth)[kind], self.rates)
 
     def final_losses(self, kinds: Iterable[str], depth: int) -> dict[str, NDArray[np.float64]]:
         """Return the losses at the end of training, minus the optimum for linear networks.
@@ -229,7 +231,7 @@ class Training:
         return record(relu_descent(self.problem, W.shape, rates, network.shortcut), W, self.epochs, every)
 
 
-def trainings(problem: Problem, settings: SweepSettings | NormsSettings | TrajectorySettings) -> Iterator[Training]:
+def trainings(problem: Regression, settings: SweepSettings | NormsSettings | TrajectorySettings) -> Iterator[Training]:
     """Yield the training with each activation; linear networks use all examples."""
     descent, starts = settings.descent, settings.networks.starts
     rates = np.sort(np.asarray(descent.rates, dtype=float)) if descent.rates else RATES

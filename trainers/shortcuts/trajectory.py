@@ -13,7 +13,7 @@ from trainers.experiments.panels import add_legend, group_by, line, make_legend_
 from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.conditions import summarize_hessians
 from trainers.shortcuts.settings import TrajectorySettings
-from trainers.shortcuts.training import CLASSES, COLORS, Problem, Training, best_rate, trainings
+from trainers.shortcuts.training import CLASSES, COLORS, Regression, Training, trainings
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class TrajectoryRow:
     gradient_norm: float  # norm of the whole gradient
 
 
-def run(problem: Problem, settings: TrajectorySettings, results: Results) -> None:
+def run(problem: Regression, settings: TrajectorySettings, results: Results) -> None:
     """Measure networks of each kind with each activation."""
     networks = settings.networks
     cases = [
@@ -58,7 +58,7 @@ def measure(training: Training, kind: str, depth: int, records: int) -> Iterator
     `records` spectra of each run, three times as many for the first one, are evenly distributed over the logarithm of
     the loss.
     """
-    rate = best_rate(training.final_losses([kind], depth)[kind], training.rates)
+    rate = training.find_rate(kind, depth)
     # Keep every epoch, because the selection depends on all losses.
     history = list(training.descend(kind, depth, rate, 1))
     hessian = _hessian_function(training, kind, depth)
@@ -82,11 +82,11 @@ def _hessian_function(training: Training, kind: str, depth: int) -> Callable[[Fl
         return lambda W: linear.shortcut_hessian(W, sxx, syx, shortcut=network.shortcut)
 
     from idmatters_tf.curvature import HessianOperator
-    from idmatters_tf.models.linear import assign_weights
-    from trainers.shortcuts.theorem1 import half_squares, zero_network
+    from idmatters_tf.models.linear import assign_weights, shortcut_network
+    from trainers.shortcuts.theorem1 import half_squares
 
-    units = depth // network.shortcut_depth
-    model = zero_network(CLASSES, units, network.shortcut_depth, mid="relu", shortcut=network.shortcut)
+    n = network.shortcut_depth
+    model = shortcut_network(CLASSES, depth // n, n, mid="relu", shortcut=network.shortcut)
     # This chunk is faster for these small networks than the operator's default, 0.5 s against 0.8 s.
     options: Any = {"batch_size": problem.X.shape[1], "chunk": 128, "check": False}
     operator = HessianOperator(model, half_squares, (problem.X.T, problem.Y.T), **options)
