@@ -10,9 +10,6 @@ has all options of the paper, on both backends.
 import argparse
 import pathlib
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 
 from idmatters_tf.callbacks import ExactResume, FunctionBatches

@@ -19,9 +19,6 @@ import itertools
 import os
 import pathlib
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 import numpy as np
 import text_data

@@ -9,9 +9,6 @@ cores.
 import argparse
 import pathlib
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 import numpy as np
 from matplotlib import image

@@ -9,9 +9,6 @@ training with Adam's state, and removes the block nearest to the identity. Takes
 import argparse
 import pathlib
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 import numpy as np
 

@@ -15,9 +15,6 @@ import argparse
 import pathlib
 import sys
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 import numpy as np
 from matplotlib.figure import Figure

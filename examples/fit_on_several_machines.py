@@ -13,9 +13,6 @@ Without TF_CONFIG the script trains on one device and ends with the same weights
 import argparse
 import pathlib
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 
 from idmatters_tf.data import shapes

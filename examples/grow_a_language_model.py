@@ -18,9 +18,6 @@ import csv
 import pathlib
 import warnings
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 import numpy as np
 import text_data

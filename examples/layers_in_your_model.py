@@ -9,9 +9,6 @@ ordinary Keras layers and do not need the training programs. Takes a minute on t
 import argparse
 import pathlib
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 import numpy as np
 

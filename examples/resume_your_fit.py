@@ -15,9 +15,6 @@ import os
 import pathlib
 import signal
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 
 from idmatters_tf.callbacks import ExactResume

@@ -13,7 +13,6 @@ import pathlib
 import sys
 import time
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
 import tensorflow as tf
 
 

@@ -10,9 +10,6 @@ minute on two CPU cores.
 import argparse
 import pathlib
 
-import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
-
-# isort: split
 import keras
 from matplotlib import image
 

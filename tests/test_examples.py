@@ -15,49 +15,39 @@ from tests.support.programs import run_script
 EXAMPLES = ROOT / "examples"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "expected", "files"),
     [
-        pytest.param(
+        (
             "layers_in_your_model",
             "--out OUT --epochs 1 --images 300",
             "the reloaded and the exported model give the same logits",
             ["best.keras", "model.keras", "saved_model"],
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        (
             "curvature_of_your_model",
             "--out OUT --epochs 1 --images 60",
             "exactly: Summary(max_abs=",
             ["density.png"],
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        (
             "deepen_a_trained_model",
             "--out OUT --epochs 1 --images 100",
             "without ",
             ["deeper.keras"],
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        (
             "edge_of_stability",
             "--out OUT --images 20 --every 2 --networks identity --steps 2",
             "identity       step     2: loss",
             ["sharpness.png"],
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        (
             "watch_training",
             "--out OUT --epochs 1 --images 128",
             "\n    1 ",
             ["distances.png"],
-            marks=pytest.mark.slow,
-        ),
-        (
-            "isometry_against_depth",
-            "--out OUT --depths 1 --kinds fixup --widths 2 2 2 --images 64 --steps 2",
-            "start: ||J - I|| 0.00e+00 to 0.00e+00",
-            ["fixup-1.json", "isometry-blocks.png", "results.md"],
         ),
     ],
 )
@@ -66,14 +56,6 @@ def test_examples_run(name, options, expected, files, tmp_path):
     assert expected in output
     for file in files:
         assert (tmp_path / file).exists()
-
-
-def test_factorize_a_matrix(tmp_path):
-    (tmp_path / "R.txt").write_text("2 1\n-1 1\n")
-    said = run_script(EXAMPLES / "factorize_a_matrix.py", tmp_path / "R.txt", "--depths", 4, 50)
-    norm, lower, theorem, error = (float(word) for word in said.splitlines()[-1].split()[1:])
-    assert lower <= norm < theorem
-    assert error < 1e-13
 
 
 @pytest.mark.slow

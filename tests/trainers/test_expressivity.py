@@ -1,4 +1,4 @@
-"""Tests of `trainers.expressivity` and of the example that memorizes data."""
+"""Tests of `trainers.expressivity`."""
 
 import json
 
@@ -7,8 +7,7 @@ import numpy as np
 
 import idmatters_tf.expressivity  # noqa: F401 - registers what the loaded model is made of
 from idmatters_tf.data import shapes
-from tests.conftest import ROOT
-from tests.support.programs import run_here, run_script
+from tests.support.programs import run_here
 
 
 def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_path):
@@ -33,15 +32,3 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
     rejected = run_here("trainers.expressivity", "--order", "paper", "--out", out)
     assert rejected.returncode == 2
     assert "argument --order: expected one of norm, ridge" in rejected.stderr
-
-
-def test_the_example_takes_a_csv_file_and_arrays(tmp_path):
-    table = tmp_path / "table.csv"
-    rows = [f"{'ab'[i % 2]},{i / 7:.3f},{('red', 'blue', 'green')[i % 3]}" for i in range(40)]
-    table.write_text("\n".join(["kind,length,colour", *rows]))
-    np.savez(tmp_path / "arrays.npz", x=np.random.default_rng(0).random((30, 5)), labels=np.arange(30) % 3)
-    script, out = ROOT / "examples" / "memorize_your_data.py", tmp_path / "m.keras"
-    output = run_script(script, "--out", out, "--csv", table, "--label", "kind")
-    assert "40 of 40 rows right" in output
-    assert "column colour: text with 3 categories, one-hot encoded" in output
-    assert "30 of 30 rows right" in run_script(script, "--out", out, "--npz", tmp_path / "arrays.npz")
