@@ -1,4 +1,4 @@
-"""Pages of the ledger: one page per row, and an index with the tables of both papers and of our own runs.
+"""Pages of the ledger: one page per row or group of rows, and an index of both papers and of our own runs.
 
 In the texts of a row, links are relative to docs/, `row:NAME` is the page of another row, and the name of a number in
 braces is replaced by its value.
@@ -7,7 +7,7 @@ braces is replaced by its value.
 import importlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from generator import DOCS, table
@@ -31,15 +31,17 @@ page with the command to run it again, the recorded numbers and their tolerances
 def pages() -> dict[str, str]:
     """Return the ledger's pages by their path below docs/generated/."""
     rows = load()
-    return {"ledger/index.md": _index(rows)} | {f"ledger/{row.name}.md": page(row, rows) for row in rows.values()}
+    own = [row for row in rows.values() if not row.page]
+    names = "\n".join(row.name for row in own)
+    index = _links(f"{_index(rows)}\n```{{toctree}}\n:hidden:\n\n{names}\n```\n", rows)
+    return {"ledger/index.md": index} | {f"ledger/{row.name}.md": page(row, rows) for row in own}
 
 
 def _index(rows: Mapping[str, Row]) -> str:
     parts = [_INTRODUCTION]
     for title, paper in (*((paper, paper) for paper in PAPERS), ("Our own runs", "")):
         parts.append(f"## {title}\n\n{_table(rows, paper)}")
-    names = "\n".join(rows)
-    return _links("\n".join([*parts, f"```{{toctree}}\n:hidden:\n\n{names}\n```\n"]))
+    return "\n".join(parts)
 
 
 def _table(rows: Mapping[str, Row], paper: str) -> str:
@@ -58,10 +60,10 @@ def _table(rows: Mapping[str, Row], paper: str) -> str:
     return table(header if paper else ("run", "command", "seed, date", "cost", "measured"), lines)
 
 
-def _links(text: str) -> str:
+def _links(text: str, rows: Mapping[str, Row]) -> str:
     """Return Markdown with links relative to docs/ and `row:NAME` resolved for a page in docs/generated/ledger/."""
     text = re.sub(r"\]\((?!\w+:|#|\.\./\.\./)", "](../../", text)
-    return re.sub(r"\]\(row:([\w.-]+)\)", r"](\1.md)", text)
+    return re.sub(r"\]\(row:([\w.-]+)\)", lambda match: f"]({rows[match[1]].page or match[1]}.md)", text)
 
 
 def _in_short(row: Row) -> str:
@@ -76,16 +78,20 @@ def _in_short(row: Row) -> str:
 
 
 def page(row: Row, rows: Mapping[str, Row]) -> str:
-    """Return the page of a row.
+    """Return the page of a row, with the rows that are shown on it.
 
     Args:
         row: the row.
         rows: all rows by name.
     """
-    parts = [f"# {row.item}{f' ({row.paper})' if row.paper else ''}\n"]
-    for title, text in (("Claim of the paper", row.claim), ("Measured", row.measured), ("Verdict", row.verdict)):
-        if text:
-            parts.append(f"{title}: {filled(row, text)}.\n")
+    group = [each for each in rows.values() if each.page == row.name]
+    title = row.item.partition(":")[0] if group else row.item
+    parts = [f"# {title}{f' ({row.paper})' if row.paper else ''}\n"]
+    if group:
+        parts += _comparison([row, *group])
+    else:
+        texts = {"Claim of the paper": row.claim, "Measured": row.measured, "Verdict": row.verdict}
+        parts += [f"{name}: {filled(row, text)}.\n" for name, text in texts.items() if text]
     if row.figure:
         parts.append(f"![{row.item}]({row.figure})\n")
     if row.notes:
@@ -97,7 +103,25 @@ def page(row: Row, rows: Mapping[str, Row]) -> str:
             f"## Model card\n\nThe weights are in [{row.model_card}]({card}). `keras.saving.load_model` loads them.\n"
         )
         parts += re.findall(r"^## Error\n\n(.*?\n)(?=\n## )", (DOCS / card).read_text(encoding="utf-8"), _SECTION)
-    return _links("\n".join(parts)).rstrip("\n") + "\n"
+    return _links("\n".join(parts), rows).rstrip("\n") + "\n"
+
+
+def _comparison(group: Sequence[Row]) -> list[str]:
+    """Return the table of rows that share a page.
+
+    Args:
+        group: the rows; the command of each begins with that of the first.
+    """
+    common, usual = group[0].commands[0].removesuffix(" --out OUT"), _recorded(group[0])
+    lines = []
+    for row in group:
+        options = row.commands[0].removesuffix(" --out OUT").removeprefix(common).strip()
+        result = f"{filled(row, row.measured)} (tolerance {', '.join(number.allowed() for number in row.numbers)})"
+        differing = [f"{name}: {text}" for name, text in _recorded(row).items() if text != usual[name]]
+        cells = (row.item.partition(": ")[2], f"`{options}`" if options else "", result, "; ".join(differing))
+        lines.append((f"`{row.name}`", *cells))
+    note = f"`python -m trainers.reproduce ROW` repeats a row. The sections below are for `{group[0].name}`.\n"
+    return [table(("row", "change", "options", "measured", "recorded facts that differ"), lines), note]
 
 
 def _again(row: Row, rows: Mapping[str, Row]) -> list[str]:
@@ -121,18 +145,20 @@ def _again(row: Row, rows: Mapping[str, Row]) -> list[str]:
 def _facts(row: Row) -> list[str]:
     if not row.commands and not row.tests:
         return []
-    title = _data_set(row).get("title", "")
+    return [table(("property", "recorded"), list(_recorded(row).items()))]
+
+
+def _recorded(row: Row) -> dict[str, str]:
+    """Return the recorded facts of a row by their names, as cells of a table."""
     facts = {
         "seed": ", ".join(map(str, row.seeds)),
-        "data": title,
+        "data": _data_set(row).get("title", ""),
         "versions": ", ".join(f"{package} {version}" for package, version in row.versions.items()),
         "hardware": row.hardware,
-        "date": row.date,
+        "date": row.date or "not run",
         "cost": row.cost_in_words(),
     }
-    if not row.date:
-        facts["date"] = "not run"
-    return [table(("property", "recorded"), [(name, _in_a_cell(text or NOT_RECORDED)) for name, text in facts.items()])]
+    return {name: _in_a_cell(text or NOT_RECORDED) for name, text in facts.items()}
 
 
 def _numbers(row: Row) -> list[str]:

@@ -180,7 +180,7 @@ def test_every_row_names_what_exists():
         assert all((ROOT / test).is_file() for test in row.tests), row.name
         assert row.figure is None or (ROOT / "docs" / row.figure).is_file(), row.name
         assert not row.date or row.hardware, row.name
-        assert set(row.rests_on) <= set(rows), row.name
+        assert {*row.rests_on, row.page or row.name} <= set(rows), row.name
         assert row.data is None or row.data in data_sets, row.name
         for number in row.numbers:
             has_tolerance, has_factor = number.tolerance is not None, number.factor is not None

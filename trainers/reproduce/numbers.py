@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-
 NOT_RECORDED = "not recorded"
 HEADER = ("number", "recorded", "now", "tolerance", "")
 _TAKE: dict[str, Callable[[Sequence[float]], float]] = {

@@ -40,6 +40,7 @@ class Row:
     name: str
     order: int  # position in the table of the paper
     item: str
+    page: str = ""  # row on whose page of the site this row is shown, if it has no own page
     paper: str = ""  # one of `PAPERS`, or empty for a run of this package
     claim: str = ""  # of the paper
     commands: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ class Row:
     model_card: str | None = None  # a folder with a README.md
     notes: str = ""  # Markdown
     numbers: tuple[Number, ...] = ()
-    weights: Mapping[str, str] | None = None  # sha256 of all tensors of the last checkpoint, sorted by name, and note
+    weights: Mapping[str, str] | None = None  # sha256 and note, see `docs/howto/reproduce_a_number.md`
 
     def cost_in_words(self) -> str:
         """Return the recorded cost as text."""
