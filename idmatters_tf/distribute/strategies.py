@@ -32,7 +32,8 @@ def multi_worker_strategy(
     - means over workers, and models built without a batch of the data;
     - `steps_per_execution` greater than 1;
     - `clipnorm`, `global_clipnorm` and `clipvalue` clip the gradient of the global batch, not that of each replica;
-    - dropout and augmentation draw different numbers on each replica, as functions of seed, step and replica.
+    - dropout and augmentation draw different numbers on each replica, as functions of seed, step and replica;
+    - arrays of a generator or `PyDataset`, which TensorFlow would overwrite.
 
     `fit` raises a ValueError for arguments that fail or differ between the workers, and warns where results differ from
     those of one process: see `idmatters_tf.distribute.checks`.
