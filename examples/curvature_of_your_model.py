@@ -11,7 +11,6 @@ import pathlib
 
 import keras
 import numpy as np
-from matplotlib import image
 
 from idmatters_tf.curvature import (
     CurvatureMonitor,
@@ -22,7 +21,6 @@ from idmatters_tf.curvature import (
     top_eigenpairs,
     trace,
 )
-from idmatters_tf.curvature.measurement import draw_density
 from idmatters_tf.data import shapes
 
 
@@ -71,7 +69,7 @@ def main():
     estimate = trace(hessian, products=30)
     print(f"trace {estimate.value:.2f} +- {estimate.standard_error:.2f}")
     density = spectral_density(hessian, probes=4, steps=40)
-    image.imsave(out / "density.png", draw_density(density, "spectrum of the Hessian"))
+    density.plot(out / "density.png")
 
     # The network is small enough for the whole matrix and exact eigenvalues.
     eigenvalues = np.linalg.eigvalsh(hessian.to_dense())

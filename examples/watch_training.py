@@ -11,11 +11,9 @@ import argparse
 import pathlib
 
 import keras
-from matplotlib import image
 
 from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor
 from idmatters_tf.data import shapes
-from idmatters_tf.isometry import draw_distances
 from idmatters_tf.layers import ResidualConv2D
 from idmatters_tf.optimizers import Momentum
 
@@ -64,8 +62,7 @@ def main():
         print(f"{epoch:5} {numbers} {ends:>24} {curve.largest[0]:10.2f}")
     left = norms.left_ball
     print(f"tau reached 1 {'never' if left is None else f'within {left} epochs'}")
-    curves = {f"epoch {epoch}": measured.distances() for epoch, measured in isometry.measurements.items()}
-    image.imsave(options.out / "distances.png", draw_distances(curves, "distance of each block from the identity"))
+    isometry.plot(options.out / "distances.png")
     print(f"image: {options.out / 'distances.png'}")
 
 

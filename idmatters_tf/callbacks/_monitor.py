@@ -2,19 +2,25 @@
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import interval
+from idmatters_tf._results import Drawing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Measured = TypeVar("Measured")
 
 
-class Monitor(keras.callbacks.Callback, Generic[Measured]):
+class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
     """Periodic measurement of the model in `fit`, and before the first epoch or step.
+
+    `plot(path)` draws the measurements.
 
     A training loop without `fit` calls `set_model(model)` and `on_train_begin()` once, and then `record(number)`.
 
@@ -28,6 +34,7 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
 
     # Prefix of the names in `logs`, and by default of TensorBoard's tags.
     prefix: ClassVar[str]
+    size = (12.0, 8.0)
 
     def __init__(self, every: int | str = 1, log_dir: Any = None):
         super().__init__()
@@ -105,6 +112,21 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the measurements of an interrupted process."""
         self.measurements, self._begins, self._numbers = state["measurements"], state["begins"], state["numbers"]
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw the numbers of `logged` against epochs or steps, each on axes of its own."""
+        curves: dict[str, list[tuple[int, float]]] = {}
+        for number, measured in sorted(self.measurements.items()):
+            for name, value in self.logged(measured).items():
+                curves.setdefault(name, []).append((number, value))
+        columns = min(4, len(curves)) or 1
+        panels = figure.subplots(-(-len(curves) // columns) or 1, columns, squeeze=False).flat
+        for (name, points), axes in zip(curves.items(), panels, strict=False):
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3)
+            axes.set(title=name, xlabel=self.unit)
+            axes.grid(alpha=0.3)
+        for axes in panels:
+            axes.remove()
 
     def record(self, number: int) -> Measured:
         """Measure the model, store the result in `measurements` and write it to TensorBoard's files.

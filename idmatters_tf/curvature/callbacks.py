@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.callbacks._monitor import Monitor
-from idmatters_tf.curvature.measurement import Measurement, draw_density, measure
+from idmatters_tf.curvature.measurement import Measurement, measure
 from idmatters_tf.curvature.operators import HessianOperator
 from idmatters_tf.curvature.stability import stability_threshold
 
@@ -16,9 +16,9 @@ class CurvatureMonitor(Monitor[Measurement]):
 
     TensorBoard gets as scalars: eigenvalues at both ends, the sharpness over the optimizer's stability threshold, the
     gradient's alignment with the top eigenvectors, trace, index, gradient norm and loss; and the spectral density as an
-    image. `measurements` stores the same. A measurement costs about probes * steps + products + 30 Hessian-vector
-    products, each about 2.3 gradients on `data`. If eigenvalues do not reach the tolerance, there is a warning, and
-    `Measurement.converged` is False.
+    image. `measurements` stores the same, and `plot(path)` draws it. A measurement costs about probes * steps +
+    products + 30 Hessian-vector products, each about 2.3 gradients on `data`. If eigenvalues do not reach the
+    tolerance, there is a warning, and `Measurement.converged` is False.
 
     Args:
         data: fixed sample of a few hundred or thousand examples without augmentation; see `HessianOperator`.
@@ -72,5 +72,4 @@ class CurvatureMonitor(Monitor[Measurement]):
     def images(self, measured: Measurement, number: int) -> dict[str, NDArray[np.uint8]]:
         if not np.isfinite(measured.trace):
             return {}
-        title = f"step {number}, loss {measured.loss:.4g}"
-        return {f"{self.prefix}/density": draw_density(measured.density, title)}
+        return {f"{self.prefix}/density": measured.image()}

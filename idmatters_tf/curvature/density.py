@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
@@ -11,15 +11,19 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._linear_maps import as_operator, magnitude
 from idmatters_tf._progress import Progress
+from idmatters_tf._results import Drawing, Result
 from idmatters_tf.curvature.eigenpairs import multiply_rows, orthogonalize
 from idmatters_tf.curvature.estimators import Estimate, estimate_mean
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Floats = NDArray[np.floating[Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class SpectralDensity:
-    """Smoothed density of an operator's eigenvalues, which integrates to 1.
+@dataclasses.dataclass(frozen=True, repr=False)
+class SpectralDensity(Result, Drawing):
+    """Smoothed density of an operator's eigenvalues, which integrates to 1. `plot(path)` draws it.
 
     Attributes:
         grid: points on the axis of eigenvalues, (points,).
@@ -52,6 +56,19 @@ class SpectralDensity:
         """
         tolerance = 0.01 * float(np.abs(self.nodes).max()) if tolerance is None else tolerance
         return self.mean(lambda nodes: nodes < -tolerance)
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw the density on a logarithmic scale, with the 95 % interval of the mean over the probes."""
+        axes = figure.subplots()
+        floor = self.density.max() * 1e-7
+        axes.semilogy(self.grid, np.maximum(self.density, floor), color="tab:blue")
+        if np.isfinite(self.standard_error).all():
+            low, high = self.band()
+            axes.fill_between(self.grid, np.maximum(low, floor), np.maximum(high, floor), alpha=0.3)
+        axes.axvline(0, color="grey", linewidth=0.8)
+        axes.set_ylim(bottom=floor)
+        axes.set(xlabel="eigenvalue", ylabel="density")
+        axes.grid(alpha=0.3)
 
 
 def spectral_density(

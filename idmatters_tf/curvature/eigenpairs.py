@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._linear_maps import as_operator, magnitude
 from idmatters_tf._progress import Progress
+from idmatters_tf._results import Result
 
 ENDS = ("largest", "smallest", "magnitude", "both")
 # Blocks before convergence is accepted: good starting vectors converge before the random vectors have any effect.
@@ -21,8 +22,8 @@ CHUNK, LARGEST_DENSE = 2**13, 4096
 Array = NDArray[np.floating[Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Eigenpairs:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Eigenpairs(Result):
     """Eigenvalues and eigenvectors, sorted from the largest eigenvalue to the smallest.
 
     Attributes:

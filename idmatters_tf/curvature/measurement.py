@@ -1,22 +1,26 @@
-"""Measurements of a Hessian during training, and their presentation in TensorBoard."""
+"""Measurements of a Hessian during training, as numbers and as a figure."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.curvature._rendering import new_figure, render
+from idmatters_tf._results import Drawing, Result
 from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.curvature.operators import CurvatureOperator
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Floats = NDArray[np.float64]
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """Curvature at one point of training.
+@dataclasses.dataclass(frozen=True, repr=False)
+class Measurement(Result, Drawing):
+    """Curvature at one point of training. `plot(path)` draws the density.
 
     Attributes:
         loss: loss on the data.
@@ -57,6 +61,11 @@ class Measurement:
             numbers["sharpness_over_threshold"] = float(self.largest[0]) / self.threshold
         names = ("trace", "trace_error", "index", "index_error", "converged")
         return numbers | {name: float(getattr(self, name)) for name in names}
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw the density, with the loss in the title."""
+        self.density.draw(figure)
+        figure.suptitle(f"loss {self.loss:.4g}", fontsize=10)
 
 
 def measure(
@@ -115,24 +124,3 @@ def _not_finite(loss: float, norm: float, count: int, threshold: float | None) -
     density = SpectralDensity(one[0], one[0], one[0], np.nan, one, one)
     numbers = dict.fromkeys(("trace", "trace_error", "index", "index_error"), np.nan)
     return Measurement(loss, norm, unknown, unknown, unknown, threshold, density=density, **numbers)
-
-
-def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]:
-    """Draw a density on a logarithmic scale, with the 95 % interval of the mean over the probes.
-
-    Returns:
-        RGBA image of uint8, (rows, columns, 4).
-    """
-    figure, axes = new_figure(6.4, 4.0, 80)
-    floor = density.density.max() * 1e-7
-    axes.semilogy(density.grid, np.maximum(density.density, floor), color="tab:blue")
-    if np.isfinite(density.standard_error).all():
-        low, high = density.band()
-        axes.fill_between(density.grid, np.maximum(low, floor), np.maximum(high, floor), alpha=0.3)
-    axes.axvline(0, color="grey", linewidth=0.8)
-    axes.set_ylim(bottom=floor)
-    axes.set_xlabel("eigenvalue")
-    axes.set_ylabel("density")
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.3)
-    return render(figure)

@@ -2,7 +2,7 @@
 
 from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement
 from idmatters_tf.depth.power_law import PowerLaw, Prediction, fit_power_law
-from idmatters_tf.depth.profile import DepthProfile, depth_profile
+from idmatters_tf.depth.profile import DepthProfile, Predictions, depth_profile
 
 __all__ = [
     "QUANTITIES",
@@ -10,6 +10,7 @@ __all__ = [
     "DepthProfile",
     "PowerLaw",
     "Prediction",
+    "Predictions",
     "depth_profile",
     "fit_power_law",
 ]

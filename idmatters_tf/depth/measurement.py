@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import curvature
 from idmatters_tf._keras_internals import graph_calls, layers_within
+from idmatters_tf._results import Result
 from idmatters_tf.isometry import Block, block_distances, extreme_singular_values, find_blocks
 from idmatters_tf.isometry.blocks import between, residual_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
@@ -42,8 +43,8 @@ QUANTITIES: Mapping[str, str] = {
 DENSE, STEPS, TOLERANCE = 1000, 32, 1e-2
 
 
-@dataclasses.dataclass(frozen=True)
-class DepthMeasurement:
+@dataclasses.dataclass(frozen=True, repr=False)
+class DepthMeasurement(Result):
     """Measurements of one model.
 
     Attributes:

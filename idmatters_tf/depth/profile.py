@@ -3,17 +3,20 @@
 import dataclasses
 import gc
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 import numpy as np
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
+from idmatters_tf._results import Drawing, Result, tabulate
 from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement, measure_model
 from idmatters_tf.depth.power_law import PowerLaw, Prediction, fit_power_law
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PANELS: Mapping[str, Sequence[str]] = {
     "loss and gradient": ("loss", "gradient_norm", "block_gradient", "block_gradient_ratio"),
@@ -26,15 +29,24 @@ PANELS: Mapping[str, Sequence[str]] = {
 SINGULAR = "A tenth of the eigenvalues cannot be distinguished from zero, as with few examples."
 
 
-@dataclasses.dataclass(frozen=True)
-class DepthProfile:
-    """Result of `depth_profile`.
+class Predictions(dict[str, Prediction]):
+    """Values predicted for a depth: a dict from quantities to `Prediction`."""
+
+    def table(self) -> str:
+        """Return a table with the value of each quantity and the ends of its interval."""
+        return tabulate(("quantity", *Prediction._fields), [(name, *row) for name, row in self.items()])
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class DepthProfile(Result, Drawing):
+    """Result of `depth_profile`. `plot(path)` draws all quantities against depth.
 
     Attributes:
         measurements: one `DepthMeasurement` for each depth and seed, in order.
         laws: `PowerLaw` of each quantity of `QUANTITIES`.
     """
 
+    size: ClassVar = (13.0, 7.0)
     measurements: tuple[DepthMeasurement, ...]
     laws: dict[str, PowerLaw]
 
@@ -56,10 +68,10 @@ class DepthProfile:
             sentences["stationary_order"] = f"the order of the stationary point of the blocks is {kinds}."
         return {name: text[0].upper() + text[1:] for name, text in sentences.items()}
 
-    def predict(self, depth: int) -> dict[str, Prediction]:
+    def predict(self, depth: int) -> Predictions:
         """Return each quantity at a depth with its 95 % prediction interval, see `PowerLaw.predict`."""
         positive_integer("depth", depth)
-        return {name: law.predict(depth) for name, law in self.laws.items()}
+        return Predictions({name: law.predict(depth) for name, law in self.laws.items()})
 
     def rows(self) -> list[dict[str, Any]]:
         """Return depth, seed, parameters, order, values and errors ("NAME_error") of each model."""
@@ -73,18 +85,14 @@ class DepthProfile:
 
     def table(self) -> str:
         """Return a table of the means over the seeds, with the exponents and their 95 % intervals."""
-        lines = [f"{'quantity':<22}{''.join(f'{depth:>11}' for depth in self.depths)}   exponent"]
+        rows = []
         for name, law in self.laws.items():
             means = [np.mean([m.values[name] for m in self.measurements if m.depth == depth]) for depth in self.depths]
-            exponent = f"{law.exponent:.2f} ({law.low:.2f} to {law.high:.2f})   {law.state}"
-            lines.append(f"{name:<22}{''.join(f'{mean:11.3g}' for mean in means)}   {exponent}")
-        return "\n".join(lines)
+            rows.append((name, *means, law.exponent, f"({law.low:.2f} to {law.high:.2f})", law.state))
+        return tabulate(("quantity", *self.depths, "exponent", "95 % interval", "state"), rows)
 
-    def plot(self, path: str | os.PathLike) -> None:
+    def draw(self, figure: "Figure") -> None:
         """Draw resolved magnitudes with error bars against depth in six panels, and lines for the power laws."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(13, 7), layout="constrained")
         ends = self.depths[0], self.depths[-1]
         for axes, (title, names) in zip(figure.subplots(2, 3).flat, PANELS.items(), strict=True):
             axes.set(title=title, xlabel="depth", xscale="log", yscale="log")
@@ -101,7 +109,6 @@ class DepthProfile:
                 axes.legend(fontsize=7)
             else:
                 axes.text(0.5, 0.5, "not resolved", transform=axes.transAxes, ha="center")
-        figure.savefig(path, dpi=150)
 
 
 def depth_profile(

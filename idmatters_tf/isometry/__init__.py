@@ -7,7 +7,14 @@ docs/explanation/isometry.md for definitions and accuracy, and docs/howto/block_
 # ruff: noqa: I001 - grouped by subject, a table of contents
 
 # Blocks and whole models.
-from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, block_distances, draw_distances, measure
+from idmatters_tf.isometry.measurement import (
+    BlockDistances,
+    BlockIsometry,
+    Isometry,
+    block_distances,
+    measure,
+    plot_distances,
+)
 from idmatters_tf.isometry.blocks import Block, find_blocks
 from idmatters_tf.isometry.influence import BlockInfluence, LayerInfluence, layer_influence
 
@@ -31,6 +38,7 @@ from idmatters_tf.isometry.callbacks import IsometryMonitor
 
 __all__ = [
     "Block",
+    "BlockDistances",
     "BlockInfluence",
     "BlockIsometry",
     "ConvolutionOperator",
@@ -43,13 +51,13 @@ __all__ = [
     "block_distances",
     "block_norms",
     "branch_bounds",
-    "draw_distances",
     "extreme_singular_values",
     "find_blocks",
     "jacobian",
     "kernel_norms",
     "layer_influence",
     "measure",
+    "plot_distances",
     "singular_values",
     "spectral_norm",
 ]

@@ -1,20 +1,23 @@
 """Callback that measures distances from the identity during `model.fit`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.callbacks._monitor import Monitor
-from idmatters_tf.isometry.measurement import Isometry, draw_distances, measure
+from idmatters_tf.isometry.measurement import Isometry, measure, plot_distances
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class IsometryMonitor(Monitor[Isometry]):
     """Callback that measures the distance of each block from the identity at regular intervals.
 
     The first measurement precedes training. TensorBoard shows ||J - I|| and the extreme singular values of each block
-    (`isometry_distance/BLOCK` and so on, means over the inputs), those of the whole model, and an image of block number
-    against ||J - I|| for the first and the current measurement. A summary is added to `logs`.
+    (`isometry_distance/BLOCK` and so on, means over the inputs), those of the whole model, and the figure of `draw`. A
+    summary is added to `logs`.
 
     Args:
         inputs: a few inputs of the model, without labels. A measurement costs about 100 products for each block and
@@ -61,6 +64,11 @@ class IsometryMonitor(Monitor[Isometry]):
         return scalars
 
     def images(self, measured: Isometry, number: int) -> dict[str, NDArray[np.uint8]]:
-        numbers = sorted({min(self.measurements), number})
-        curves = {f"{self.unit} {place}": self.measurements[place].distances() for place in numbers}
-        return {f"{self.prefix}/distances": draw_distances(curves)}
+        return {f"{self.prefix}/distances": self.image()}
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw block number against ||J - I|| for up to six measurements, the first and the last among them."""
+        numbers = sorted(self.measurements)
+        chosen = np.unique(np.linspace(0, len(numbers) - 1, 6).round().astype(int))
+        curves = {f"{self.unit} {numbers[place]}": self.measurements[numbers[place]].distances() for place in chosen}
+        plot_distances(figure.subplots(), curves)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 import numpy as np
@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._progress import Progress
+from idmatters_tf._results import Drawing, Result, tabulate
 from idmatters_tf.curvature._batches import Batches, length
 from idmatters_tf.isometry.blocks import find_blocks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,15 +38,16 @@ class BlockInfluence:
     loss_change: float
 
 
-@dataclasses.dataclass(frozen=True)
-class LayerInfluence:
-    """Result of `layer_influence`.
+@dataclasses.dataclass(frozen=True, repr=False)
+class LayerInfluence(Result, Drawing):
+    """Result of `layer_influence`. `plot(path)` draws it.
 
     Attributes:
         loss: loss of the whole model.
         blocks: dict from names of blocks to `BlockInfluence`, in the order of execution.
     """
 
+    size: ClassVar = (9.0, 4.0)
     loss: float
     blocks: Mapping[str, BlockInfluence]
 
@@ -52,12 +57,18 @@ class LayerInfluence:
 
     def table(self) -> str:
         """Return a table with a row for each block."""
-        width = max(len("block"), *map(len, self.blocks))
-        rows = [f"{'block':<{width}}  |f(x)|/|x|   angle   loss without   change"]
-        for name, block in self.blocks.items():
-            numbers = f"{block.relative:10.4f}  {block.angle:5.1f}°  {block.loss:13.4f}  {block.loss_change:+7.4f}"
-            rows.append(f"{name:<{width}}  {numbers}")
-        return "\n".join(rows)
+        rows = [(name, *dataclasses.astuple(block)) for name, block in self.blocks.items()]
+        return tabulate(("block", "|f(x)|/|x|", "angle", "loss without", "change"), rows)
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw ||f(x)|| / ||x|| and the change of the loss by block."""
+        panels = {"relative": "||f(x)|| / ||x||", "loss_change": "change of the loss without the block"}
+        for axes, (name, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+            axes.barh(range(len(self.blocks)), [getattr(block, name) for block in self.blocks.values()])
+            axes.set_xlabel(label)
+            axes.set_yticks(range(len(self.blocks)), self.blocks if name == "relative" else [""] * len(self.blocks))
+            axes.invert_yaxis()
+            axes.grid(alpha=0.3)
 
 
 def layer_influence(

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._linear_maps import Operator
 from idmatters_tf._progress import Progress
+from idmatters_tf._results import Drawing, Result, tabulate
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.isometry.blocks import Block, find_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
@@ -26,11 +27,14 @@ from idmatters_tf.isometry.spectra import (
 )
 from idmatters_tf.layers import PadShortcut2D
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Floats = NDArray[np.float64]
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockIsometry:
+@dataclasses.dataclass(frozen=True, repr=False)
+class BlockIsometry(Result):
     """Measurements of a block's Jacobian J at each input, as arrays of shape (points,).
 
     I is the identity. For a block that changes the shape of images it is the parameter-free shortcut, average pooling
@@ -51,9 +55,25 @@ class BlockIsometry:
     exact: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Isometry:
-    """Measurements of a model with its current weights.
+class BlockDistances(dict[str, Floats], Drawing):
+    """||J - I|| of the blocks of a model: a dict from names to arrays of shape (points,), in order of execution.
+
+    `plot(path)` draws block number against ||J - I||.
+    """
+
+    def table(self) -> str:
+        """Return a table with the mean, smallest and largest distance over the points of each block."""
+        rows = [(name, *map(float, (row.mean(), row.min(), row.max()))) for name, row in self.items()]
+        return tabulate(("block", "mean", "smallest", "largest"), rows)
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw block number against ||J - I||, see `plot_distances`."""
+        plot_distances(figure.subplots(), {"": self})
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Isometry(Result, Drawing):
+    """Measurements of a model with its current weights. `plot(path)` draws the distances.
 
     Attributes:
         blocks: dict from block names to `BlockIsometry`, in order of execution.
@@ -65,9 +85,13 @@ class Isometry:
     blocks: dict[str, BlockIsometry]
     end_to_end: Floats | None
 
-    def distances(self) -> dict[str, Floats]:
+    def distances(self) -> BlockDistances:
         """Return ||J - I|| at each point, by block."""
-        return {name: block.distance for name, block in self.blocks.items()}
+        return BlockDistances({name: block.distance for name, block in self.blocks.items()})
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw the distances of the blocks."""
+        self.distances().draw(figure)
 
     def summary(self) -> dict[str, float]:
         """Return the mean and largest distance of the blocks, and extreme singular values of blocks and model.
@@ -101,7 +125,7 @@ def block_distances(
     tolerance: float = 1e-2,
     seed: int = 0,
     progress: bool = False,
-) -> dict[str, Floats]:
+) -> BlockDistances:
     """Return ||J - I|| of each block of a model, with J its Jacobian at the activations that reach the block.
 
     For linear residual layers h + A h this is ||A||, whose maximum is Hardt & Ma's tau. A block with ||J - I|| <= c < 1
@@ -120,13 +144,13 @@ def block_distances(
         progress: True to show a progress bar on standard error.
 
     Returns:
-        Dict from block names to (points,) float64 arrays. NaN if there is no identity between the shapes, see
-        `BlockIsometry`.
+        `BlockDistances`, a dict from block names to (points,) float64 arrays. NaN if there is no identity between the
+        shapes, see `BlockIsometry`.
 
     Raises:
         ValueError: in the cases of `find_blocks`, and if a block has inputs of an integer dtype.
     """
-    distances, chosen = {}, find_blocks(model, blocks)
+    distances, chosen = BlockDistances(), find_blocks(model, blocks)
     with Progress(len(chosen), "distances", progress, unit="blocks") as bar:
         for block, jacobians in block_jacobians(model, inputs, chosen, training):
             distances[block.name] = np.array([_distance(block, jacobian, tolerance, seed) for jacobian in jacobians])
@@ -176,29 +200,17 @@ def measure(
     return Isometry(measured, values)
 
 
-def draw_distances(curves: Mapping[str, Mapping[str, Floats]], title: str = "") -> NDArray[np.uint8]:
-    """Draw block number against ||J - I|| as an image.
+def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor: float = 1e-6) -> None:
+    """Draw block number against ||J - I|| on axes of matplotlib.
 
     Curves are means over the points, and shades extend from the smallest to the largest value. The scale is
-    logarithmic, with a line at 1. Distances below 1e-6 are drawn at 1e-6.
+    logarithmic, with a line at 1.
 
     Args:
+        axes: axes of matplotlib.
         curves: dict from labels to results of `block_distances` or `Isometry.distances`.
-        title: title of the plot.
-
-    Returns:
-        uint8 array, (rows, columns, 4).
+        floor: distances below it are drawn at it.
     """
-    from idmatters_tf.curvature._rendering import new_figure, render
-
-    figure, axes = new_figure(6.4, 4.0, 80)
-    plot_distances(axes, curves)
-    axes.set_title(title, fontsize=10)
-    return render(figure)
-
-
-def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor: float = 1e-6) -> None:
-    """Draw the curves of `draw_distances` on matplotlib axes."""
     for number, (label, distances) in enumerate(curves.items()):
         places = np.arange(1, len(distances) + 1)
         values = np.maximum(np.stack(list(distances.values())), floor)
