@@ -56,7 +56,8 @@ def main():
     # Measurements on a fixed sample during training. TensorBoard shows them with --logdir DIR.
     sample = x[:256], y[:256]
     few = {"probes": 2, "steps": 15, "products": 12}
-    monitor = CurvatureMonitor(sample, every=max(1, options.epochs // 4), log_dir=out / "events", measure_options=few)
+    every = f"{max(1, options.epochs // 4)} epochs"
+    monitor = CurvatureMonitor(sample, every=every, log_dir=out / "events", measure_options=few)
     model.fit(x, y, epochs=options.epochs, verbose=0, callbacks=[monitor])
     for epoch, measured in monitor.measurements.items():
         ends = f"{measured.smallest[0]:.3f} to {measured.largest[0]:.3f}"

@@ -95,7 +95,7 @@ def train_from_scratch(trainer, grown):
 
 def shorten(trainer, model):
     """Remove the two layers that change their input least, and train on with and without them. Return the influence."""
-    influence = layer_influence(model, trainer.validation, progress=True)
+    influence = layer_influence(model, data=trainer.validation, progress=True)
     print(influence.table())
     # Between the distances of the second and the third layer.
     distances = sorted(block.relative for block in influence.blocks.values())

@@ -46,7 +46,7 @@ def main():
     model.compile(Momentum(0.1, global_clipnorm=1.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 
     # All callbacks measure at the same epochs and write TensorBoard's files to the same folder.
-    shared = {"every": max(1, options.epochs // 3), "log_dir": options.out / "events"}
+    shared = {"every": f"{max(1, options.epochs // 3)} epochs", "log_dir": options.out / "events"}
     norms = BlockNorms(**shared)
     isometry = IsometryMonitor(x[:2], **shared)
     few = {"probes": 1, "steps": 10, "products": 6, "tolerance": 1e-2}

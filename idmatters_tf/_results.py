@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
+else:
+    # Matplotlib is imported when a figure is drawn.
+    Figure = Any
 
 
 def tabulate(header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
@@ -38,7 +41,7 @@ class Drawing:
 
     size: ClassVar[tuple[float, float]] = (6.4, 4.0)
 
-    def draw(self, figure: "Figure") -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the result on an empty figure of matplotlib."""
         raise NotImplementedError
 
@@ -57,12 +60,12 @@ class Drawing:
         return np.array(canvas.buffer_rgba())
 
 
-def _new_figure(size: tuple[float, float], dpi: int) -> "Figure":
+def _new_figure(size: tuple[float, float], dpi: int) -> Figure:
     # pyplot is not imported, so that a notebook keeps its Matplotlib backend.
+    from matplotlib import figure as figures
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, dpi=dpi, layout="constrained")
+    figure = figures.Figure(figsize=size, dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

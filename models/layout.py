@@ -5,7 +5,8 @@ and the command lines of the programs use it. Ablations are fields of it.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from idmatters_tf._arguments import check_choice, positive_integer
@@ -84,8 +85,19 @@ class Layout:
         check_choice("head", self.head, get_args(Head))
 
 
+def _check_names(others: Mapping[str, Any]) -> None:
+    """Raise TypeError for arguments of a network that are unknown."""
+    names = ["input_shape", "classes", "weight_decay", "seed", "name", *Layout.__dataclass_fields__]
+    for name in others:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            raise TypeError(f"The network has no argument `{name}`.{hint} Its arguments: {', '.join(names)}")
+
+
 def cifar_layout(blocks: int, widths: Sequence[int], stem: int, **others: Any) -> Layout:
     """Return a layout with equal stages, all but the first with stride 2. `others` are fields of `Layout`."""
+    _check_names(others)
     widths = tuple(widths)
     counts = (positive_integer("blocks", blocks),) * len(widths)
     return Layout(counts, widths, (1, *(2,) * (len(widths) - 1))[: len(widths)], stem, **others)
@@ -95,6 +107,7 @@ def imagenet_layout(
     blocks: Sequence[int], widths: Sequence[int], stem: int, stem_size: int = 7, stem_strides: int = 2, **others: Any
 ) -> Layout:
     """Return a layout with a 7x7 stem, and stride 2 in the stem and all stages. `others` are fields of `Layout`."""
+    _check_names(others)
     widths = tuple(widths)
     return Layout(tuple(blocks), widths, (2,) * len(widths), stem, stem_size, stem_strides, **others)
 

@@ -54,7 +54,7 @@ def test_results_of_one_model(tmp_path):
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [row.mean() for row in distances.values()])
     assert [line.split()[0] for line in distances.table().splitlines()] == ["block", "block0", "block1"]
     assert "end_to_end=[[" in repr(measure_isometry(model, DATA[0][:2]))
-    influence = layer_influence(model, DATA, "mse")
+    influence = layer_influence(model, "mse", DATA)
     axes = drawn(influence, tmp_path / "influence.png")
     assert [bar.get_width() for bar in axes[0].patches] == [block.relative for block in influence.blocks.values()]
     assert influence.table().splitlines()[1].startswith("block0  ")

@@ -2,17 +2,14 @@
 
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import interval
-from idmatters_tf._results import Drawing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from idmatters_tf._results import Drawing, Figure
 
 Measured = TypeVar("Measured")
 
@@ -25,7 +22,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
     A training loop without `fit` calls `set_model(model)` and `on_train_begin()` once, and then `record(number)`.
 
     Args:
-        every: epochs between measurements, or steps, as in "100 steps".
+        every: interval between measurements: a number of training steps, or a text such as "100 steps" or "2 epochs".
         log_dir: folder of TensorBoard's files (written by TensorFlow). If None, none are written.
 
     Attributes:
@@ -36,9 +33,9 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
     prefix: ClassVar[str]
     size = (12.0, 8.0)
 
-    def __init__(self, every: int | str = 1, log_dir: Any = None):
+    def __init__(self, every: int | str = "epoch", log_dir: Any = None):
         super().__init__()
-        self._every, self.unit = interval(every, "epoch", ("epoch", "step"))
+        self._every, self.unit = interval(every, "step", ("epoch", "step"), self)
         # If True, Keras calls `on_train_batch_end` in another thread, in which measurements are not possible.
         self.async_safe = self.unit == "epoch"
         self._writer: Any = None
@@ -113,7 +110,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         """Restore the measurements of an interrupted process."""
         self.measurements, self._begins, self._numbers = state["measurements"], state["begins"], state["numbers"]
 
-    def draw(self, figure: "Figure") -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the numbers of `logged` against epochs or steps, each on axes of its own."""
         curves: dict[str, list[tuple[int, float]]] = {}
         for number, measured in sorted(self.measurements.items()):

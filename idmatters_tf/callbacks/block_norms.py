@@ -56,7 +56,7 @@ class BlockNorms(Monitor[NormsMeasurement]):
     block `norms_frobenius/BLOCK`, `norms_spectral/BLOCK` and `norms_bound/BLOCK`.
 
     Args:
-        every: epochs between measurements, or steps, as in "100 steps".
+        every: interval between measurements: a number of training steps, or a text such as "100 steps" or "2 epochs".
         log_dir: folder of TensorBoard's files (written by TensorFlow). If None, none are written.
         tolerance: relative tolerance of the spectral norms of convolutions.
 
@@ -69,7 +69,7 @@ class BlockNorms(Monitor[NormsMeasurement]):
 
     prefix = "norms"
 
-    def __init__(self, every: int | str = 1, log_dir: Any = None, tolerance: float = 1e-3):
+    def __init__(self, every: int | str = "epoch", log_dir: Any = None, tolerance: float = 1e-3):
         super().__init__(every, log_dir)
         self._tolerance = tolerance
 

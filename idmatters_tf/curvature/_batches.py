@@ -1,6 +1,6 @@
 """Data sets as batches that can be iterated repeatedly, on any backend."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -28,6 +28,11 @@ class Batches:
     def __init__(self, data: Any, batch_size: int):
         positive_integer("batch_size", batch_size)
         self._batches, self.kept = data, isinstance(data, tuple)
+        if isinstance(data, Mapping):
+            raise ValueError(
+                "Argument `data` must be batches or a tuple of arrays (x, y). Received: a dict. For a model with named "
+                "inputs, pass (dict of arrays, targets)."
+            )
         if isinstance(data, tuple):
             self._batches = list(_split_into_batches(checked_arrays(data), batch_size))
         elif data is None or hasattr(data, "__array__") or not hasattr(data, "__iter__"):
@@ -56,6 +61,17 @@ class Batches:
                     "sparse tensors. Use data.batch(batch_size), and make tensors dense."
                 )
             yield batch
+
+
+def check_data(loss: Any, data: Any) -> None:
+    """Raise ValueError if the argument `data` is missing, with a hint if the data were passed as `loss`."""
+    if data is None:
+        is_data = isinstance(loss, tuple) or hasattr(loss, "__array__") or hasattr(loss, "cardinality")
+        received = f"{type(loss).__name__} in the place of `loss`" if is_data else "None"
+        raise ValueError(
+            f"Argument `data` must be given after `loss`. Received: {received}. Pass (model, loss, data), or data=... "
+            f"for the compiled loss."
+        )
 
 
 def length(batch: Any) -> int:

@@ -15,7 +15,7 @@ from keras import ops
 from idmatters_tf._keras_internals import seed_states, substitute_values, variable_owners
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._names import make_unique_name
-from idmatters_tf.curvature._batches import Batches
+from idmatters_tf.curvature._batches import Batches, check_data
 from idmatters_tf.curvature._losses import DataLoss
 
 
@@ -51,6 +51,7 @@ class Objective:
                 f"Argument `model` must be built. Received: {model.name!r} without variables. Call it on a batch, or "
                 f"model.build(input_shape), first."
             )
+        check_data(loss, data)
         self.model, self.loss = model, DataLoss(model, loss)
         self.regularization, self.training = bool(regularization), bool(training)
         self.variables = _resolve_variables(model, variables)

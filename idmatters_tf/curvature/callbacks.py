@@ -23,7 +23,7 @@ class CurvatureMonitor(Monitor[Measurement]):
     Args:
         data: fixed sample of a few hundred or thousand examples without augmentation; see `HessianOperator`.
         loss: loss function; the compiled loss if None.
-        every: number of epochs between measurements, or of training steps, as in "100 steps".
+        every: interval between measurements: a number of training steps, or a text such as "100 steps" or "2 epochs".
         log_dir: folder for TensorBoard files (written by TensorFlow); no files are written if None.
         variables, options: see `HessianOperator`.
         measure_options: dict of options of `idmatters_tf.curvature.measure`, e.g. {"eigenvalues": 5, "probes": 8}.
@@ -41,7 +41,7 @@ class CurvatureMonitor(Monitor[Measurement]):
         self,
         data: Any,
         loss: Any = None,
-        every: int | str = 1,
+        every: int | str = "epoch",
         log_dir: Any = None,
         variables: Any = None,
         measure_options: dict[str, Any] | None = None,

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._linear_maps import as_operator, magnitude
 from idmatters_tf._progress import Progress
-from idmatters_tf._results import Drawing, Result
+from idmatters_tf._results import Drawing, Figure, Result
 from idmatters_tf.curvature.eigenpairs import multiply_rows, orthogonalize
 from idmatters_tf.curvature.estimators import Estimate, estimate_mean
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Floats = NDArray[np.floating[Any]]
 
@@ -57,7 +54,7 @@ class SpectralDensity(Result, Drawing):
         tolerance = 0.01 * float(np.abs(self.nodes).max()) if tolerance is None else tolerance
         return self.mean(lambda nodes: nodes < -tolerance)
 
-    def draw(self, figure: "Figure") -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the density on a logarithmic scale, with the 95 % interval of the mean over the probes."""
         axes = figure.subplots()
         floor = self.density.max() * 1e-7

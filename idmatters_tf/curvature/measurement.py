@@ -1,19 +1,15 @@
 """Measurements of a Hessian during training, as numbers and as a figure."""
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._results import Drawing, Result
+from idmatters_tf._results import Drawing, Figure, Result
 from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.curvature.operators import CurvatureOperator
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +58,7 @@ class Measurement(Result, Drawing):
         names = ("trace", "trace_error", "index", "index_error", "converged")
         return numbers | {name: float(getattr(self, name)) for name in names}
 
-    def draw(self, figure: "Figure") -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the density, with the loss in the title."""
         self.density.draw(figure)
         figure.suptitle(f"loss {self.loss:.4g}", fontsize=10)

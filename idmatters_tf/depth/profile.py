@@ -4,19 +4,16 @@ import dataclasses
 import gc
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
-from idmatters_tf._results import Drawing, Result, tabulate
+from idmatters_tf._results import Drawing, Figure, Result, tabulate
 from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement, measure_model
 from idmatters_tf.depth.power_law import PowerLaw, Prediction, fit_power_law
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PANELS: Mapping[str, Sequence[str]] = {
     "loss and gradient": ("loss", "gradient_norm", "block_gradient", "block_gradient_ratio"),
@@ -91,7 +88,7 @@ class DepthProfile(Result, Drawing):
             rows.append((name, *means, law.exponent, f"({law.low:.2f} to {law.high:.2f})", law.state))
         return tabulate(("quantity", *self.depths, "exponent", "95 % interval", "state"), rows)
 
-    def draw(self, figure: "Figure") -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw resolved magnitudes with error bars against depth in six panels, and lines for the power laws."""
         ends = self.depths[0], self.depths[-1]
         for axes, (title, names) in zip(figure.subplots(2, 3).flat, PANELS.items(), strict=True):
@@ -157,6 +154,11 @@ def depth_profile(
     Raises:
         ValueError: in the cases of `GaussNewtonOperator`, for fewer than two depths, and for equal weights.
     """
+    if isinstance(build, keras.Model) or not callable(build):
+        raise ValueError(
+            f"Argument `build` must be a function of a depth that returns a model. Received: {type(build).__name__}. "
+            f"Pass a function, such as lambda depth: make_model(depth)."
+        )
     chosen = sorted({positive_integer("depths", depth) for depth in depths})
     if len(chosen) < 2:
         raise ValueError(f"Argument `depths` must contain at least two different depths. Received: {list(depths)}")

@@ -1,15 +1,13 @@
 """Callback that measures distances from the identity during `model.fit`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._results import Figure
 from idmatters_tf.callbacks._monitor import Monitor
 from idmatters_tf.isometry.measurement import Isometry, measure, plot_distances
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class IsometryMonitor(Monitor[Isometry]):
@@ -23,7 +21,7 @@ class IsometryMonitor(Monitor[Isometry]):
         inputs: a few inputs of the model, without labels. A measurement costs about 100 products for each block and
             input, see `idmatters_tf.isometry.measure`.
         blocks: blocks to measure, see `idmatters_tf.isometry.find_blocks`. The residual blocks of the model if None.
-        every: epochs between measurements, or steps, as in "100 steps".
+        every: interval between measurements: a number of training steps, or a text such as "100 steps" or "2 epochs".
         log_dir: folder for TensorBoard's files, which TensorFlow writes. No files if None.
         training: mode in which the model is measured, see `idmatters_tf.isometry.block_distances`.
         measure_options: dict of options for `idmatters_tf.isometry.measure`, e.g. {"end_to_end": False}.
@@ -38,7 +36,7 @@ class IsometryMonitor(Monitor[Isometry]):
         self,
         inputs: Any,
         blocks: Any = None,
-        every: int | str = 1,
+        every: int | str = "epoch",
         log_dir: Any = None,
         training: bool = False,
         measure_options: dict[str, Any] | None = None,
@@ -66,7 +64,7 @@ class IsometryMonitor(Monitor[Isometry]):
     def images(self, measured: Isometry, number: int) -> dict[str, NDArray[np.uint8]]:
         return {f"{self.prefix}/distances": self.image()}
 
-    def draw(self, figure: "Figure") -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw block number against ||J - I|| for up to six measurements, the first and the last among them."""
         numbers = sorted(self.measurements)
         chosen = np.unique(np.linspace(0, len(numbers) - 1, 6).round().astype(int))

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._progress import Progress
-from idmatters_tf._results import Drawing, Result, tabulate
-from idmatters_tf.curvature._batches import Batches, length
+from idmatters_tf._results import Drawing, Figure, Result, tabulate
+from idmatters_tf.curvature._batches import Batches, check_data, length
 from idmatters_tf.isometry.blocks import find_blocks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +57,7 @@ class LayerInfluence(Result, Drawing):
         rows = [(name, *dataclasses.astuple(block)) for name, block in self.blocks.items()]
         return tabulate(("block", "|f(x)|/|x|", "angle", "loss without", "change"), rows)
 
-    def draw(self, figure: "Figure") -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw ||f(x)|| / ||x|| and the change of the loss by block."""
         panels = {"relative": "||f(x)|| / ||x||", "loss_change": "change of the loss without the block"}
         for axes, (name, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
@@ -72,7 +69,7 @@ class LayerInfluence(Result, Drawing):
 
 
 def layer_influence(
-    model: keras.Model, data: Any, loss: Any = None, *, batch_size: int = 32, progress: bool = False
+    model: keras.Model, loss: Any = None, data: Any = None, *, batch_size: int = 32, progress: bool = False
 ) -> LayerInfluence:
     """Measure how much each residual block of a model changes its input, and the loss of the model without the block.
 
@@ -87,9 +84,9 @@ def layer_influence(
 
     Args:
         model: built functional or Sequential model, or a KerasHub model. It does not change.
+        loss: argument `loss` of `model.compile`, without penalties; None for the compiled loss of the model.
         data: batches as in `HessianOperator`: arrays (x, y) or (x, y, sample weights), or a `tf.data.Dataset` of
             batches. Inputs of KerasHub's tasks must be preprocessed, as by `task.preprocessor(texts)`.
-        loss: argument `loss` of `model.compile`, without penalties; None for the compiled loss of the model.
         batch_size: batch size for arrays.
         progress: True to show a progress bar on standard error.
 
@@ -101,6 +98,7 @@ def layer_influence(
         ValueError: if the model has no blocks, if there is neither a compiled nor a given loss, or if the data has no
             targets.
     """
+    check_data(loss, data)
     blocks = find_operations(model)
     if loss is None and not _keras_internals.has_compiled_loss(model):
         raise ValueError("Argument `loss` is required for a model that is not compiled with a loss. Received: None")

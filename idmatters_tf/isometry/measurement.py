@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._linear_maps import Operator
 from idmatters_tf._progress import Progress
-from idmatters_tf._results import Drawing, Result, tabulate
+from idmatters_tf._results import Drawing, Figure, Result, tabulate
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.isometry.blocks import Block, find_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
@@ -26,9 +26,6 @@ from idmatters_tf.isometry.spectra import (
     spectral_norm,
 )
 from idmatters_tf.layers import PadShortcut2D
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +63,7 @@ class BlockDistances(dict[str, Floats], Drawing):
         rows = [(name, *map(float, (row.mean(), row.min(), row.max()))) for name, row in self.items()]
         return tabulate(("block", "mean", "smallest", "largest"), rows)
 
-    def draw(self, figure: "Figure") -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw block number against ||J - I||, see `plot_distances`."""
         plot_distances(figure.subplots(), {"": self})
 
@@ -89,7 +86,7 @@ class Isometry(Result, Drawing):
         """Return ||J - I|| at each point, by block."""
         return BlockDistances({name: block.distance for name, block in self.blocks.items()})
 
-    def draw(self, figure: "Figure") -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the distances of the blocks."""
         self.distances().draw(figure)
 

@@ -28,6 +28,16 @@ _KEEPING_VALUES = re.compile(
 )
 
 
+def check_not_quantized(model: Any) -> None:
+    """Raise a ValueError if a layer of a model is quantized."""
+    for layer in _keras_internals.layers_within(model) if isinstance(model, keras.Model) else ():
+        if isinstance(layer.dtype_policy, keras.dtype_policies.QuantizedDTypePolicy):
+            raise ValueError(
+                f"Argument `model` must not be quantized. Received: layer {layer.name!r} in "
+                f"{layer.dtype_policy.quantization_mode}. Change the depth first, then quantize the result."
+            )
+
+
 def check_ranges(model: keras.Model, targets: Set[int]) -> None:
     """Raise a ValueError if a block after an operation, given by `id`, would leave the range of a model's output."""
     producers = {id(output): call for call in _keras_internals.graph_calls(model) or () for output in call.outputs}

@@ -3,7 +3,7 @@
 import difflib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import keras
 
@@ -13,6 +13,7 @@ from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import (
     check_gradients,
+    check_not_quantized,
     check_outputs,
     check_ranges,
     compute_outputs,
@@ -21,9 +22,11 @@ from idmatters_tf.surgery._checks import (
 from idmatters_tf.surgery._copying import ModelCopy, operations, single_tensor
 from idmatters_tf.surgery.insertion import Init, insert_layers
 
+Model = TypeVar("Model", bound=keras.Model)
+
 
 def deepen(
-    model: keras.Model,
+    model: Model,
     after: str | int | Sequence[str | int],
     block: keras.layers.Layer | Callable[..., keras.layers.Layer] | None = None,
     count: int = 1,
@@ -32,7 +35,7 @@ def deepen(
     init: Init = "zero",
     tolerance: float = 0.0,
     data: Any = None,
-) -> Any:
+) -> Model:
     """Return a copy of a model with residual blocks inserted that start as the identity.
 
     A block x + f(x) whose branch f ends in a kernel of zeros is the identity. Gradient descent moves this kernel from
@@ -89,9 +92,10 @@ def deepen(
     Raises:
         ValueError: if the model is not a built functional or Sequential model with the constructor of `keras.Model`, if
             a name is unknown, if a layer has several outputs or integer outputs, if it returns an output of the model
-            with a range, as by softmax, sigmoid or tanh, if old layers would change their kind, if a block does not
-            fit, drops a mask, cannot be the identity or has no gradient, if a layer cannot be copied (incomplete
-            `get_config`, lambdas, variables shared between layers), or if the optimizer belongs to another model.
+            with a range, as by softmax, sigmoid or tanh, if the model is quantized, if old layers would change their
+            kind, if a block does not fit, drops a mask, cannot be the identity or has no gradient, if a layer cannot be
+            copied (incomplete `get_config`, lambdas, variables shared between layers), or if the optimizer belongs to
+            another model.
 
     Example:
 
@@ -102,6 +106,7 @@ def deepen(
     """
     count = positive_integer("count", count)
     check_choice("init", init, get_args(Init))
+    check_not_quantized(model)
     configured = ConfiguredModel.of(model)
     if configured is not None:
         if block is not None or tolerance:

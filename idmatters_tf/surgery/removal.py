@@ -14,6 +14,7 @@ from idmatters_tf._keras_internals import has_compiled_loss
 from idmatters_tf.curvature._batches import Batches
 from idmatters_tf.isometry.influence import find_operations, record_branches
 from idmatters_tf.surgery._carrying import compile_like
+from idmatters_tf.surgery._checks import check_not_quantized
 from idmatters_tf.surgery._copying import ModelCopy, checked_graph, operations
 
 
@@ -66,8 +67,8 @@ def remove_identities(
     Args:
         model: built functional or Sequential model, or a KerasHub backbone or task. It is not changed.
         tolerance: largest relative distance of a removed block.
-        data: (x, y) or (x, y, sample weights) as arrays, x alone as an array, or a `tf.data.Dataset` or another
-            iterable of batches that can be iterated several times.
+        data: (x, y) or (x, y, sample weights) as arrays, x alone as an array or a dict of arrays, or a
+            `tf.data.Dataset` or another iterable of batches that can be iterated several times.
         optimizer: optimizer that has trained the model. Its state for the remaining variables is kept.
         batch_size: batch size for arrays.
 
@@ -81,7 +82,9 @@ def remove_identities(
     if not tolerance >= 0:
         raise ValueError(f"Argument `tolerance` must be 0 or more. Received: tolerance={tolerance!r}")
     configured = ConfiguredModel.of(model)
-    if hasattr(data, "__array__"):
+    if configured is not None:
+        check_not_quantized(model)
+    if hasattr(data, "__array__") or isinstance(data, Mapping):
         data = (data,)
     batches = Batches(data, batch_size)
     first = next(iter(batches), None)

@@ -28,7 +28,7 @@ def test_all_monitors_in_one_fit(tmp_path):
     x = rng.normal(size=(20, 4)).astype("float32")
     model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=True)
     few = {"probes": 1, "steps": 3, "products": 6}
-    options = {"every": 2, "log_dir": tmp_path}
+    options = {"every": "2 epochs", "log_dir": tmp_path}
     monitors = [
         BlockNorms(**options),
         IsometryMonitor(x[:2], **options),
@@ -96,7 +96,7 @@ def test_measurements_by_steps(tmp_path, together, seen):
     twin.set_weights(model.get_weights())
     for each in (model, twin):
         each.compile(keras.optimizers.SGD(0.01), "mse", steps_per_execution=together, run_eagerly=True)
-    monitor = BlockNorms(every="3 steps", log_dir=tmp_path)
+    monitor = BlockNorms(every=3, log_dir=tmp_path)
     given = {"batch_size": 5, "shuffle": False, "verbose": 0}
     history = model.fit(x, -x, epochs=2, callbacks=[monitor], **given).history
     assert list(monitor.measurements) == tags(tmp_path)["norms/tau"] == seen
@@ -171,7 +171,7 @@ def test_gains_are_part_of_the_norms():
 
 def test_refused():
     for every in (0, "3 batches"):
-        with pytest.raises(ValueError, match="`every` must be a positive"):
+        with pytest.raises(ValueError, match="`every` of BlockNorms must be a positive"):
             BlockNorms(every=every)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

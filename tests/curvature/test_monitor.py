@@ -29,7 +29,7 @@ def test_monitor_in_fit(tmp_path):
     model.compile("sgd", ["mse", "mse"])
     data = (x, [y, y[:, :1]])
     options = {"eigenvalues": 2, "probes": 2, "steps": 10}
-    monitor = CurvatureMonitor(data, every=2, log_dir=tmp_path, measure_options=options, check=False)
+    monitor = CurvatureMonitor(data, every="2 epochs", log_dir=tmp_path, measure_options=options, check=False)
     history = model.fit(*data, epochs=3, verbose=0, callbacks=[monitor])
     assert list(monitor.measurements) == [0, 2]
     before, after = monitor.measurements.values()

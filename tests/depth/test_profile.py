@@ -144,3 +144,6 @@ def test_refusals():
     for depths, message in (((2, 2), "at least two different depths"), ((1, 2), "for the seeds 0 and 1")):
         with pytest.raises(ValueError, match=message):
             depth_profile(lambda depth: depth_cases.units(depth, 0), depths, depth_cases.units_data(), "mse")
+    model: Any = depth_cases.units(1, 0)
+    with pytest.raises(ValueError, match="`build` must be a function of a depth that returns a model. Received: "):
+        depth_profile(model, (1, 2), depth_cases.units_data(), "mse")

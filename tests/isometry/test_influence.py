@@ -45,7 +45,7 @@ def test_sums_and_layers_of_layers_are_told_apart():
     assert [b.name for b in find_blocks(keras.Model(fixed, Perceptron(name="only")(AddWaves()(fixed))))] == ["only"]
     # Both calls of a shared layer are skipped.
     data = np.ones((2, 3, 4), "float32"), np.zeros((2, 3, 4), "float32")
-    assert list(layer_influence(model, data, "mse").blocks) == ["sum", "shared", "long"]
+    assert list(layer_influence(model, "mse", data).blocks) == ["sum", "shared", "long"]
 
 
 class Noise(keras.layers.Layer):
@@ -64,14 +64,16 @@ def test_the_model_does_not_change_and_data_need_targets():
     model.compile(loss="mse")
     state = [ops.convert_to_numpy(variable) for variable in model.variables]
     data = np.ones((4, 4), "float32"), np.zeros((4, 2), "float32")
-    once, again = layer_influence(model, data), layer_influence(model, data)
+    once, again = layer_influence(model, data=data), layer_influence(model, data=data)
     assert once == again
     assert all(np.array_equal(a, ops.convert_to_numpy(b)) for a, b in zip(state, model.variables, strict=True))
-    assert layer_influence(model, data, "mse").loss == pytest.approx(once.loss - float(sum(model.losses)), rel=1e-5)
+    assert layer_influence(model, "mse", data).loss == pytest.approx(once.loss - float(sum(model.losses)), rel=1e-5)
     with pytest.raises(ValueError, match="`data` must contain targets"):
-        layer_influence(model, data[:1])
+        layer_influence(model, data=data[:1])
     with pytest.raises(ValueError, match="`loss` is required"):
-        layer_influence(keras.Model(inputs, x), data)
+        layer_influence(keras.Model(inputs, x), data=data)
+    with pytest.raises(ValueError, match="`data` must be given after `loss`. Received: tuple in the place of `loss`"):
+        layer_influence(model, data)
 
 
 @pytest.mark.parametrize("add", [lambda x, y: x + y, lambda x, y: keras.layers.Add()([x, y])])
@@ -88,7 +90,7 @@ def test_masks_of_inputs_of_attention(add):
     angle = np.degrees(np.mean(np.arccos(np.sum(start * end, -1) / norms[0] / norms[1])))
     distance = np.sqrt(np.sum(norms[2] ** 2) / np.sum(norms[0] ** 2))
     expected = np.mean((np.asarray(head(start)) - target[tokens > 0]) ** 2)
-    (block,) = layer_influence(model, (tokens, target), "mse").blocks.values()
+    (block,) = layer_influence(model, "mse", (tokens, target)).blocks.values()
     np.testing.assert_allclose([block.relative, block.angle, block.loss], [distance, angle, expected], rtol=1e-4)
     (found,) = remove_identities(model, 0.0, tokens).distances.values()
     np.testing.assert_allclose(found, distance, rtol=1e-5)

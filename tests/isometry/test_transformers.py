@@ -108,9 +108,9 @@ def test_transformers_agree_with_models_by_hand(name):
     y = keras.tree.map_structure(lambda part: rng.normal(size=part.shape).astype("float32"), model(inputs))
     data = inputs, y, None if name in ("bert", "functional") else mask * np.array([[1.0], [0.5], [2.0]])
     loss = evaluated(model, *data)
-    result = layer_influence(model, data, batch_size=2)
+    result = layer_influence(model, data=data, batch_size=2)
     # A given loss is weighted and masked as a compiled one.
-    given = layer_influence(model, data, keras.tree.map_structure(lambda _: "mse", model.output), batch_size=2)
+    given = layer_influence(model, keras.tree.map_structure(lambda _: "mse", model.output), data, batch_size=2)
     np.testing.assert_allclose([result.loss, given.loss], loss, rtol=1e-5)
     for x, end, (block, influence) in zip(tensors[:-1], tensors[1:], result.blocks.items(), strict=True):
         x, end = x[mask].astype(np.float64), end[mask].astype(np.float64)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -146,5 +148,8 @@ def test_the_details_of_the_papers_base_code_are_options():
     ],
 )
 def test_wrong_layouts(changes, message):
+    misspelled: dict[str, Any] = {"num_classes": 10}
+    with pytest.raises(TypeError, match=r"has no argument `num_classes`. Did you mean `classes`\?"):
+        identity_resnet(**misspelled)
     with pytest.raises(ValueError, match=message):
         Layout(**{"blocks": (1, 1), "widths": (4, 8), "strides": (1, 2), "stem": 4, **changes})

@@ -1,3 +1,7 @@
+import json
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -163,6 +167,25 @@ def test_wrong_arguments():
     ):
         with pytest.raises(ValueError, match=message):
             deepen(sequential()[0], **arguments)
+
+
+def test_quantized_models_raise():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, name="hidden"), keras.layers.Dense(2)])
+    model.layers[0].quantize("int8")
+    with pytest.raises(ValueError, match="must not be quantized. Received: layer 'hidden' in int8. Change the depth"):
+        deepen(model, "hidden")
+
+
+@pytest.mark.slow
+def test_type_checkers_know_the_type_of_the_result(tmp_path):
+    """The type of the result is that of the model."""
+    source = "import keras\nfrom idmatters_tf.surgery import deepen\n\n\ndef check(model: keras.Sequential) -> None:\n"
+    (tmp_path / "good.py").write_text(f"{source}    deepen(model, 'a').add(keras.layers.Dense(1))\n")
+    (tmp_path / "bad.py").write_text(f"{source}    deepen(model, 'a').missing()\n")
+    for name, count in (("good.py", 0), ("bad.py", 1)):
+        command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, name]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+        assert json.loads(done.stdout)["summary"]["errorCount"] == count, done.stdout
 
 
 @pytest.mark.parametrize(

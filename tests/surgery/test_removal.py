@@ -125,6 +125,9 @@ def test_all_layers_are_removed(stack):
 
 def test_wrong_arguments(stack):
     model, x, _ = stack
+    distances = remove_identities(model, 0.0, x).distances
+    # Inputs by name, without targets.
+    assert remove_identities(model, 0.0, {model.inputs[0].name: x}).distances == distances
     for tolerance, data, message in ((-1, x, "`tolerance` must be 0"), (0.1, [], "`data` must contain at least one")):
         with pytest.raises(ValueError, match=message):
             remove_identities(model, tolerance, data)
