@@ -42,6 +42,20 @@ class KernelMatrices:
         count, rows, columns = (math.prod(self.shape[axis] for axis in axes) for axes in parts)
         return count, rows, columns
 
+    def divide(self, parts: int) -> "KernelMatrices":
+        """Return the matrices with the last axis of the outputs divided into equal parts, each in a matrix of its own.
+
+        Raises:
+            ValueError: if the size of the axis is not a multiple of `parts`.
+        """
+        axis = self.columns[-1]
+        if self.shape[axis] % parts:
+            raise ValueError(f"an axis of {self.shape[axis]} outputs, which cannot be divided into {parts} equal parts")
+        shape = (*self.shape[:axis], parts, self.shape[axis] // parts, *self.shape[axis + 1 :])
+        groups = (self.rows, self.columns, self.batch)
+        rows, columns, batch = (tuple(place + (place >= axis) for place in group) for group in groups)
+        return KernelMatrices(shape, rows, columns, (*batch, axis))
+
     def split(self, kernel: Tensor) -> Tensor:
         """Return the matrices of a kernel, (number of matrices, rows, columns)."""
         return ops.reshape(ops.transpose(ops.reshape(kernel, self.shape), self._order), self.size)
@@ -74,7 +88,8 @@ def layer_kernels(layer: keras.layers.Layer, per_head: bool = False) -> list[tup
 def _matrices(layer: Any, variable: keras.Variable, per_head: bool) -> KernelMatrices | None:
     shape, name = tuple(variable.shape), variable.name
     last, others = len(shape) - 1, tuple(range(len(shape) - 1))
-    if isinstance(layer, ResidualDenseStack) and len(shape) == 3:
+    # The experts of KerasHub's layers are (experts, inputs, outputs).
+    if len(shape) == 3 and (isinstance(layer, ResidualDenseStack) or type(layer).__name__.endswith("Experts")):
         return KernelMatrices(shape, (1,), (2,), (0,))
     if isinstance(layer, (LinearResidual, ResidualDense, ShortcutUnit)) and len(shape) == 2:
         return KernelMatrices(shape, (0,), (1,))

@@ -10,16 +10,17 @@ References:
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf._arguments import check_choice
+from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_internals import layers_within, live_owners, replicas, value_outside_functions
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._results import tabulate
 from idmatters_tf.optimizers.kernels import KernelMatrices, last_layers, layer_kernels
 from idmatters_tf.optimizers.momentum import Momentum
 
@@ -105,11 +106,11 @@ class Muon(Momentum):
     Weight decay is decoupled: `weight_decay=` subtracts `lr * weight_decay * W` first, as in all Keras optimizers.
 
     The rows and columns of a kernel follow from its layer: dense layers, `EinsumDense`, so also the projections of
-    attention in Keras and KerasHub, ordinary, transposed and separable convolutions, and recurrent layers. `describe`
-    lists them. All other variables are updated by momentum or AdamW, with the learning rate multiplied by
-    `other_rate`: biases, gains, embeddings, normalization, depthwise convolutions, LoRA's matrices, kernels that a
-    custom layer adds itself, and the last layer. The layers and the model of the variables are searched for among the
-    objects of the process when the optimizer is built.
+    attention in Keras and KerasHub, KerasHub's banks of experts with a matrix for each expert, ordinary, transposed and
+    separable convolutions, and recurrent layers. `describe` lists them. All other variables are updated by momentum or
+    AdamW, with the learning rate multiplied by `other_rate`: biases, gains, embeddings, normalization, depthwise
+    convolutions, LoRA's matrices, kernels that a custom layer adds itself, and the last layer. The layers and the model
+    of the variables are searched for among the objects of the process when the optimizer is built.
 
     Kernels whose matrices have equal shapes are orthogonalized in one batched product, except in `model.fit` under a
     `tf.distribute` strategy of several replicas.
@@ -143,13 +144,16 @@ class Muon(Momentum):
         exclude: Layers, or names of layers, whose kernels count as other variables. A name may be a part of the path
             of the variables, such as "decoder/attention".
         per_head: If True, each head of an attention projection is orthogonalized by itself.
+        split: Dict from names, as in `exclude`, to numbers of equal parts of the last axis of a kernel's outputs, each
+            of which is a matrix. `{"query_key_value": 3}` separates the queries, keys and values of GPT-NeoX.
         orthogonalize_dtype: Type of the orthogonalization, such as `"bfloat16"`.
         kwargs: See `keras.optimizers.SGD`.
 
     Raises:
         ValueError: For another `norm`, `scale` or `other`, for `weight_decay` or `scale="rms"` with `norm="keep"`, for
             `other_weight_decay` with momentum, and for a momentum of 0 with AdamW; in `build` and `model.fit` for a
-            name in `exclude` that is in no path, and for a kernel of zeros with `norm="keep"`.
+            name in `exclude` or `split` that is in no path, parts that do not divide an axis, and a kernel of zeros
+            with `norm="keep"`.
     """
 
     def __init__(
@@ -166,6 +170,7 @@ class Muon(Momentum):
         betas: tuple[float, float] = (0.9, 0.95),
         exclude: Iterable[str | keras.layers.Layer] = (),
         per_head: bool = False,
+        split: Mapping[str, int] | None = None,
         orthogonalize_dtype: str = "float32",
         name: str = "muon",
         **kwargs: Any,
@@ -197,6 +202,7 @@ class Muon(Momentum):
         self.epsilon, self.amsgrad = 1e-7, False
         self.exclude = tuple(entry if isinstance(entry, str) else entry.path for entry in exclude)
         self.per_head = bool(per_head)
+        self.split = {name: positive_integer(f"split[{name!r}]", parts) for name, parts in (split or {}).items()}
         self.orthogonalize_dtype = orthogonalize_dtype
         self._kernels: dict[int, KernelMatrices] = {}
 
@@ -232,8 +238,7 @@ class Muon(Momentum):
             count, rows, columns = matrices.get(id(variable), (0, 0, 0))
             use = f"{rows} x {columns}" if count == 1 else f"{count} of {rows} x {columns}" if count else self.other
             lines.append((variable.path, " x ".join(map(str, variable.shape)) or "scalar", use))
-        widths = [max(len(line[column]) for line in [*lines, ("", "", "")]) for column in range(2)]
-        return "\n".join(f"{path:<{widths[0]}}  {shape:<{widths[1]}}  {use}" for path, shape, use in lines)
+        return tabulate(("variable", "shape", "use"), lines)
 
     def select_kernels(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
         """Return the variables that are orthogonalized.
@@ -258,12 +263,7 @@ class Muon(Momentum):
             layers, model = live_owners(variables, self)
         else:
             layers = layers_within(model)
-        for name in self.exclude:
-            if not any(_is_in_path(name, variable) for variable in variables):
-                raise ValueError(
-                    f"Argument `exclude` must name layers with trainable variables. Received: {name!r}, which is in "
-                    f"none of the paths, such as {variables[0].path!r}."
-                )
+        excluded = {id(variable) for name in self.exclude for variable in _find_named("exclude", name, variables)}
         last = {id(layer) for layer in last_layers(model)} if model is not None else set()
         found = {
             id(variable): matrices
@@ -271,11 +271,14 @@ class Muon(Momentum):
             if id(layer) not in last
             for variable, matrices in layer_kernels(layer, self.per_head)
         }
-        return [
-            (variable, found[id(variable)])
-            for variable in variables
-            if id(variable) in found and not any(_is_in_path(name, variable) for name in self.exclude)
-        ]
+        kernels = [variable for variable in variables if id(variable) in found and id(variable) not in excluded]
+        for name, parts in self.split.items():
+            for variable in _find_named("split", name, kernels):
+                try:
+                    found[id(variable)] = found[id(variable)].divide(parts)
+                except ValueError as error:
+                    raise ValueError(f"Argument `split`: {variable.path!r} has {error}.") from None
+        return [(variable, found[id(variable)]) for variable in kernels]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         self.update_steps([gradient], [variable], learning_rate)
@@ -350,13 +353,23 @@ class Muon(Momentum):
             "betas": (self.beta_1, self.beta_2),
             "exclude": self.exclude,
             "per_head": self.per_head,
+            "split": dict(self.split),
             "orthogonalize_dtype": self.orthogonalize_dtype,
         }
         return {**super().get_config(), **config}
 
 
-def _is_in_path(name: str, variable: keras.Variable) -> bool:
-    return f"/{name}/" in f"/{variable.path}/"
+def _find_named(argument: str, name: str, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+    """Return the variables with a name in their path."""
+    named = [variable for variable in variables if f"/{name}/" in f"/{variable.path}/"]
+    if not named:
+        kind = "kernels" if argument == "split" else "trainable variables"
+        example = f", such as {variables[0].path!r}" if variables else ""
+        raise ValueError(
+            f"Argument `{argument}` must name layers with {kind}. Received: {name!r}, which is in none of the paths"
+            f"{example}."
+        )
+    return named
 
 
 def _norm(matrices: Any) -> Any:

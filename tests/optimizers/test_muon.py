@@ -224,6 +224,31 @@ def test_heads_are_orthogonalized_alone_with_per_head(norm):
     check_matrices(norm, lambda: layers.MultiHeadAttention(2, 3), PAIR, heads, per_head=True)
 
 
+@pytest.mark.parametrize("norm", ["free", "keep"])
+def test_fused_projections_are_divided_with_split(norm):
+    parts = {"qkv/kernel": lambda kernel: np.split(kernel, 3, 1)}
+    check_matrices(
+        norm, lambda: layers.TimeDistributed(layers.Dense(6, name="qkv")), SEQUENCES, parts, split={"qkv": 3}
+    )
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(6, name="qkv"), layers.Dense(3, name="last")])
+    with pytest.raises(ValueError, match="`split`: '.*qkv/kernel' has an axis of 6 outputs, .* into 4 equal parts"):
+        Muon(split={"qkv": 4}).build(model.trainable_variables)
+    with pytest.raises(ValueError, match="`split` must name layers with kernels. Received: 'last'"):
+        Muon(split={"last": 3}).build(model.trainable_variables)
+    with pytest.raises(ValueError, match="a positive integer. Received: split\\['qkv'\\]=0"):
+        Muon(split={"qkv": 0})
+    assert Muon.from_config(Muon(split={"qkv": 3}).get_config()).split == {"qkv": 3}
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
+def test_experts_and_fused_projections_of_kerashub_move_as_separate_matrices(backend, program):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    done = program("tests.support.muon_banks", env={"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "48 matrices"
+
+
 @pytest.mark.parametrize("clipping", [{}, {"global_clipnorm": 0.02}, {"clipnorm": 0.01}])
 def test_other_variables_descend_as_by_adamw_of_keras(clipping):
     """The gradients of embeddings are sparse, with several rows for a repeated token. Those of Dense are dense."""
@@ -269,7 +294,7 @@ def test_last_layer_and_excluded_layers_count_as_other_variables():
     assert Muon.from_config(Muon(exclude=[model.get_layer("first")]).get_config()).exclude == ("first",)
     with pytest.raises(ValueError, match="`exclude` must name layers with trainable variables. Received: 'absent'"):
         Muon(exclude=["absent"]).build(model.trainable_variables)
-    table = Muon(other="adamw").describe(model).splitlines()
+    table = Muon(other="adamw").describe(model).splitlines()[1:]
     assert table[0].split("  ")[0] == "first/kernel"
     assert [line.split("  ")[-1].strip() for line in table[:3]] == ["27 x 6", "adamw", "adamw"]
     # A model whose head is frozen has no trainable last layer.
