@@ -1,7 +1,8 @@
 """Construction of inserted blocks: default blocks, zeroed kernels, and their gradients."""
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -109,12 +110,12 @@ def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
     shape = concrete_shape(tensor, UNKNOWN_SIZE)
     x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=shape), dtype=tensor.dtype)
     variables = block.trainable_variables
-    values = [ops.convert_to_numpy(variable) for variable in variables]
+    values = {id(variable): ops.convert_to_numpy(variable) for variable in variables}
     # Weights are listed in order of creation, which is usually but not always the order of computation.
-    orders = [range(len(variables)), range(len(variables) - 1, -1, -1)]
+    orders = [[[variable] for variable in listed] for listed in (variables, variables[::-1])]
     dead: list[str] = []
     for order in [None] if is_identity(block, x) else orders:
-        if order is not None and not _zero_last_weights(block, x, variables, values, order):
+        if order is not None and not zero_last_weights(order, values, lambda: is_identity(block, x)):
             raise ValueError(
                 f"The block {block.name!r} ({type(block).__name__}) is not the identity with all trainable weights at "
                 f"zero. It must compute x + f(x), with a last kernel in f and nothing after the sum."
@@ -127,6 +128,30 @@ def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
         f"{', '.join(dead)}. Initialize only the last kernel of a branch with zeros, and no other kernel, scale or "
         f"normalization gain."
     )
+
+
+def zero_last_weights(
+    groups: Iterable[Sequence[keras.Variable]], values: Mapping[int, Any], is_unchanged: Callable[[], bool]
+) -> bool:
+    """Set as few groups of weights as possible to zero, and the last ones, such that outputs are unchanged.
+
+    All groups are set to zero, then each gets its `values`, by `id` of the weights, if the outputs remain unchanged.
+
+    Returns:
+        False if the outputs are not unchanged when all groups are zero.
+    """
+    groups = list(groups)
+    for variable in itertools.chain(*groups):
+        variable.assign(np.zeros_like(values[id(variable)]))
+    if not is_unchanged():
+        return False
+    for group in groups:
+        for variable in group:
+            variable.assign(values[id(variable)])
+        if not is_unchanged():
+            for variable in group:
+                variable.assign(np.zeros_like(values[id(variable)]))
+    return True
 
 
 def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
@@ -162,24 +187,6 @@ def concrete_shape(tensor: Tensor, unknown: int) -> list[int]:
     sizes = [unknown if size is None else size for size in tensor.shape[1:]]
     examples = max(2, min(64, NUMBERS // max(1, math.prod(sizes))))
     return [examples if tensor.shape[0] is None else tensor.shape[0], *sizes]
-
-
-def _zero_last_weights(
-    block: keras.layers.Layer,
-    x: Tensor,
-    variables: Sequence[keras.Variable],
-    values: Sequence[Any],
-    order: Iterable[int],
-) -> bool:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(np.zeros_like(value))
-    if not is_identity(block, x):
-        return False
-    for place in order:
-        variables[place].assign(values[place])
-        if not is_identity(block, x):
-            variables[place].assign(np.zeros_like(values[place]))
-    return True
 
 
 def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf._configured_models import ConfiguredModel, Slot
+from idmatters_tf.surgery._blocks import zero_last_weights
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import UNKNOWN_SIZE, check_gradients, compute_outputs, example_inputs
 
@@ -72,9 +73,8 @@ def _zero_branches(
 ) -> None:
     """Set as few weights of the inserted layers as possible to zero such that they are the identity.
 
-    All weights, without moving averages, are set to zero, then each is restored if the outputs remain equal: biases and
-    gains first, then kernels in the order of their creation. In a transformer layer the output projections of attention
-    and feed-forward remain zero, with their biases.
+    Moving averages are kept. Biases and gains are restored first, then kernels in the order of their creation. In a
+    transformer layer the output projections of attention and feed-forward remain zero, with their biases.
 
     Raises:
         ValueError: if the layers are not the identity with zeros, as with a normalization after the sum.
@@ -86,23 +86,17 @@ def _zero_branches(
         kinds.setdefault(tuple(tuple(variable.shape) for variable in row), []).append(row)
     values = {id(variable): ops.convert_to_numpy(variable) for variables in inserted for variable in variables}
 
-    def zero(variables: Iterable[keras.Variable]) -> None:
-        for variable in variables:
-            variable.assign(ops.zeros(variable.shape, variable.dtype))
-
     def is_equal() -> bool:
         outputs = [map(ops.convert_to_numpy, part) for part in (before, compute_outputs(deeper, inputs, given=True))]
         return all(np.array_equal(np.asarray(old), np.asarray(new)) for old, new in zip(*outputs, strict=True))
 
-    zero(variable for rows in kinds.values() for row in rows for variable in row)
-    if not is_equal():
+    groups = [
+        [row[place] for row in rows]
+        for shapes, rows in kinds.items()
+        for place in sorted(range(len(shapes)), key=lambda place: len(shapes[place]) > 1)
+    ]
+    if not zero_last_weights(groups, values, is_equal):
         raise ValueError(
             f"The layers of {type(model).__name__} are not the identity when all of their weights are zero, as layers "
             f"with a factor or a normalization after the sum. Pass init='copy', which changes the outputs."
         )
-    for shapes, rows in kinds.items():
-        for place in sorted(range(len(shapes)), key=lambda place: len(shapes[place]) > 1):
-            for row in rows:
-                row[place].assign(values[id(row[place])])
-            if not is_equal():
-                zero(row[place] for row in rows)
