@@ -167,7 +167,7 @@ def _numbers(row: Row) -> list[str]:
         place = "not read from the run" if number.file is None else _place(number.file, number.key, number.where)
         lines.append((number.name, number.shown(), number.allowed() or "-", _in_a_cell(place)))
     if row.weights is not None:
-        digest = f"`{row.weights['sha256']}` {row.weights.get('note', '')}".strip()
+        digest = " ".join([f"`{row.weights['sha256']}`", *row.weights.get("note", "").split()])
         lines.append(("SHA-256 of the weights", digest, "not compared", "the newest checkpoint"))
     return ["## Numbers\n", table(("number", "recorded", "tolerance", "read from"), lines)] if lines else []
 
