@@ -168,7 +168,7 @@ def _numbers(row: Row) -> list[str]:
         lines.append((number.name, number.shown(), number.allowed() or "-", _in_a_cell(place)))
     if row.weights is not None:
         digest = " ".join([f"`{row.weights['sha256']}`", *row.weights.get("note", "").split()])
-        lines.append(("SHA-256 of the weights", digest, "not compared", "the newest checkpoint"))
+        lines.append(("SHA-256 of the weights", digest, "not compared", "the weights"))
     return ["## Numbers\n", table(("number", "recorded", "tolerance", "read from"), lines)] if lines else []
 
 
