@@ -1,0 +1,45 @@
+"""Training programs on JAX, with and without TensorFlow."""
+
+import importlib.util
+import json
+
+import keras
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+
+TINY = ["--dataset", "shapes", "--train-images", 96, "--test-images", 20, "--blocks", 1, "--stem", 4, "--widths", 4]
+TINY += ["--batch-size", 16, "--log-every", 4, "--evaluate-every", 8, "--steps", 12]
+JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--preset", "quick", "--without-tensorflow", *TINY],
+        ["--preset", "short", "--warm-up-steps", 2, "--train-sizes", 20, "--size-steps", 6, *TINY],
+    ],
+    ids=["quick without TensorFlow", "short"],
+)
+def test_a_stopped_run_on_jax_ends_with_the_same_bits(options, program, tmp_path):
+    done = program("tests.support.jax_runs", tmp_path, 7, *options, env=JAX)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert results["codes"] == [128 + 15, 0, 0, 0]
+    assert results["stopped at"] == 7
+    assert results["digests"][0] == results["digests"][1]
+    run = tmp_path / "stopped"
+    last = json.loads((run / "result.json").read_text())["last_error"]
+    assert f"step 12: test error {100 * last:.2f} %" in results["evaluated"]
+    model = keras.saving.load_model(run / "model.keras")
+    assert np.shape(model(np.zeros((2, *model.input_shape[1:]), np.uint8))) == (2, model.output_shape[-1])
+    has_tensorflow = "--without-tensorflow" not in options
+    assert [(run / name).is_dir() for name in ("saved_model", "events")] == 2 * [has_tensorflow]
+
+
+def test_options_that_need_tensorflow_are_refused(program, tmp_path):
+    options = ["--without-tensorflow", "--preset", "fast", "--dataset", "shapes", "--out", tmp_path]
+    done = program("tests.support.jax_runs", tmp_path, 1, *options, env=JAX)
+    assert "without TensorFlow, images are only cropped, flipped and standardized" in done.stderr
+    assert not (tmp_path / "stopped").exists()
