@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from idmatters_tf.distribute import ClusterError, TaskLost, explain_lost_tasks, find_cluster
 from idmatters_tf.distribute.tasks import wait_for_tasks
-from trainers.cli.arguments import RunError, UsageError
-from trainers.cluster.tasks import Cluster
+from trainers import cluster as program
+from trainers.cli.arguments import UsageError
 from trainers.training.settings import resolve_strategy
 
 TWO = {"worker": ["a:5000", "b:5000"]}
@@ -99,12 +99,10 @@ def test_a_lost_task_is_named(monkeypatch, message, lost):
         raise tf.errors.InvalidArgumentError(None, None, "shapes differ")
 
 
-def test_differing_settings_are_bad_input_and_differing_weights_a_failure(monkeypatch):
-    cluster = Cluster(described(monkeypatch, TWO))
-    monkeypatch.setattr(cluster, "gather", lambda values: [values, {**values, "seed": 2}])
-    for failure in (UsageError, RunError):
-        with pytest.raises(failure, match="the tasks of the cluster differ: seed is 2 at worker 1, 1 at worker 0"):
-            cluster.agree({"seed": 1, "steps": 5}, failure)
+def test_differing_settings_are_bad_input(monkeypatch):
+    monkeypatch.setattr(program, "gather", lambda _strategy, values: [values, {**values, "seed": 2}])
+    with pytest.raises(UsageError, match="the tasks of the cluster differ: seed is 2 at worker 1, 1 at worker 0"):
+        program.check_agreement(described(monkeypatch, TWO), None, {"seed": 1, "steps": 5})
 
 
 def slurm(monkeypatch, rank, nodes="node[1-3]", per_node="2(x3)", tasks=6):

@@ -19,10 +19,10 @@ from idmatters_tf._progress import Progress
 from idmatters_tf.callbacks import saved
 from idmatters_tf.callbacks._sources.any_step import share_of
 from idmatters_tf.checkpointing import list_steps, remove_steps
+from idmatters_tf.distribute import ClusterDescription
 from idmatters_tf.optimizers import Muon
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_message
-from trainers.cluster.tasks import Cluster
 from trainers.run.folder import Run
 from trainers.run.signals import SignalHandler
 from trainers.training.checkpoints import KEPT, RUN, explain_write_errors, pack
@@ -138,7 +138,7 @@ def fit_asynchronously(
     task: Task,
     model: keras.Model,
     run: Run,
-    cluster: Cluster,
+    cluster: ClusterDescription,
     checkpoint: saved.Checkpoint | None,
     identity: Mapping[str, Any] | None,
 ) -> signal.Signals | None:

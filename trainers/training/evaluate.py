@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.startup import has_tensorflow, import_tensorflow, print_lines, runs_on_tensorflow
+from trainers.cluster import make_strategy
 from trainers.run.folder import Run, hold_lock
 from trainers.run.outputs import EXPORT, check_output, write_mark
 from trainers.training.task import Task
@@ -46,10 +47,8 @@ def restore_model(task: Task, run: Run) -> tuple["keras.Model", int]:
 
     strategy = None
     if runs_on_tensorflow():
-        from trainers.cluster.strategy import make
-
         name = task.settings.devices.strategy
-        strategy = make(name if name in ("one", "mirrored") else "auto")
+        strategy = make_strategy(name if name in ("one", "mirrored") else "auto")
     model = build_model(task, strategy)
     return model, _restore(task, run, model)
 

@@ -10,9 +10,9 @@ import keras
 
 from idmatters_tf.callbacks import ExactResume
 from idmatters_tf.callbacks.saved import Checkpoint
+from idmatters_tf.distribute import ClusterDescription
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import print_message
-from trainers.cluster.tasks import Cluster
 from trainers.run.folder import Run
 from trainers.run.signals import SignalHandler
 from trainers.training.build import make_train_batches, with_image_size
@@ -27,7 +27,7 @@ def fit(
     task: Task,
     model: keras.Model,
     run: Run,
-    cluster: Cluster,
+    cluster: ClusterDescription | None,
     checkpoint: Checkpoint | None,
     identity: Mapping[str, Any] | None,
 ) -> signal.Signals | None:
@@ -37,7 +37,7 @@ def fit(
         task: training task.
         model: compiled network, with the weights of the checkpoint.
         run: folder of the run.
-        cluster: tasks that train together.
+        cluster: tasks that train together; None for a single process.
         checkpoint: newest checkpoint; None for a new run.
         identity: identity of the run on the chief.
     """
@@ -52,7 +52,7 @@ def fit(
 
         after = curvature_callback(task, model, run, every)
     with SignalHandler() as handler, reports.progress:
-        training = Training(reports, handler, after, cluster.is_synchronous)
+        training = Training(reports, handler, after, cluster is not None)
         if reports.evaluation_is_due(done) and not reports.evaluate(done, training.is_interrupted):
             return handler.received
         if done >= settings.recipe.steps:

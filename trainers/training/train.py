@@ -13,7 +13,7 @@ from idmatters_tf.distribute.tasks import wait_for_tasks
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict
 from trainers.cli.startup import import_tensorflow, print_lines, print_message, runs_on_tensorflow
-from trainers.cluster.tasks import Cluster
+from trainers.cluster import check_agreement, gather, make_strategy
 from trainers.run.folder import WHERE_DATA_ARE, DataDescription, Run, hold_lock
 from trainers.training.settings import resolve_strategy
 from trainers.training.task import Task
@@ -70,20 +70,18 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     import_tensorflow()
     strategy = None
     if runs_on_tensorflow():
-        from trainers.cluster.strategy import make
-
-        strategy = make(strategy_name, description)
+        strategy = make_strategy(strategy_name, description)
     elif description is not None or strategy_name not in ("auto", "one"):
         raise UsageError("on JAX the programs train on one device. Use TensorFlow, or --strategy one.")
-    cluster = Cluster(description, strategy)
 
     # Data.
     data = _load_data(task)
     say_once(f"{data.name}: {task.source.summary()} ({data.origin})")
     local = (*WHERE_DATA_ARE, "cluster_timeout")
     shared = {name: value for name, value in as_dict(settings).items() if name not in local}
-    folder = {} if cluster.asynchronous else {"out": str(run.path.absolute())}
-    cluster.agree({**shared, **folder, "the digest of the data": data.digest()})
+    is_shared = description is not None and not description.asynchronous
+    folder = {"out": str(run.path.absolute())} if is_shared else {}
+    check_agreement(description, strategy, {**shared, **folder, "the digest of the data": data.digest()})
 
     # Network.
     from trainers.training.build import build_model, find_drop_steps, fit_stem
@@ -105,7 +103,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     if run.writes and task.source.preprocessing is not None:
         preprocessing.save(task.source.preprocessing, data.image_shape, run.path)
     say_once(
-        f"{count_parameters(model):,} trainable parameters on {_devices(strategy, cluster)}, "
+        f"{count_parameters(model):,} trainable parameters on {_devices(strategy, description)}, "
         f"{settings.recipe.precision}; results in {run.path}"
     )
     late = [drop for drop in find_drop_steps(settings.recipe, task.source.training_images) if drop >= steps]
@@ -114,7 +112,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     # Only the chief needs access to the run's folder.
     identity = task.identity(run) if run.writes else None
     checkpoint = checkpoints.read(run.checkpoints_path, identity, repair=True) if run.writes else None
-    step = cluster.gather(None if checkpoint is None else checkpoint.step)[0]
+    step = gather(strategy, None if checkpoint is None else checkpoint.step)[0]
     if step is not None and checkpoint is None:
         checkpoint = checkpoints.read_step(run.checkpoints_path, step)
     if run.writes and run.config()["settings"]["steps"] < steps:
@@ -127,11 +125,14 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
 
     # Training.
     with _explain_data_errors(task, model):
-        if cluster.asynchronous:
-            from trainers.training.asynchronous import fit_asynchronously as fit
+        if description is not None and description.asynchronous:
+            from trainers.training.asynchronous import fit_asynchronously
+
+            signal = fit_asynchronously(task, model, run, description, checkpoint, identity)
         else:
             from trainers.training.fit import fit
-        signal = fit(task, model, run, cluster, checkpoint, identity)
+
+            signal = fit(task, model, run, description, checkpoint, identity)
     if signal is not None:
         resume = program_command(task.program, "--resume", "--out", run.path)
         same_command = resume if description is None else "run the same command again"
@@ -219,9 +220,8 @@ def describe_result(result: dict[str, Any]) -> str:
 def _devices(strategy, cluster):
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
     here = "1 device" if replicas == 1 else f"{replicas} replicas"
-    if cluster.description is None:
+    if cluster is None:
         return here
     if cluster.asynchronous:
-        servers = len(cluster.description.jobs["ps"])
-        return f"{cluster.workers} asynchronous workers of {here}, {servers} parameter servers"
+        return f"{cluster.workers} asynchronous workers of {here}, {len(cluster.jobs['ps'])} parameter servers"
     return f"{here} of {cluster.workers} workers"
