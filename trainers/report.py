@@ -108,7 +108,7 @@ def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     rows = []
     for name, run in runs.items():
         records, result = run.metrics(), run.result() or {}
-        rates = [record["images_per_second"] for record in records if record["kind"] == "train"]
+        rates = [record["images_per_second"] for record in records if "images_per_second" in record]
         best, at_step, last, steps = _errors(run)
         rows.append(
             {

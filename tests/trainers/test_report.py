@@ -102,7 +102,7 @@ def test_a_folder_of_runs_can_be_compared_again_and_one_seed_counts_once(report,
 
 @pytest.mark.parametrize(
     "damage",
-    [{"result.json": text} for text in ("{", "{}", "[]", '{"steps": "3"}', json.dumps({**RESULT, "seconds": None}))]
+    [{"result.json": text} for text in ("{", "{}", "[]", '{"steps": "3"}', json.dumps({**RESULT, "seconds": 10**400}))]
     + [{"config.json": text} for text in ("[[" * 9000, '{"settings": {}, "data": 5}', '{"settings": [], "data": {}}')],
 )
 def test_damaged_files_are_one_sentence(damage, tmp_path):

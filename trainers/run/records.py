@@ -8,7 +8,6 @@ import contextlib
 import csv
 import io
 import json
-import math
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -80,7 +79,8 @@ def _is_record(record: Mapping[str, Any]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    # Neither infinite nor NaN, nor an integer that is no float.
+    return type(value) in (int, float) and abs(value) < 1e300
 
 
 def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
