@@ -80,10 +80,24 @@ def test_a_run_leaves_what_it_promises(whole):
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
-def test_tensorboard_shows_scalars_and_images(whole):
+def load_events(run):
+    """Return the TensorBoard points of a run by the names of their folders."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    loaded = {run: EventAccumulator(str(whole[0] / "events" / run)).Reload() for run in ("", "train", "test")}
+    return {name: EventAccumulator(str(run / "events" / name)).Reload() for name in ("", "train", "test")}
+
+
+def point_steps(run):
+    """Return the steps of the points of a run by folder and tag."""
+    return {
+        (name, tag): [point.step for point in events.Tensors(tag)]
+        for name, events in load_events(run).items()
+        for tag in events.Tags()["tensors"]
+    }
+
+
+def test_tensorboard_shows_scalars_and_images(whole):
+    loaded = load_events(whole[0])
     tags = {run: set(events.Tags()["tensors"]) for run, events in loaded.items()}
     assert tags["test"] == {"loss", "top1_error"}
     optimization = {"loss/penalty", "optimization/gradient_norm", "optimization/learning_rate"}
@@ -144,6 +158,8 @@ def test_killed_and_stopped_at_random_steps_it_ends_bit_identical(whole, tmp_pat
     kept = [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(run)]
     assert kept == [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(whole[0])]
     assert not (run / ".lock").exists()
+    # The points that killed processes have written after their newest checkpoint are not in TensorBoard twice.
+    assert point_steps(run) == point_steps(whole[0])
 
 
 def test_a_run_is_overwritten(whole, tmp_path):
