@@ -45,7 +45,7 @@ signal.signal(signal.SIGTERM, stop)
 print("step 17 of the work", flush=True)
 if "slow" in sys.argv and not (out / "begun").exists():
     time.sleep(60)
-(out / "steps.jsonl").write_text('{"step": 17}')
+(out / "steps.csv").write_text("step\\n17\\n")
 (out / "result.json").write_text(json.dumps({"error": 0.215}))
 sys.exit(code)
 """
@@ -63,7 +63,7 @@ times = 100
 name = "step"
 value = 16
 factor = 1.5
-file = "steps.jsonl"
+file = "steps.csv"
 key = "step"
 """
 

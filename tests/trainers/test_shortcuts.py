@@ -84,7 +84,7 @@ def test_data_are_white_and_one_hot():
     np.testing.assert_allclose(statistics.sxx, np.eye(10), atol=1e-12)
     assert (PROBLEM.Y.sum(axis=0) == 1).all()
     # Compare with whitening by the SVD of the data.
-    inputs, _ = training._digits_like()
+    inputs, _ = training._digits_like(10_000, 40)
     centered = inputs - inputs.mean(axis=1, keepdims=True)
     expected = np.sqrt(inputs.shape[1]) * np.linalg.svd(centered, full_matrices=False)[2][:10]
     np.testing.assert_allclose(np.abs(PROBLEM.X), np.abs(expected), atol=1e-9)

@@ -44,16 +44,9 @@ def panel_for_each(
     lowest: float | None = None,
     handles: Sequence[Any] = (),
 ) -> Figure:
-    """Return a figure with a panel for each value of a column, with a shared logarithmic vertical axis and a legend.
+    """Return a figure with panels for the first `most` values of a column, drawn by `draw(axes, rows)`, and a legend.
 
-    Args:
-        rows: rows of the table.
-        column: name of the column; its value is the title of a panel.
-        draw: draws the rows of one panel.
-        label: label of the vertical axes.
-        most: largest number of panels.
-        lowest: lower end of the vertical axes, where rounding errors begin.
-        handles: see `add_legend`.
+    They share a logarithmic vertical axis with a label; below `lowest` are rounding errors.
     """
     groups = list(group_by(rows, column).items())[:most]
     figure, axes = panels(len(groups), sharey=True)

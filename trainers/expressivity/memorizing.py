@@ -20,14 +20,8 @@ from trainers.cli.arguments import RunError
 def memorize_and_verify(images: ImageData, labels: np.ndarray, path: pathlib.Path, **options: Any) -> dict[str, Any]:
     """Build the network, save it to a .keras file, and run every row through the reloaded one.
 
-    Args:
-        images: training images to memorize, and test images.
-        labels: labels to memorize, (n,).
-        path: the file.
-        options: width, order and seed of `idmatters_tf.expressivity.memorize`.
-
-    Returns:
-        Results as JSON values by name.
+    The network maps the training images to the labels (n,); the options are those of `expressivity.memorize`. Returns
+    the results as JSON values by name.
 
     Raises:
         RunError: the network cannot be built, or is wrong on a row.

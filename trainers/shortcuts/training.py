@@ -48,7 +48,7 @@ def load(data: RegressionSettings) -> Regression:
         idmatters_tf.data.images.DataError: MNIST is missing.
     """
     if data.dataset == "digits-like":
-        inputs, labels = _digits_like()
+        inputs, labels = _digits_like(10_000, 40)
         origin = "generated, 10,000 examples of ten Gaussian classes, seed 0"
     else:
         images = data.load()
@@ -57,9 +57,9 @@ def load(data: RegressionSettings) -> Regression:
     return Regression(linear.whiten(inputs, CLASSES).coordinates, np.eye(CLASSES)[:, labels], origin)
 
 
-def _digits_like(samples: int = 10_000, dim: int = 40, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _digits_like(samples: int, dim: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Draw ten Gaussian classes with a decreasing spectrum, like MNIST, which a linear map separates only partly."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     spectrum = np.arange(1, dim + 1) ** -0.6
     labels = rng.integers(0, CLASSES, samples)
     means = rng.normal(size=(dim, CLASSES)) * spectrum[:, None]
@@ -101,14 +101,8 @@ def relu_descent(
 ) -> Descent:
     """Return full-batch gradient descent of networks with ReLUs between the layers of each unit.
 
-    The loss is ||Y - f(X)||_F^2 / (2m). The values of diverged networks are not finite.
-
-    Args:
-        problem: the data.
-        shape: shape of the weights, (networks, units, shortcut_depth, d, d).
-        rates: learning rates, (networks,).
-        shortcut: True if the units have skip connections.
-        dtype: dtype of the computation.
+    The loss is ||Y - f(X)||_F^2 / (2m). The values of diverged networks are not finite. `shape` is that of the weights,
+    (networks, units, shortcut_depth, d, d), and `rates` are one for each network.
     """
     import tensorflow as tf
 
