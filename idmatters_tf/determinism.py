@@ -31,8 +31,8 @@ def make_deterministic(seed: int) -> dict[str, Any]:
     the generators of Keras and the backend. TensorFlow then uses deterministic kernels, raises an error for operations
     without one (`tf.config.experimental.enable_op_determinism`), and runs stateful `tf.data` maps on one core. JAX's
     kernels on the CPU are deterministic. For GPUs a flag is added to XLA_FLAGS, which JAX reads when it creates its
-    first array; set XLA_FLAGS=--xla_gpu_deterministic_ops=true in the environment to be safe. A value in the environment
-    is kept. On an NVIDIA H200, training steps of a convolutional network were 10 % slower with the flag.
+    first array; set XLA_FLAGS=--xla_gpu_deterministic_ops=true in the environment to be safe. A value in the
+    environment is kept. On an NVIDIA H200, training steps of a convolutional network were 10 % slower with the flag.
 
     Args:
         seed: integer from 0 to 2^32 - 1.

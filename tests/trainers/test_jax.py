@@ -36,10 +36,3 @@ def test_a_stopped_run_on_jax_ends_with_the_same_bits(options, program, tmp_path
     assert np.shape(model(np.zeros((2, *model.input_shape[1:]), np.uint8))) == (2, model.output_shape[-1])
     has_tensorflow = "--without-tensorflow" not in options
     assert [(run / name).is_dir() for name in ("saved_model", "events")] == 2 * [has_tensorflow]
-
-
-def test_options_that_need_tensorflow_are_refused(program, tmp_path):
-    options = ["--without-tensorflow", "--preset", "fast", "--dataset", "shapes", "--out", tmp_path]
-    done = program("tests.support.jax_runs", tmp_path, 1, *options, env=JAX)
-    assert "without TensorFlow, images are only cropped, flipped and standardized" in done.stderr
-    assert not (tmp_path / "stopped").exists()
