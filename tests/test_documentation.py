@@ -26,7 +26,7 @@ INDEPENDENT = ("README", "resume")
 SMALL = "--steps 4 --drop-steps 2 --batch-size 8 --train-images 50 --test-images 50"
 SMALLER = {"shapes.load(4000, 1000)": "shapes.load(400, 100)", "shapes.load(1000, 500)": "shapes.load(40, 20)"}
 SMALLER |= {"(2, 4, 8)": "(1, 2)", "seeds=3": "seeds=1", "shapes.load(32, 10)": "shapes.load(10, 10)"}
-PROGRAMS = ("cifar", "imagenet", "launch", "report", "landscape.__main__", "shortcuts.__main__")
+PROGRAMS = ("cifar", "imagenet", "launch", "predict", "report", "landscape.__main__", "shortcuts.__main__")
 PROGRAMS += ("expressivity.__main__", "reproduce.__main__", "card.__main__", "depth.__main__")
 # NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
 PLACEHOLDER = re.compile(r"\bNAME|\bCOMMAND|\bN\b|\.\.\.|\$")
@@ -88,7 +88,7 @@ def check(words):
     elif program == "report":
         module.parser().parse_args(argv)
     else:
-        module = importlib.import_module(f"{name}.__main__")
+        module = module if program == "predict" else importlib.import_module(f"{name}.__main__")
         if program != "shortcuts":
             with_defaults(module.Settings, parse(module.parser(), argv))
         elif argv:

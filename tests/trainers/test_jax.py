@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 
+import idmatters_tf.layers  # noqa: F401 - registers the layers
+
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 
 TINY = ["--dataset", "shapes", "--train-images", 96, "--test-images", 20, "--blocks", 1, "--stem", 4, "--widths", 4]
