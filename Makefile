@@ -50,8 +50,9 @@ format: $(VENV)/installed  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/installed  ## build the site in build/site, with warnings as errors
+docs: $(VENV)/installed  ## build the site in build/site, with warnings as errors, and check its links
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
+	$(BIN)/python .ci/check_links.py build/site
 
 wheel: $(VENV)/installed  ## build the wheel in dist/
 	$(BIN)/python -m build --no-isolation --wheel

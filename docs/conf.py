@@ -1,5 +1,6 @@
 """Sphinx configuration of the site, which `make docs` builds from the pages and docstrings without a network."""
 
+import importlib.util
 import inspect
 import os
 import pathlib
@@ -13,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import generator
 import idmatters_tf
-from generator.links import to_pages
+from generator.links import from_folder, to_pages
 
 project = "idmatters_tf"
 author = copyright = "The idmatters_tf contributors"
@@ -22,20 +23,27 @@ html_title = f"{project} {release}"
 
 extensions = ["myst_parser"]
 extensions += [f"sphinx.ext.{name}" for name in ("autodoc", "napoleon", "mathjax", "viewcode")]
+# Buttons that copy code, without prompts and outputs.
+extensions += ["sphinx_copybutton"] if importlib.util.find_spec("sphinx_copybutton") else []
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 root_doc = "index"
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 # Blocks without a language are commands and their output.
 highlight_language = "text"
 html_theme = "furo"
-# All files are served from the site itself.
+# All files are served from the site itself, except MathJax on pages with formulas.
 html_theme_options = {"source_view_link": ""}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
 myst_heading_anchors = 3
-# Links to files of the repository outside of docs/ are not cross-references.
-suppress_warnings = ["myst.xref_missing", "myst.header"]
+myst_enable_extensions = ["dollarmath"]
+# Dollars in prose, such as names of variables, are not formulas.
+myst_dmath_allow_digits = False
+myst_dmath_allow_space = False
+suppress_warnings = ["myst.header"]
 
 autodoc_typehints = "none"
 autodoc_inherit_docstrings = False
@@ -90,9 +98,15 @@ def _escape(app, what, name, obj, options, lines):
         lines[number] = "`".join(parts)
 
 
+def _shorten_types(app, what, name, obj, options, lines):
+    """Write types of arrays without their parameters: docstrings state shapes and dtypes."""
+    array = r"[~\w.]*ndarray\[tuple\[[~\w.]*Any, \.\.\.\], [~\w.]*dtype\[[~\w.]+(\[[~\w.]+\])?\]\]"
+    lines[:] = [re.sub(array, "numpy.ndarray", line) for line in lines]
+
+
 def _signature(app, what, name, obj, options, signature, returned):
     """Return the signature of `__init__`, since the `__new__` of Keras' classes hides the arguments."""
-    if what != "class" or obj.__init__ is object.__init__:
+    if what != "class" or obj.__init__ in (object.__init__, dict.__init__):
         return None
     parameters = list(inspect.signature(obj.__init__).parameters.values())[1:]
     plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
@@ -109,10 +123,17 @@ def _link_to_pages(app, docname, source):
     source[0] = to_pages(source[0])
 
 
+def _link_included(app, relative_path, parent_docname, content):
+    """Replace links in an included README.md by links to the pages of the scripts beside it."""
+    content[0] = from_folder(content[0], pathlib.PurePath(relative_path).parent.name)
+
+
 def setup(app):
     """Connect the generator, and the conversion of docstrings before napoleon parses the sections."""
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _link_to_pages)
+    app.connect("include-read", _link_included)
     app.connect("autodoc-process-docstring", _markdown, priority=300)
     app.connect("autodoc-process-docstring", _escape, priority=400)
+    app.connect("autodoc-process-docstring", _shorten_types, priority=600)
     app.connect("autodoc-process-signature", _signature)

@@ -3,6 +3,8 @@
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -132,6 +134,17 @@ def test_links_lead_to_files_and_headings(page):
         if heading:
             titles = re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE)
             assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
+
+
+def test_broken_links_of_the_site_are_found(tmp_path):
+    (tmp_path / "a.html").write_text('<a id="x" href="b.html#y">b</a> <a href="#x">x</a> <a href="https://c">c</a>')
+    (tmp_path / "b.html").write_text('<p id="y">y</p>')
+    check = [sys.executable, str(ROOT / ".ci" / "check_links.py"), str(tmp_path)]
+    assert subprocess.run(check, check=False).returncode == 0
+    (tmp_path / "b.html").write_text('<p>y</p> <img src="missing.png">')
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["a.html: b.html#y", "b.html: missing.png", "2 pages, 2 broken links"]
+    assert done.returncode == 1
 
 
 def python_steps(page):

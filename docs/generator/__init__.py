@@ -1,4 +1,4 @@
-"""Generated pages of the site: the ledger and the command lines.
+"""Generated pages of the site: the ledger, the command lines and the scripts.
 
 `docs/conf.py` calls `write_pages` before Sphinx reads the sources. The pages are not committed.
 """
@@ -18,9 +18,9 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 def pages() -> dict[str, str]:
     """Return the text of each generated page by its path below docs/generated/."""
-    from generator import commands, ledger
+    from generator import commands, ledger, scripts
 
-    return {**ledger.pages(), **commands.pages()}
+    return {**ledger.pages(), **commands.pages(), **scripts.pages()}
 
 
 def write_pages(folder: pathlib.Path = DOCS / FOLDER) -> None:

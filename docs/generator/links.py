@@ -14,6 +14,11 @@ _RULES = (
     (r"trainers/(cifar|imagenet|launch|report)\.py", r"commands/\2"),
     (r"trainers/(card|depth|expressivity|landscape|reproduce|shortcuts)/__main__\.py", r"commands/\2"),
     (r"trainers", "commands/index"),
+    (r"(examples|benchmarks)/(\w+)\.(?:py|ipynb)", r"\2/\3"),
+    (r"examples(?:/README\.md)?", "../reference/examples"),
+    (r"benchmarks(?:/README\.md)?", "../reference/benchmarks"),
+    (r"(model_cards/[\w-]+)/README\.md", r"\2"),
+    (r"CONTRIBUTING\.md", "../reference/contributing"),
 )
 
 
@@ -22,3 +27,8 @@ def to_pages(text: str) -> str:
     for pattern, page in _RULES:
         text = re.sub(rf"\]\(\.\./((?:\.\./)*){pattern}\)", rf"](\1{FOLDER}/{page}.md)", text)
     return text
+
+
+def from_folder(text: str, folder: str) -> str:
+    """Return FOLDER/README.md, which a page in docs/reference/ includes, with links to the pages of scripts."""
+    return re.sub(r"\]\((\w+)\.(?:py|ipynb)\)", rf"](../{FOLDER}/{folder}/\1.md)", text)

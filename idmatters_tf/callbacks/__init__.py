@@ -5,7 +5,7 @@ ArrayBatches       training data in arrays, in an order that is a function of (s
 FunctionBatches    training data from a function of the step
 Batches            base class of both
 load_weights       weights of the newest checkpoint, for evaluation and export
-BlockNorms         Frobenius and spectral norms of the residual blocks, and tau
+BlockNorms         Frobenius and spectral norms of the residual blocks, and tau: a NormsMeasurement
 CurvatureMonitor   Hessian of the loss: eigenvalues, sharpness relative to the stability threshold, density
 IsometryMonitor    distances of the blocks from the identity at given inputs: ||J - I||, singular values
 
@@ -18,7 +18,7 @@ from idmatters_tf._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches
-    from idmatters_tf.callbacks.block_norms import BlockNorms
+    from idmatters_tf.callbacks.block_norms import BlockNorms, NormsMeasurement
     from idmatters_tf.callbacks.exact_resume import ExactResume
     from idmatters_tf.callbacks.saved import load_weights
     from idmatters_tf.curvature.callbacks import CurvatureMonitor
@@ -31,6 +31,7 @@ _ORIGINS = {
     "FunctionBatches": "idmatters_tf.callbacks.batches",
     "load_weights": "idmatters_tf.callbacks.saved",
     "BlockNorms": "idmatters_tf.callbacks.block_norms",
+    "NormsMeasurement": "idmatters_tf.callbacks.block_norms",
     "CurvatureMonitor": "idmatters_tf.curvature.callbacks",
     "IsometryMonitor": "idmatters_tf.isometry.callbacks",
 }
@@ -43,6 +44,7 @@ __all__ = [
     "ExactResume",
     "FunctionBatches",
     "IsometryMonitor",
+    "NormsMeasurement",
     "load_weights",
 ]
 
