@@ -10,6 +10,7 @@ from keras import layers, ops
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
 from idmatters_tf.optimizers import Muon
 from idmatters_tf.surgery import deepen, remove_identities
+from tests.conftest import ROOT
 from tests.support.surgery_cases import CASES, TwoLayerBlock, inputs_for, sequential
 
 # Cases whose inserted blocks are removed again.
@@ -179,11 +180,12 @@ def test_quantized_models_raise():
 @pytest.mark.slow
 def test_type_checkers_know_the_type_of_the_result(tmp_path):
     """The type of the result is that of the model."""
-    source = "import keras\nfrom idmatters_tf.surgery import deepen\n\n\ndef check(model: keras.Sequential) -> None:\n"
-    (tmp_path / "good.py").write_text(f"{source}    deepen(model, 'a').add(keras.layers.Dense(1))\n")
-    (tmp_path / "bad.py").write_text(f"{source}    deepen(model, 'a').missing()\n")
-    for name, count in (("good.py", 0), ("bad.py", 1)):
-        command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, name]
+    source = "from typing import assert_type\nimport keras\nfrom idmatters_tf.surgery import deepen\n"
+    source += "def check(model: keras.Sequential) -> None:\n"
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}))
+    for kind, count in (("keras.Sequential", 0), ("int", 1)):
+        (tmp_path / "use.py").write_text(f"{source}    assert_type(deepen(model, 'a'), {kind})\n")
+        command = [sys.executable, "-m", "pyright", "--outputjson", "--project", ".", "--pythonpath", sys.executable]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
         assert json.loads(done.stdout)["summary"]["errorCount"] == count, done.stdout
 
