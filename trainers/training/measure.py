@@ -54,7 +54,7 @@ def average_over_mirror_images(model: keras.Model) -> keras.Model:
 
 
 class _Watch(keras.callbacks.Callback):
-    def __init__(self, bar, is_interrupted):
+    def __init__(self, bar: Progress, is_interrupted: Callable[[], bool]):
         super().__init__()
         self._bar, self._is_interrupted, self.interrupted = bar, is_interrupted, False
         self._model: Any
