@@ -127,6 +127,18 @@ def test_a_run_that_exists_is_checked_without_running_anything(ledger, tmp_path,
     assert not (tmp_path / "runs").exists()
 
 
+def test_rows_of_tests_require_the_checkout(ledger, monkeypatch, capfd):
+    ledger("tested", "", 'tests = ["tests/absent.py"]')
+    with pytest.raises(UsageError, match=r"tested runs tests/absent.py of the checkout, which is not installed"):
+        program.main(["tested"])
+    ledger("tested", "", 'tests = ["tests/trainers/test_reproduce.py"]')
+    monkeypatch.setattr(program.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match="pytest is not installed"):
+        program.main(["tested"])
+    assert program.main(["--list"]) == 0
+    assert "(tests of the checkout)" in capfd.readouterr().out
+
+
 def test_bad_input_is_one_sentence(ledger):
     ledger("row")
     ledger("drawing", "", 'verdict = "a drawing"', "")

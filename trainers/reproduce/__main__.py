@@ -1,6 +1,7 @@
 """Run rows of the ledger again and compare their numbers with the recorded ones."""
 
 import dataclasses
+import importlib.util
 import pathlib
 import shlex
 import signal
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows, out = load(), pathlib.Path(settings.out)
     if settings.list:
         lines = [
-            (row.name, ": ".join(filter(None, (row.paper, row.item))), row.date or "not run", row.cost_in_words())
+            (row.name, ": ".join(filter(None, (row.paper, row.item))), row.date or "not run", _cost(row))
             for row in rows.values()
         ]
         print(_table(("row", "item", "recorded", "cost"), lines))
@@ -73,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         row = rows[name]
         if not row.commands and not row.tests and not row.rests_on:
             raise UsageError(f"{name} has no commands or tests: {row.verdict or 'no command is recorded'}.")
+        _check_files(row)
     if settings.check is not None:
         return _report(rows[settings.rows[0]], pathlib.Path(settings.check))
     code = 0
@@ -82,6 +84,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("stopped. To resume, run the same command again")
             break
     return code
+
+
+def _cost(row: Row) -> str:
+    return f"{row.cost_in_words()} (tests of the checkout)" if row.tests else row.cost_in_words()
+
+
+def _check_files(row: Row) -> None:
+    """Raise UsageError if the tests or scripts of a row are missing, as in an installed wheel."""
+    scripts = [command.split()[0] for command in row.commands if command.split()[0].endswith(".py")]
+    missing = [name for name in (*scripts, *row.tests) if not (ROOT / name).exists()]
+    if missing:
+        raise UsageError(f"{row.name} runs {missing[0]} of the checkout, which is not installed. Run it in a checkout.")
+    if row.tests and importlib.util.find_spec("pytest") is None:
+        raise UsageError(f"{row.name} runs tests, and pytest is not installed. Use pip install '.[test]'.")
 
 
 def reproduce(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: str | None) -> int:
