@@ -12,6 +12,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
+import latex2mathml.converter
+from docutils.nodes import SkipNode
+
 import generator
 import idmatters_tf
 from generator.links import from_folder, to_pages
@@ -22,7 +25,7 @@ release = idmatters_tf.__version__
 html_title = f"{project} {release}"
 
 extensions = ["myst_parser"]
-extensions += [f"sphinx.ext.{name}" for name in ("autodoc", "napoleon", "mathjax", "viewcode")]
+extensions += [f"sphinx.ext.{name}" for name in ("autodoc", "napoleon", "viewcode")]
 # Buttons that copy code, without prompts and outputs.
 extensions += ["sphinx_copybutton"] if importlib.util.find_spec("sphinx_copybutton") else []
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -33,7 +36,8 @@ exclude_patterns = ["_build"]
 # Blocks without a language are commands and their output.
 highlight_language = "text"
 html_theme = "furo"
-# All files are served from the site itself, except MathJax on pages with formulas.
+# All files are served from the site itself. Browsers display MathML without scripts.
+html_math_renderer = "mathml"
 html_theme_options = {"source_view_link": ""}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -113,6 +117,16 @@ def _signature(app, what, name, obj, options, signature, returned):
     return str(inspect.Signature(plain)), returned
 
 
+def _formula(display):
+    """Return a visitor of Sphinx that writes a formula in LaTeX as MathML."""
+
+    def visit(translator, node):
+        translator.body.append(latex2mathml.converter.convert(node.astext(), display=display))
+        raise SkipNode
+
+    return visit
+
+
 def _write_pages(app):
     """Write the generated pages before Sphinx looks for sources."""
     generator.write_pages()
@@ -130,6 +144,7 @@ def _link_included(app, relative_path, parent_docname, content):
 
 def setup(app):
     """Connect the generator, and the conversion of docstrings before napoleon parses the sections."""
+    app.add_html_math_renderer("mathml", (_formula("inline"), None), (_formula("block"), None))
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _link_to_pages)
     app.connect("include-read", _link_included)
