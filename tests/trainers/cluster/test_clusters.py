@@ -62,7 +62,8 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(program, tmp_pat
         cluster.processes["worker 1"].send_signal(signal.SIGTERM)
         ended = cluster.finish()
         assert [code for code, _ in ended.values()] == [143, 143], ended
-        assert f"resuming from step {step}" in ended["worker 0"][1]
+        # The lost worker may not have completed its part of the newest checkpoint.
+        assert any(f"resuming from step {saved}" in ended["worker 0"][1] for saved in (step, step - 10))
         assert "stopped by SIGTERM; saved" in ended["worker 0"][1]
         assert list_steps(cut / "checkpoints")[-1] >= step + 15
 
