@@ -17,5 +17,5 @@ def test_points_after_the_checkpoint_are_replaced(tmp_path):
             path.write_bytes(path.read_bytes()[:-3])
     points = EventAccumulator(str(tmp_path / "train")).Reload().Tensors("loss")
     values = [(point.step, tf.make_ndarray(point.tensor_proto).item()) for point in points]
-    assert sorted(values) == [(1, 11.0), (2, 12.0), (3, 33.0), (4, 34.0)]
     # Files of the same second are read in any order.
+    assert sorted(values) == [(1, 11.0), (2, 12.0), (3, 33.0), (4, 34.0)]
