@@ -72,14 +72,13 @@ def main():
     peer.add_option(parser)
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])
-    for module in ("curvlinops", "hessian_eigenthings"):
-        if not peer.installed(module, options.peer_python):
-            raise SystemExit(
-                f"error: {module} is not installed. Run pip install '.[bench]', or set --peer-python to an interpreter "
-                f"with PyTorch, curvlinops and hessian-eigenthings."
-            )
     for package in ("torch", *LIBRARIES.values()):
         report.versions[package] = peer.version(package, options.peer_python)
+        if report.versions[package] is None:
+            raise SystemExit(
+                f"error: {package} is not installed. Run pip install '.[bench]', or set --peer-python to an "
+                f"interpreter with PyTorch, curvlinops and hessian-eigenthings."
+            )
 
     errors = []
     with tempfile.TemporaryDirectory() as name:

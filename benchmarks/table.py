@@ -4,6 +4,7 @@ python benchmarks/table.py [--check]
 """
 
 import argparse
+import json
 import pathlib
 import sys
 
@@ -21,27 +22,27 @@ VERSION_NAMES = {
 }
 
 
-def row(name: str, against: str, meaning: str, result: results.Result) -> str:
-    """Return the table row of one result."""
-    lines = [measurement.sentence() for measurement in result.measurements]
-    if result.notes:
-        lines.append(result.notes)
-    options = result.command.removeprefix(f"python benchmarks/{name}.py").strip()
+def row(name: str, saved: dict, result: dict) -> str:
+    """Return the table row of one result in a file of results."""
+    lines = [*map(results.describe, result["measurements"]), result.get("notes")]
+    options = result["command"].removeprefix(f"python benchmarks/{name}.py").strip()
     command = f"[`{name}.py`]({name}.py)" + (f" `{options}`" if options else "")
-    versions = [f"{VERSION_NAMES.get(package, package)} {version}" for package, version in result.versions.items()]
-    rounds = [f"{result.rounds} round{'s' if result.rounds > 1 else ''}"] if result.rounds else []
-    where = ", ".join([result.hardware, *versions, *rounds, result.date])
-    where += f"; {result.load}" if result.load else ""
-    compared = against + (f".<br>Ratio: {meaning}" if meaning else "")
-    return f"| {command} | {compared} | {'<br>'.join(lines)} | {where} |\n"
+    versions = [
+        f"{VERSION_NAMES.get(package, package)} {version}" for package, version in result.get("versions", {}).items()
+    ]
+    rounds = [f"{result['rounds']} round{'s' if result['rounds'] > 1 else ''}"] if "rounds" in result else []
+    where = ", ".join([result["hardware"], *versions, *rounds, result["date"]])
+    where += f"; {result['load']}" if "load" in result else ""
+    compared = saved["against"] + (f".<br>Ratio: {saved['ratio']}" if saved["ratio"] else "")
+    return f"| {command} | {compared} | {'<br>'.join(filter(None, lines))} | {where} |\n"
 
 
 def table() -> str:
     """Return the table in Markdown."""
     text = "| benchmark | compared with | last result: median (lowest to highest) | measured on |\n|---|---|---|---|\n"
     for path in sorted(results.FOLDER.glob("*.json")):
-        against, meaning, runs = results.load(path.stem)
-        text += "".join(row(path.stem, against, meaning, result) for result in runs)
+        saved = json.loads(path.read_text())
+        text += "".join(row(path.stem, saved, result) for result in saved["results"])
     return text
 
 

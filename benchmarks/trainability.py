@@ -38,12 +38,14 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from harness import sittings
+from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.augmentations import AUGMENTATIONS
 from idmatters_tf.data.batches import TrainBatches
+from idmatters_tf.data.images import DataError
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
 from trainers.run.figures import save_figure
+from trainers.run.records import read_objects
 
 STARTS = {
     "identity": {},
@@ -122,18 +124,24 @@ class Trainee:
         return float(np.mean(losses[-max(1, len(losses) // 10) :]))
 
 
-def list_runs(options):
-    """Return (start, blocks, rate, seed) of all runs, sorted by seed."""
-    return [
-        (start, blocks, rate, seed)
-        for seed, blocks, start, rate in itertools.product(
-            options.seeds, sorted(options.blocks), options.starts, options.rates
-        )
-    ]
+def load_data(options):
+    """Load the images; exit with an error message if they are missing."""
+    try:
+        return cifar.load("cifar10", options.data_dir) if options.dataset == "cifar10" else shapes.load()
+    except DataError as error:
+        sys.exit(f"error: {error}")
 
 
-def key(row):
-    return (row["start"], row["blocks"], row["rate"], row["seed"])
+def load_finished(path, settings):
+    """Load the rows of earlier runs with the same settings; exit with an error message if settings differ."""
+    rows = read_objects(path)
+    if rows and rows[0]["settings"] != settings:
+        sys.exit(f"error: {path} contains runs with other settings: {rows[0]['settings']}. Use another --out.")
+    return rows
+
+
+def cell_of(row):
+    return row["start"], row["blocks"], row["rate"]
 
 
 def draw(rows, options, path):
@@ -149,11 +157,7 @@ def draw(rows, options, path):
     for panel, start in zip(axes, starts, strict=False):
         losses = np.full((len(blocks), len(rates)), np.nan)
         for i, j in itertools.product(range(len(blocks)), range(len(rates))):
-            cell = [
-                row["loss"]
-                for row in rows
-                if (row["start"], row["blocks"], row["rate"]) == (start, blocks[i], rates[j])
-            ]
+            cell = [row["loss"] for row in rows if cell_of(row) == (start, blocks[i], rates[j])]
             finite = [loss for loss in cell if loss is not None]
             if finite:
                 losses[i, j] = np.mean(finite)
@@ -177,21 +181,21 @@ def draw(rows, options, path):
 
 def main():
     options = parser().parse_args()
-    data = sittings.load(options)
+    data = load_data(options)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "results.jsonl"
     settings = {name: getattr(options, name) for name in ("dataset", "widths", "steps", "batch_size")}
-    rows = sittings.load_finished(path, settings)
-    done = {key(row) for row in rows}
-    wanted = list_runs(options)
-    open_runs = [each for each in wanted if each not in done]
+    rows = load_finished(path, settings)
+    done = {(row["seed"], row["blocks"], row["start"], row["rate"]) for row in rows}
+    wanted = list(itertools.product(options.seeds, sorted(options.blocks), options.starts, options.rates))
+    open_runs = [run for run in wanted if run not in done]
+    images = data.train_images, data.train_labels
     progress = tqdm(total=len(wanted), initial=len(wanted) - len(open_runs), unit="run", dynamic_ncols=True)
     with path.open("a") as file:
-        for (_, blocks, start), group in itertools.groupby(open_runs, lambda each: (each[3], each[1], each[0])):
+        for (seed, blocks, start), group in itertools.groupby(open_runs, lambda run: run[:3]):
             trainee = Trainee(start, blocks, options, data.classes)
-            for _, _, rate, seed in group:
-                augmentation = AUGMENTATIONS["paper"]
-                batches = TrainBatches(data.train_images, data.train_labels, options.batch_size, seed, augmentation)
+            for *_, rate in group:
+                batches = TrainBatches(*images, options.batch_size, seed, AUGMENTATIONS["paper"])
                 began = time.monotonic()
                 loss = trainee.train(batches, rate, seed)
                 row = {"start": start, "blocks": blocks, "rate": rate, "seed": seed, "settings": settings}

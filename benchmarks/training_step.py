@@ -8,6 +8,7 @@ initial weights, in a separate process, in both memory formats. Before the measu
 steps are checked for agreement.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -28,7 +29,7 @@ from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
 
 RATE, DECAY, STEPS = 0.05, 1e-4, 3
-FORMATS = {"PyTorch": "contiguous_format", "PyTorch, channels last": "channels_last"}
+MEMORY_FORMATS = {"PyTorch": "contiguous_format", "PyTorch, channels last": "channels_last"}
 
 
 def network(options):
@@ -70,15 +71,10 @@ class Losses(keras.callbacks.Callback):
 
 def write_inputs(folder, options, images, labels):
     """Write the weights, data and settings with which the peer trains the same network."""
-    weights = network(options).get_weights()
-    np.savez(
-        folder / "inputs.npz",
-        images=images,
-        labels=labels,
-        **{f"weight{number}": weight for number, weight in enumerate(weights)},
-    )
+    weights = {f"weight{number}": weight for number, weight in enumerate(network(options).get_weights())}
+    np.savez(folder / "inputs.npz", images=images, labels=labels, **weights)
     settings = {"blocks": options.blocks, "precision": options.precision, "learning_rate": RATE}
-    settings.update(weight_decay=DECAY, weights=len(weights))
+    settings |= {"weight_decay": DECAY, "weights": len(weights)}
     (folder / "settings.json").write_text(json.dumps(settings))
 
 
@@ -86,8 +82,7 @@ def main():
     parser = results.parser(__doc__, rounds=3)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="(default: float32)")
     parser.add_argument("--blocks", type=int, default=9, help="residual blocks per stage (default: %(default)s)")
-    default_widths = [64, 128, 256]
-    parser.add_argument("--widths", type=int, nargs="+", default=default_widths, help="channels (default: 64 128 256)")
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256], help="channels (default: 64 128 256)")
     parser.add_argument("--batch-size", type=int, default=32, help="images per batch (default: %(default)s)")
     peer.add_option(parser)
     options = parser.parse_args()
@@ -99,24 +94,18 @@ def main():
     ways = {"trainers.cifar": by_program(options, images, labels), "Keras' fit": by_fit(options, images, labels)}
     losses = {name: way() for name, way in ways.items()}
     measured = {name: lambda way=way: seconds(way) / STEPS for name, way in ways.items()}
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        if peer.installed("torch", options.peer_python):
-            report.versions["torch"] = peer.version("torch", options.peer_python)
+    with contextlib.ExitStack() as stack:
+        if torch_version := peer.version("torch", options.peer_python):
+            report.versions["torch"] = torch_version
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
             write_inputs(folder, options, images, labels)
-            with peer.Peer("torch_training_step", folder, options.peer_python) as torch:
-                for memory_format, words in (
-                    ("contiguous_format", "PyTorch"),
-                    ("channels_last", "PyTorch, channels last"),
-                ):
-                    arguments = {"memory_format": memory_format, "count": STEPS}
-                    losses[words] = torch.ask("losses", **arguments)
-                    measured[words] = lambda arguments=arguments: torch.ask("seconds", **arguments)
-                check_agreement(losses, options.precision)
-                times = in_turn(measured, options.rounds)
-        else:
-            check_agreement(losses, options.precision)
-            times = in_turn(measured, options.rounds)
+            torch = stack.enter_context(peer.Peer("torch_training_step", folder, options.peer_python))
+            for name, memory_format in MEMORY_FORMATS.items():
+                arguments = {"memory_format": memory_format, "count": STEPS}
+                losses[name] = torch.ask("losses", **arguments)
+                measured[name] = lambda arguments=arguments: torch.ask("seconds", **arguments)
+        check_agreement(losses, options.precision)
+        times = in_turn(measured, options.rounds)
     ours = times["trainers.cifar"]
     for name, values in times.items():
         report.add(name, values, "s a step", ratio=ratio(values, ours) if values is not ours else None)

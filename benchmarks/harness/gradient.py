@@ -1,16 +1,9 @@
 """Plain gradients, the baseline of curvature products and Jacobians."""
 
-from collections.abc import Callable
-from typing import Any
-
-import keras
 import tensorflow as tf
-from numpy.typing import ArrayLike, NDArray
 
 
-def plain_gradient(
-    model: keras.Model, loss: Callable[[Any, Any], Any], x: ArrayLike, y: ArrayLike
-) -> Callable[[], list[NDArray[Any]]]:
+def plain_gradient(model, loss, x, y):
     """Return a function that computes the gradient of `loss(labels, outputs)` and waits for the result."""
     x, y = tf.constant(x), tf.constant(y)
 

@@ -26,7 +26,7 @@ class Peer:
         python: Python interpreter of the peer.
     """
 
-    def __init__(self, module: str, folder: str | os.PathLike, python: str = sys.executable):
+    def __init__(self, module: str, folder: str | os.PathLike, python: str):
         self._process = subprocess.Popen(
             [python, "-m", f"peers.{module}", str(folder)],
             env={**os.environ, "PYTHONPATH": str(BENCHMARKS)},
@@ -34,7 +34,6 @@ class Peer:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._module = module
 
     def __enter__(self):
         return self
@@ -49,30 +48,21 @@ class Peer:
         print(json.dumps([question, arguments]), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
-            raise SystemExit(f"error: the peer {self._module} exited with code {self._process.wait(timeout=60)}")
+            raise SystemExit(f"error: the peer exited with code {self._process.wait(timeout=60)}: {self._process.args}")
         return json.loads(answer)
 
 
-def installed(package: str, python: str = sys.executable) -> bool:
-    """Return True if a package is installed for an interpreter, without importing it."""
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-    return subprocess.run([python, "-c", code], check=False).returncode == 0
-
-
-def version(package: str, python: str = sys.executable) -> str:
-    """Return the version of a package that is installed for another interpreter."""
+def version(package: str, python: str) -> str | None:
+    """Return the version of a package that is installed for an interpreter; None if it is not installed."""
     code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
-    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    done = subprocess.run([python, "-c", code], check=False, capture_output=True, text=True)
+    return None if done.returncode else done.stdout.strip()
 
 
 def add_option(parser) -> None:
     """Add the option that selects the interpreter of the peer."""
-    parser.add_argument(
-        "--peer-python",
-        default=sys.executable,
-        metavar="FILE",
-        help="Python interpreter with PyTorch (default: this one)",
-    )
+    explanation = "Python interpreter with PyTorch (default: this one)"
+    parser.add_argument("--peer-python", default=sys.executable, metavar="FILE", help=explanation)
 
 
 def serve(answers: Mapping[str, Callable[..., Any]]) -> None:

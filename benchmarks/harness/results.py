@@ -1,7 +1,12 @@
-"""Results: printed and, with --record, stored in benchmarks/results, the source of the table in README.md."""
+"""Results: printed and, with --record, stored in benchmarks/results, the source of the table in README.md.
+
+A file is the JSON of {"against": alternative, "ratio": meaning of the ratio, "results": [...]}, with one result for
+each command. A result has the keys command, date, hardware, measurements, and, if known, versions, rounds, load and
+notes. A measurement has a name and, if known, unit, median, low, high, ratio, and expected, the ratio predicted by
+theory.
+"""
 
 import argparse
-import dataclasses
 import datetime
 import json
 import pathlib
@@ -9,112 +14,29 @@ import platform
 import shlex
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from harness.timing import available_cores
 from idmatters_tf._environment import get_version
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "results"
-# Options that do not affect the measurement.
-_UNRECORDED = ("--record", "--peer-python", "--hardware", "--load", "--out")
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """One line of a result.
-
-    Attributes:
-        name: the measured quantity.
-        unit: such as "s" or "images/s"; empty for a plain number.
-        median, low, high: statistics over the rounds; None if only a ratio is known.
-        ratio: ratio to the baseline as defined by the benchmark's `ratio`; None for the baseline.
-        expected: ratio predicted by theory.
-    """
-
-    name: str
-    unit: str = ""
-    median: float | None = None
-    low: float | None = None
-    high: float | None = None
-    ratio: float | None = None
-    expected: float | None = None
-
-    def sentence(self) -> str:
-        """Return the name, median, range and ratio as text."""
-        value, ratio = "", ""
-        if self.median is not None:
-            value = f"{plain(self.median)} {self.unit}".strip()
-        if self.low is not None and self.high is not None:
-            value += f" ({plain(self.low)} to {plain(self.high)})"
-        if self.ratio is not None:
-            ratio = f"ratio {plain(self.ratio)}"
-        if self.expected is not None:
-            ratio += f" (predicted {plain(self.expected, 3)})"
-        return f"{self.name}: {', '.join(filter(None, (value, ratio)))}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """One execution of a benchmark.
-
-    Attributes:
-        command: command line, for the project's folder.
-        date: ISO 8601 date.
-        hardware: the processor and the number of cores used.
-        load: other load on the machine; empty if unknown.
-        versions: versions of the measured packages.
-        rounds: number of measurements behind each median; None if unknown.
-        measurements: in the order of the table.
-        notes: further remarks.
-    """
-
-    command: str
-    date: str
-    hardware: str
-    measurements: tuple[Measurement, ...]
-    versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    rounds: int | None = None
-    load: str = ""
-    notes: str = ""
+def describe(measurement: Mapping[str, Any]) -> str:
+    """Return the name, median, range and ratio of a measurement as text."""
+    value = f"{plain(measurement['median'])} {measurement.get('unit', '')}".strip() if "median" in measurement else ""
+    if "low" in measurement:
+        value += f" ({plain(measurement['low'])} to {plain(measurement['high'])})"
+    ratio = f"ratio {plain(measurement['ratio'])}" if "ratio" in measurement else ""
+    if "expected" in measurement:
+        ratio += f" (predicted {plain(measurement['expected'], 3)})"
+    return f"{measurement['name']}: {', '.join(filter(None, (value, ratio)))}"
 
 
 def plain(value: float, digits: int = 4) -> str:
     """Format a number: as an integer from 1,000 on, otherwise with `digits` significant digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
-
-
-def load(name: str) -> tuple[str, str, list[Result]]:
-    """Return the contents of a benchmark's file: the alternative, the meaning of the ratio, and the results.
-
-    For a benchmark without recorded results, return two empty strings and an empty list.
-    """
-    path = FOLDER / f"{name}.json"
-    if not path.exists():
-        return "", "", []
-    saved = json.loads(path.read_text())
-    results = [
-        Result(**{**result, "measurements": tuple(Measurement(**line) for line in result["measurements"])})
-        for result in saved["results"]
-    ]
-    return saved["against"], saved["ratio"], results
-
-
-def save(name: str, against: str, ratio: str, results: Sequence[Result]) -> None:
-    """Write a benchmark's file, without empty fields."""
-
-    def brief(fields):
-        return {key: value for key, value in fields.items() if value not in (None, "", {})}
-
-    described = [
-        {
-            **brief(dataclasses.asdict(result)),
-            "measurements": [brief(dataclasses.asdict(m)) for m in result.measurements],
-        }
-        for result in results
-    ]
-    content = {"against": against, "ratio": ratio, "results": described}
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def parser(description: str, rounds: int) -> argparse.ArgumentParser:
@@ -124,8 +46,8 @@ def parser(description: str, rounds: int) -> argparse.ArgumentParser:
         "--rounds", type=int, default=rounds, help="measurements of each implementation (default: %(default)s)"
     )
     parser.add_argument("--record", action="store_true", help="store the result in benchmarks/results")
-    parser.add_argument("--hardware", default=None, help="description of the hardware to record (default: detected)")
-    parser.add_argument("--load", default="", help="description of other load on the machine to record")
+    parser.add_argument("--hardware", help="description of the hardware to record (default: detected)")
+    parser.add_argument("--load", help="description of other load on the machine to record")
     return parser
 
 
@@ -141,22 +63,21 @@ class Report:
     def __init__(self, script: str, options: argparse.Namespace, packages: Sequence[str]):
         self.name, self.options = pathlib.Path(script).stem, options
         self.versions = {package: version for package in packages if (version := get_version(package)) is not None}
-        self.measurements: list[Measurement] = []
+        self.measurements: list[dict[str, Any]] = []
 
     def add(
-        self,
-        name: str,
-        values: Sequence[float],
-        unit: str = "",
-        scale: float = 1.0,
-        ratio: float | None = None,
-        expected: float | None = None,
+        self, name: str, values: Sequence[float], unit: str = "", scale: float = 1.0, ratio: float | None = None
     ) -> None:
         """Add a measurement: its values in all rounds, multiplied by `scale` to convert them to the unit."""
-        low, middle, high = (scale * f(values) for f in (min, statistics.median, max))
-        ends = {} if len(values) == 1 else {"low": low, "high": high}
-        self.measurements.append(Measurement(name, unit, middle, **ends, ratio=ratio, expected=expected))
-        print(self.measurements[-1].sentence(), flush=True)
+        numbers = {"median": scale * statistics.median(values)}
+        if len(values) > 1:
+            numbers |= {"low": scale * min(values), "high": scale * max(values)}
+        if ratio is not None:
+            numbers["ratio"] = ratio
+        # Six significant digits, so that noise does not enter the history of the files.
+        rounded = {key: float(f"{value:.6g}") for key, value in numbers.items()}
+        self.measurements.append({"name": name, **({"unit": unit} if unit else {}), **rounded})
+        print(describe(self.measurements[-1]), flush=True)
 
     def finish(self, notes: str = "") -> None:
         """Print the notes and, with --record, replace the result of the same command."""
@@ -164,41 +85,35 @@ class Report:
             print(notes)
         if not self.options.record:
             return
-        against, ratio, results = load(self.name)
-        command = shlex.join(["python", f"benchmarks/{self.name}.py", *_measured_options(sys.argv[1:])])
-        hardware = self.options.hardware or f"{available_cores()} cores of {_processor()}"
-        result = Result(
-            command=command,
-            date=datetime.date.today().isoformat(),
-            hardware=hardware,
-            measurements=tuple(_rounded(line) for line in self.measurements),
-            versions=self.versions,
-            rounds=self.options.rounds,
-            load=self.options.load,
-            notes=notes,
-        )
-        commands = [other.command for other in results]
-        if command in commands:
-            results[commands.index(command)] = result
-        else:
-            results.append(result)
-        save(self.name, against, ratio, results)
-        print(f"recorded in {FOLDER / self.name}.json; to update the table, run python benchmarks/table.py")
-        if not against:
+        path = FOLDER / f"{self.name}.json"
+        saved = json.loads(path.read_text()) if path.exists() else {"against": "", "ratio": "", "results": []}
+        result = {
+            "command": shlex.join(["python", f"benchmarks/{self.name}.py", *_measured_options(sys.argv[1:])]),
+            "date": datetime.date.today().isoformat(),
+            "hardware": self.options.hardware or f"{available_cores()} cores of {_processor()}",
+            "measurements": self.measurements,
+            "versions": self.versions,
+            "rounds": self.options.rounds,
+            "load": self.options.load,
+            "notes": notes,
+        }
+        results = {other["command"]: other for other in saved["results"]}
+        results[result["command"]] = {key: value for key, value in result.items() if value}
+        FOLDER.mkdir(exist_ok=True)
+        content = json.dumps({**saved, "results": list(results.values())}, indent=2, ensure_ascii=False)
+        path.write_text(f"{content}\n")
+        print(f"recorded in {path}; to update the table, run python benchmarks/table.py")
+        if not saved["against"]:
             print('first result: add the alternative, "against", and the meaning of the ratio, "ratio", to this file')
 
 
 def _measured_options(arguments: list[str]) -> list[str]:
-    kept, skip = [], False
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if skip:
-            skip = False
-        elif name in _UNRECORDED:
-            skip = name != "--record" and not value
-        else:
-            kept.append(argument)
-    return kept
+    """Return the arguments without the options that do not affect the measurement."""
+    unrecorded = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    unrecorded.add_argument("--record", action="store_true")
+    for option in ("--peer-python", "--hardware", "--load", "--out"):
+        unrecorded.add_argument(option)
+    return unrecorded.parse_known_args(arguments)[1]
 
 
 def _processor() -> str:
@@ -207,13 +122,3 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _rounded(measurement: Measurement) -> Measurement:
-    """Round to six significant digits, so that noise does not enter the history of the files."""
-    numbers = {
-        name: float(f"{value:.6g}")
-        for name, value in dataclasses.asdict(measurement).items()
-        if isinstance(value, float)
-    }
-    return dataclasses.replace(measurement, **numbers)

@@ -20,7 +20,8 @@ def timed(function: Callable[[], object]) -> Callable[[], float]:
 
 def items_per_second(iterator: Iterator, duration: float, batch_size: int) -> float:
     """Return the items per second of an iterator over batches, measured for about `duration` seconds."""
-    count, start = 0, time.perf_counter()
+    count = 0
+    start = time.perf_counter()
     while time.perf_counter() - start < duration:
         next(iterator)
         count += batch_size
@@ -28,23 +29,9 @@ def items_per_second(iterator: Iterator, duration: float, batch_size: int) -> fl
 
 
 def in_turn(ways: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 0) -> dict[str, list[float]]:
-    """Measure every implementation once per round.
-
-    Args:
-        ways: functions by name, each of which returns one measurement, such as `timed(function)`.
-        rounds: number of measurements of each implementation.
-        warm_up: number of additional rounds at the beginning whose measurements are discarded.
-
-    Returns:
-        The measurements of each implementation, in the order of the rounds.
-    """
-    values = {name: [] for name in ways}
-    for number in range(warm_up + rounds):
-        for name, way in ways.items():
-            value = way()
-            if number >= warm_up:
-                values[name].append(value)
-    return values
+    """Measure every implementation once per round, by name, and return the measurements after `warm_up` rounds."""
+    measured = [{name: way() for name, way in ways.items()} for _ in range(warm_up + rounds)]
+    return {name: [values[name] for values in measured[warm_up:]] for name in ways}
 
 
 def ratio(numerators: list[float], denominators: list[float]) -> float:
