@@ -22,6 +22,7 @@ seed precede those of the next seed, so that a coarse map is available early.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import math
@@ -45,7 +46,6 @@ from idmatters_tf.data.images import DataError
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
 from trainers.run.figures import save_figure
-from trainers.run.records import read_objects
 
 STARTS = {
     "identity": {},
@@ -134,7 +134,11 @@ def load_data(options):
 
 def load_finished(path, settings):
     """Load the rows of earlier runs with the same settings; exit with an error message if settings differ."""
-    rows = read_objects(path)
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        # The last line may be truncated.
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
     if rows and rows[0]["settings"] != settings:
         sys.exit(f"error: {path} contains runs with other settings: {rows[0]['settings']}. Use another --out.")
     return rows
