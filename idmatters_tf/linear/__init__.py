@@ -29,10 +29,9 @@ from idmatters_tf.linear.factorization import (
     factorization_bounds,
     factorize,
 )
-from idmatters_tf.linear.orthogonal import NormalForm, normal_form
 
 # Li et al.: loss, gradient and Hessian of n-shortcut and plain networks, and the zero point.
-from idmatters_tf.linear.shortcuts import excess_risk, shortcut_gradient, shortcut_risk
+from idmatters_tf.linear.shortcuts import shortcut_gradient, shortcut_risk
 from idmatters_tf.linear.hessian import ShortcutHessian, shortcut_hessian
 from idmatters_tf.linear.zero import zero_hessian_spectrum, zero_stationary_order
 
@@ -53,7 +52,6 @@ __all__ = [
     "DominanceFactors",
     "FactorizationBounds",
     "GradientDominance",
-    "NormalForm",
     "Optimum",
     "PrincipalComponents",
     "ShortcutHessian",
@@ -62,7 +60,6 @@ __all__ = [
     "augment",
     "compose",
     "dominance_factors",
-    "excess_risk",
     "factorization_bounds",
     "factorize",
     "gradient_descent",
@@ -70,7 +67,6 @@ __all__ = [
     "initial_weights",
     "layer_norms",
     "least_squares_optimum",
-    "normal_form",
     "population_risk",
     "risk_gradient",
     "shortcut_compose",

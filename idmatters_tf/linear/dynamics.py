@@ -210,7 +210,7 @@ class _Descent:
 
     Args:
         layers: (units, n, networks, d, d).
-        root, targets: (d, rank), see `idmatters_tf.linear.statistics.Regression`.
+        root, targets: (d, rank), see `idmatters_tf.linear.statistics.regression`.
         shortcut: True if each unit adds its input.
     """
 

@@ -127,7 +127,7 @@ def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
     U, singular_values, Vt = decomposition
     logarithms = np.log(singular_values)
     gamma = float(np.abs(logarithms).max())
-    theta = float(np.abs(decompose_rotation(U @ Vt).angles).max(initial=0.0))
+    theta = float(np.abs(decompose_rotation(U @ Vt)[1]).max(initial=0.0))
     stretch = np.abs(np.expm1(logarithms / depth))
     # Beyond a right angle per layer, norm 1 is not sufficient for the rotation.
     rotating = math.sin(min(operator_angle(R) / depth, math.pi / 2))
@@ -223,7 +223,7 @@ def _paper(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
 
 def _rotation_factors(Q: Floats, q: int) -> Floats:
     """Return 2q factors of a rotation: q for its half turns (pairs of eigenvalues -1) and q for its other angles."""
-    (basis, angles), half_turns = split_rotation(Q)
+    basis, angles, half_turns = split_rotation(Q)
     factors = [basis @ rotate_minus_identity(basis.T, turns / q) for turns in (half_turns, angles)]
     return np.repeat(factors, q, axis=0)
 

@@ -14,14 +14,13 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf.linear._arguments import Floats, covariance_matrix, non_negative, real_array
 from idmatters_tf.linear.network import shortcut_compose
-from idmatters_tf.linear.statistics import regression
 
 
 def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float, *, shortcut: bool = True) -> float:
     """Compute the loss L(W) = ||Y - f(W) X||_F^2 / (2m), with f the end-to-end map.
 
     It is computed as tr(f S_XX f^T) / 2 - tr(f S_YX^T) + tr(S_YY) / 2. Near an optimum with a small loss, this is a
-    difference of large numbers; `excess_risk` is accurate there.
+    difference of large numbers; `Trajectories.excess_risk` of `gradient_descent` is accurate there.
     Source: Li et al., Eq. 6.
 
     Args:
@@ -38,21 +37,6 @@ def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float
     syy_trace = non_negative("syy_trace", syy_trace)
     f = shortcut_compose(W, shortcut=shortcut)
     return float(np.vdot(f @ sxx, f) / 2 - np.vdot(f, syx) + syy_trace / 2)
-
-
-def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, *, shortcut: bool = True) -> float:
-    """Compute L(W) - L_min = ||(f - W*) S_XX^(1/2)||_F^2 / 2 with high relative accuracy, also near the optimum.
-
-    Directions with a variance at rounding level are ignored, see `regression`.
-
-    Args and errors: as `shortcut_risk`. The rows of syx must be in the range of sxx.
-
-    Returns:
-        A float.
-    """
-    W, sxx, syx = problem(W, sxx, syx)
-    root, targets = regression(sxx, syx)
-    return float(np.linalg.norm(shortcut_compose(W, shortcut=shortcut) @ root - targets) ** 2 / 2)
 
 
 def shortcut_gradient(

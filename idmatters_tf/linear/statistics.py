@@ -68,18 +68,8 @@ def least_squares_optimum(X: ArrayLike, Y: ArrayLike) -> Optimum:
     return Optimum(W, float(np.linalg.norm(Y - W @ X) ** 2 / (2 * X.shape[1])))
 
 
-class ScaledRoot(NamedTuple):
-    """Root of a covariance: F = scales[:, None] * root with F F^T = covariance.
-
-    scales: powers of two, (d,). root: (d, rank), with orthogonal columns.
-    """
-
-    scales: Floats
-    root: Floats
-
-
-def scaled_root(covariance: Floats) -> ScaledRoot:
-    """Return a root of a covariance without the directions whose variance is at rounding level.
+def scaled_root(covariance: Floats) -> tuple[Floats, Floats]:
+    """Return a root scales[:, None] * root of a covariance, without directions whose variance is at rounding level.
 
     The coordinates are first divided by powers of two to variances near 1, without rounding, to treat small and large
     coordinates equally. In these units, a direction is dropped if its variance is at most d eps times the largest:
@@ -88,6 +78,9 @@ def scaled_root(covariance: Floats) -> ScaledRoot:
 
     Args:
         covariance: symmetric positive semidefinite matrix, (d, d).
+
+    Returns:
+        (scales, root): powers of two, (d,), and a matrix with orthogonal columns, (d, rank).
     """
     variances = np.diag(covariance)
     scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
@@ -99,21 +92,11 @@ def scaled_root(covariance: Floats) -> ScaledRoot:
         scales[:] = scales.max()
         eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
     kept = eigenvalues > len(eigenvalues) * EPS * max(eigenvalues[-1], 0.0)
-    return ScaledRoot(scales, vectors[:, kept] * np.sqrt(eigenvalues[kept]))
+    return scales, vectors[:, kept] * np.sqrt(eigenvalues[kept])
 
 
-class Regression(NamedTuple):
-    """Second moments as a regression on at most d samples: L(W) - L_min = ||W root - targets||_F^2 / 2.
-
-    root: (d, rank) with root root^T = sxx. targets: W* root, (d, rank).
-    """
-
-    root: Floats
-    targets: Floats
-
-
-def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
-    """Return the regression on at most d samples with the same loss as the data, up to its minimum.
+def regression(sxx: ArrayLike, syx: ArrayLike) -> tuple[Floats, Floats]:
+    """Return a regression on at most d samples: L(W) - L_min = ||W root - targets||_F^2 / 2.
 
     Second moments of data have rounding errors. Directions whose variance is at most d eps of the largest, in units in
     which every coordinate has a variance near 1, are dropped (`scaled_root`).
@@ -121,6 +104,9 @@ def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
     Args:
         sxx: symmetric positive semidefinite matrix, (d, d).
         syx: (d, d).
+
+    Returns:
+        (root, targets), (d, rank) each, with root root^T = sxx and targets = W* root.
 
     Raises:
         ValueError: if syx is not of the form W sxx, which is impossible for second moments of data.
@@ -134,7 +120,7 @@ def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
             "Argument `syx` must have rows in the range of `sxx`. Received: rows outside it, for which the loss has no "
             "minimum. Compute both from the same data with `sufficient_statistics`."
         )
-    return Regression(scales[:, None] * root, targets)
+    return scales[:, None] * root, targets
 
 
 class PrincipalComponents(NamedTuple):

@@ -117,4 +117,3 @@ def test_starts():
     xavier, small = (linear.initial_weights(kind, 50, 2, 10, seed=3) for kind in ("xavier", "small"))
     np.testing.assert_allclose(small, 0.01 * xavier)
     assert xavier.std() == pytest.approx(10**-0.5, rel=0.03)
-    assert not linear.initial_weights("zero", 1, 1, 2).any()
