@@ -11,10 +11,9 @@ from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers._arguments import decay_regularizer
-from idmatters_tf.layers._image_shapes import channel_axis
-from idmatters_tf.layers.basic_block import batch_normalization
+from idmatters_tf.layers._images import channel_axis
 from idmatters_tf.models.layout import densenet_layers
-from idmatters_tf.models.resnet import logits
+from idmatters_tf.models.resnet import logits, normalize_and_rectify
 
 
 def densenet(
@@ -76,8 +75,7 @@ def densenet(
         )(features)
 
     def normalized(features: Tensor, name: str) -> Tensor:
-        features = batch_normalization(regularizer, norm, name=f"{name}_norm")(features)
-        return keras.layers.ReLU(name=f"{name}_relu")(features)
+        return normalize_and_rectify(features, norm, regularizer, name)
 
     inputs = keras.Input(input_shape, name="images")
     is_large = len(layers) > 3

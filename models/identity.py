@@ -9,11 +9,11 @@ from typing import Any
 import keras
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_types import Initializer, Regularizer
+from idmatters_tf._keras_types import Initializer, Regularizer, Tensor
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, mix_seed
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
 from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
-from idmatters_tf.layers._image_shapes import channel_axis
+from idmatters_tf.layers._images import batch_normalization
 from idmatters_tf.models.layout import Head, Layout
 
 
@@ -54,7 +54,7 @@ def identity_network(
         name="stem",
     )(inputs)
     if layout.norm is not None and not layout.norm_first:
-        features = _normalization(layout, "stem_norm")(features)
+        features = batch_normalization(layout.norm, momentum=layout.norm_momentum, name="stem_norm")(features)
     stages = zip(layout.blocks, layout.widths, layout.strides, strict=True)
     for stage, (count, width, stride) in enumerate(stages, start=1):
         for block in range(1, count + 1):
@@ -75,13 +75,19 @@ def identity_network(
                 name=f"stage{stage}_block{block}",
             )(features)
     if layout.norm is not None and layout.norm_first:
-        features = _normalization(layout, "last_norm")(features)
-    # The last layers use at least float32: class scores need more than bfloat16's 8 bits.
+        features = batch_normalization(layout.norm, momentum=layout.norm_momentum, name="last_norm")(features)
+    kind = "zero" if layout.initializer == "fixup" and layout.head == "trained" else layout.head
+    return keras.Model(inputs, classify(features, kind, classes, seed, regularizer), name=name)
+
+
+def classify(features: Tensor, kind: Head, classes: int, seed: int, regularizer: Regularizer) -> Tensor:
+    """Return the logits: the mean over space and the last layer, see `build_head`.
+
+    Both use at least float32: class scores need more than bfloat16's 8 bits.
+    """
     wide = wide_dtype(keras.config.dtype_policy())
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
-    kind = "zero" if layout.initializer == "fixup" and layout.head == "trained" else layout.head
-    head = build_head(kind, classes, seed, kernel_regularizer=regularizer, dtype=wide, name="head")
-    return keras.Model(inputs, head(features), name=name)
+    return build_head(kind, classes, seed, kernel_regularizer=regularizer, dtype=wide, name="head")(features)
 
 
 def build_head(
@@ -101,12 +107,6 @@ def build_head(
     random: Initializer = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mix_seed(seed, 1))
     initializer = "zeros" if kind == "zero" else random
     return keras.layers.Dense(classes, kernel_initializer=initializer, kernel_regularizer=kernel_regularizer, **options)
-
-
-def _normalization(layout: Layout, name: str) -> keras.layers.BatchNormalization:
-    return keras.layers.BatchNormalization(
-        axis=channel_axis(), momentum=layout.norm_momentum, synchronized=layout.norm == "synchronized", name=name
-    )
 
 
 def _branch_initializers(name: str, branches: int) -> tuple[Callable, Callable]:

@@ -44,11 +44,7 @@ def linear_residual(
     Returns:
         A `keras.Model` from (batch, dim) to (batch, dim).
     """
-
-    def unit(number: int, **options: Any) -> keras.Layer:
-        return LinearResidual(name=f"unit{number + 1}", **options)
-
-    return _chain(dim, depth, unit, kernel_initializer, weight_decay, seed, name)
+    return _chain(dim, depth, LinearResidual, kernel_initializer, weight_decay, seed, name)
 
 
 def plain(
@@ -61,22 +57,13 @@ def plain(
 ) -> keras.Model:
     """Build a chain of layers W h: the standard parameterization.
 
-    Args:
-        dim: dimension of the vectors.
-        depth: number of layers.
-        kernel_initializer: see `linear_residual`. Li et al. compare "glorot_normal" (with a seed:
-            `keras.initializers.GlorotNormal`) and `keras.initializers.Orthogonal`. The default is the former times
-            0.01, near the bad critical point at zero.
-        weight_decay: see `linear_residual`.
-        seed: seed of the default initializer.
-        name: name of the model.
-
-    Returns:
-        A `keras.Model` from (batch, dim) to (batch, dim).
+    The arguments and the result are those of `linear_residual`. Li et al. compare the initializers "glorot_normal"
+    (with a seed: `keras.initializers.GlorotNormal`) and `keras.initializers.Orthogonal`. The default, `ScaledGlorot`,
+    is the former times 0.01, near the bad critical point at zero.
     """
 
-    def unit(number: int, **options: Any) -> keras.Layer:
-        return keras.layers.Dense(dim, use_bias=False, name=f"unit{number + 1}", **options)
+    def unit(**options: Any) -> keras.Layer:
+        return keras.layers.Dense(dim, use_bias=False, **options)
 
     return _chain(dim, depth, unit, kernel_initializer, weight_decay, seed, name)
 
@@ -107,17 +94,14 @@ def shortcut_network(
         mid: activation between kernels; None is linear.
         post: activation after the last kernel; None is linear.
         shortcut: False omits the identity, for plain networks with activations at the same places.
-        kernel_initializer: see `linear_residual`. The default `ScaledGlorot` (Xavier times 0.01) is the paper's.
+        kernel_initializer: the default `ScaledGlorot` (Xavier times 0.01) is the paper's.
         weight_decay: see `linear_residual`.
         seed: seed of the default initializer.
         name: name of the model.
-
-    Returns:
-        A `keras.Model` from (batch, dim) to (batch, dim).
     """
 
-    def unit(number: int, **options: Any) -> keras.Layer:
-        return ShortcutUnit(shortcut_depth, pre, mid, post, shortcut, name=f"unit{number + 1}", **options)
+    def unit(**options: Any) -> keras.Layer:
+        return ShortcutUnit(shortcut_depth, pre, mid, post, shortcut, **options)
 
     return _chain(dim, units, unit, kernel_initializer, weight_decay, seed, name)
 
@@ -180,6 +164,6 @@ def _chain(
     # By default Keras rounds float64 inputs to float32 under every policy.
     inputs = outputs = keras.Input((dim,), dtype=keras.config.dtype_policy().variable_dtype, name="vectors")
     for number in range(units):
-        layer = unit(number, kernel_initializer=reseed(initializer, number), kernel_regularizer=regularizer)
-        outputs = layer(outputs)
+        options = {"kernel_regularizer": regularizer, "name": f"unit{number + 1}"}
+        outputs = unit(kernel_initializer=reseed(initializer, number), **options)(outputs)
     return keras.Model(inputs, outputs, name=name)

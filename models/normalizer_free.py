@@ -7,7 +7,8 @@ import keras
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import PatchWhitening2D, ScaledResidualConv2D
-from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
+from idmatters_tf.layers._arguments import decay_regularizer
+from idmatters_tf.models.identity import classify
 from idmatters_tf.models.layout import Layout
 
 
@@ -89,14 +90,4 @@ def normalizer_free_resnet(
                 name=f"stage{stage}_block{block}",
             )(features)
     features = keras.layers.Activation("relu", name="activation")(features)
-    # Class scores need more than bfloat16's 8 bits.
-    wide = wide_dtype(keras.config.dtype_policy())
-    features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
-    head = keras.layers.Dense(
-        classes,
-        kernel_initializer="zeros",
-        kernel_regularizer=regularizer,
-        dtype=wide,
-        name="head",
-    )
-    return keras.Model(inputs, head(features), name=name)
+    return keras.Model(inputs, classify(features, "zero", classes, seed, regularizer), name=name)

@@ -14,7 +14,8 @@ from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import BasicBlock2D
 from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
-from idmatters_tf.layers.basic_block import batch_normalization
+from idmatters_tf.layers._images import batch_normalization
+from idmatters_tf.layers.basic_block import TORCH_NORM
 from idmatters_tf.models.layout import RESNET_IMAGENET, Shortcut, resnet_blocks
 
 WIDTHS = (16, 32, 64)
@@ -30,6 +31,8 @@ def resnet(
     weight_decay: float = 1e-4,
     seed: int = 0,
     name: str = "resnet",
+    *,
+    preactivated: bool = False,
 ) -> keras.Model:
     """Build the network of He et al. (2015), section 4.2: three stages of basic blocks with 16, 32 and 64 channels.
 
@@ -49,56 +52,11 @@ def resnet(
             as in the published Torch code (fb.resnet.torch).
         seed: non-negative integer that determines all kernels.
         name: name of the model.
+        preactivated: True for the network of `preresnet`.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    return _network(input_shape, classes, depth, False, shortcut, norm, weight_decay, seed, name)
-
-
-def preresnet(
-    input_shape: Shape = (32, 32, 3),
-    classes: int = 10,
-    depth: int = 110,
-    shortcut: str = "pad",
-    norm: str = "batch",
-    weight_decay: float = 1e-4,
-    seed: int = 0,
-    name: str = "preresnet",
-) -> keras.Model:
-    """Build the pre-activated form of `resnet`: He et al. (2016), *Identity Mappings in Deep Residual Networks*.
-
-    The skips are identities except where the shape changes. Both paths of the first block receive the normalized and
-    rectified stem. One more normalization and ReLU follow the last block. The network has as many parameters as
-    `resnet`.
-
-    Args:
-        input_shape: see `resnet`.
-        classes: number of classes.
-        depth: see `resnet`.
-        shortcut: see `resnet`.
-        norm: see `resnet`.
-        weight_decay: see `resnet`.
-        seed: non-negative integer that determines all kernels.
-        name: name of the model.
-
-    Returns:
-        A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
-    """
-    return _network(input_shape, classes, depth, True, shortcut, norm, weight_decay, seed, name)
-
-
-def _network(
-    input_shape: Shape,
-    classes: int,
-    depth: int,
-    preactivated: bool,
-    shortcut: str,
-    norm: str,
-    weight_decay: float,
-    seed: int,
-    name: str,
-) -> keras.Model:
     blocks = resnet_blocks(depth)
     classes = positive_integer("classes", classes)
     check_choice("shortcut", shortcut, get_args(Shortcut))
@@ -122,9 +80,7 @@ def _network(
         name="stem",
     )(inputs)
     if not preactivated:
-        features = keras.layers.ReLU(name="stem_relu")(
-            batch_normalization(regularizer, norm, name="stem_norm")(features)
-        )
+        features = normalize_and_rectify(features, norm, regularizer, "stem")
     if is_large:
         features = keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(features)
     for stage, (count, width) in enumerate(zip(blocks, widths, strict=True), start=1):
@@ -142,10 +98,33 @@ def _network(
                 name=f"stage{stage}_block{block}",
             )(features)
     if preactivated:
-        features = keras.layers.ReLU(name="last_relu")(
-            batch_normalization(regularizer, norm, name="last_norm")(features)
-        )
+        features = normalize_and_rectify(features, norm, regularizer, "last")
     return keras.Model(inputs, logits(features, classes, regularizer, seed), name=name)
+
+
+def preresnet(
+    input_shape: Shape = (32, 32, 3),
+    classes: int = 10,
+    depth: int = 110,
+    shortcut: str = "pad",
+    norm: str = "batch",
+    weight_decay: float = 1e-4,
+    seed: int = 0,
+    name: str = "preresnet",
+) -> keras.Model:
+    """Build the pre-activated form of `resnet`: He et al. (2016), *Identity Mappings in Deep Residual Networks*.
+
+    The skips are identities except where the shape changes. Both paths of the first block receive the normalized and
+    rectified stem. One more normalization and ReLU follow the last block. The network has as many parameters as
+    `resnet`, which documents the arguments.
+    """
+    return resnet(input_shape, classes, depth, shortcut, norm, weight_decay, seed, name, preactivated=True)
+
+
+def normalize_and_rectify(features: Tensor, norm: str, regularizer: Regularizer, name: str) -> Tensor:
+    """Return the features after batch normalization, as in the published Torch code, and ReLU."""
+    normalized = batch_normalization(norm, regularizer, name=f"{name}_norm", **TORCH_NORM)(features)
+    return keras.layers.ReLU(name=f"{name}_relu")(normalized)
 
 
 def logits(features: Tensor, classes: int, regularizer: Regularizer, seed: int) -> Tensor:

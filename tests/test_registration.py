@@ -9,7 +9,7 @@ import idmatters_tf
 from idmatters_tf import layers
 
 REGISTERED = {
-    "expressivity": ["ExactModel"],
+    "expressivity": ["ExactModel", "ResidualDenseStack"],
     "initializers": ["IdentityNormal", "ScaledGlorot", "StandardNormal"],
     "layers": layers.__all__,
     "optimizers": ["Momentum", "Muon"],

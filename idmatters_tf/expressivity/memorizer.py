@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
 from idmatters_tf.expressivity._samples import check_range, check_sample, chunks
 from idmatters_tf.expressivity.construction import Order, Weights, construct
-from idmatters_tf.layers import ResidualDenseStack
+from idmatters_tf.expressivity.stack import ResidualDenseStack
 
 Dtype: TypeAlias = Literal["float64", "float32"]
 

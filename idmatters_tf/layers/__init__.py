@@ -7,7 +7,6 @@ ScaledConv2D             a convolution with a trained gain for each channel
 ScaledResidualConv2D     the residual block with trained gains, for fast training without normalization
 RandomProjection         a frozen random matrix in place of a trained last layer
 ResidualDense            h + V relu(U h + s), the block of the expressivity theorem
-ResidualDenseStack       thousands of ResidualDense blocks as one layer
 LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
 PerImageStandardization  (x - mean) / std of each image, for models that take raw pixels
@@ -21,7 +20,6 @@ from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
 from idmatters_tf.layers.dense import LinearResidual, RandomProjection, ResidualDense, ShortcutUnit
 from idmatters_tf.layers.preprocessing import ClassNames, PerImageStandardization, ZCAWhitening
 from idmatters_tf.layers.scaled import ScaledConv2D, ScaledResidualConv2D
-from idmatters_tf.layers.stacked import ResidualDenseStack
 from idmatters_tf.layers.whitening import PatchWhitening2D
 
 __all__ = [
@@ -34,7 +32,6 @@ __all__ = [
     "RandomProjection",
     "ResidualConv2D",
     "ResidualDense",
-    "ResidualDenseStack",
     "ScaledConv2D",
     "ScaledResidualConv2D",
     "ShortcutUnit",

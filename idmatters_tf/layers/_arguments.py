@@ -10,13 +10,12 @@ from keras import ops
 from idmatters_tf._keras_types import Shape, Tensor
 
 
-def serialize_arguments(layer: keras.layers.Layer, kind: type[keras.layers.Layer]) -> dict[str, Any]:
-    """Return the arguments of a constructor for `get_config`.
+def serialize_arguments(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Return the arguments of the constructor of a layer of this package, which has attributes of the same names.
 
-    Args:
-        layer: layer with an attribute for each argument, of the same name.
-        kind: class with the constructor, `type(layer)` or a base class of it.
+    In a subclass outside of this package, the arguments are those of the class in this package.
     """
+    kind = next(kind for kind in type(layer).__mro__ if kind.__module__.startswith("idmatters_tf."))
     names = [name for name in inspect.signature(kind).parameters if name != "kwargs"]
     return {name: _serialize(getattr(layer, name)) for name in names}
 
@@ -60,3 +59,6 @@ class WideLayer(keras.layers.Layer):
 
     def compute_output_spec(self, inputs: Tensor, *_: Any, **__: Any) -> keras.KerasTensor:
         return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **serialize_arguments(self)}

@@ -5,16 +5,17 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf._arguments import check_choice, positive_integer
+from idmatters_tf._arguments import check_choice
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import reseed
-from idmatters_tf.layers._arguments import serialize_arguments
-from idmatters_tf.layers._image_shapes import channel_axis, channels, resolve_data_format, strided_shape
+from idmatters_tf.layers._images import ConvolutionBlock, batch_normalization
 from idmatters_tf.layers.convolutional import SHORTCUTS, PadShortcut2D
+
+# Constants of batch normalization in the published Torch code.
+TORCH_NORM: dict[str, Any] = {"momentum": 0.9, "epsilon": 1e-5}
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class BasicBlock2D(keras.layers.Layer):
+class BasicBlock2D(ConvolutionBlock):
     """Basic block of He et al.: two normalized 3x3 convolutions and a skip, in both of its forms.
 
     - `preactivation=None`: `relu(x + BN(C2 relu(BN(C1 x))))`, He et al. (2015), Figure 2.
@@ -65,102 +66,50 @@ class BasicBlock2D(keras.layers.Layer):
         data_format: str | None = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.filters = positive_integer("filters", filters, self)
-        self.strides = positive_integer("strides", strides, self)
+        super().__init__(filters, strides, data_format, **kwargs)
         self.preactivation = check_choice("preactivation", preactivation, (None, "branch", "both"), self)
         self.shortcut = check_choice("shortcut", shortcut, SHORTCUTS, self)
         self.norm = check_choice("norm", norm, ("batch", "synchronized"), self)
         default = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
-        self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or default
+        self.kernel_initializer = keras.initializers.get(kernel_initializer) or default
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.norm_regularizer = keras.regularizers.get(norm_regularizer)
-        self.data_format = resolve_data_format(data_format, self)
-        self.conv1 = self._convolution("conv1", 0, self.strides)
-        self.conv2 = self._convolution("conv2", 1)
-        # The normalizations precede or follow the convolutions, depending on `preactivation`.
-        self.norm1, self.norm2 = (self._normalization(name) for name in ("norm1", "norm2"))
+        self.activation = ops.relu
+        self.normalizes_inputs = preactivation is not None
+        self.conv1 = self.convolution("conv1", 0, 3, self.strides, use_bias=False)
+        self.conv2 = self.convolution("conv2", 1, 3, use_bias=False)
+        self.norm1 = self._normalization("norm1")
+        self.norm2 = self._normalization("norm2")
         self.skip: keras.layers.Layer | None = None
         self.skip_norm: keras.layers.BatchNormalization | None = None
 
-    def _convolution(self, name: str, number: int, strides: int = 1, side: int = 3) -> keras.layers.Conv2D:
-        return keras.layers.Conv2D(
-            self.filters,
-            side,
-            strides=strides,
-            padding="same",
-            use_bias=False,
-            kernel_initializer=reseed(self.kernel_initializer, number),
-            kernel_regularizer=self.kernel_regularizer,
-            data_format=self.data_format,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
     def _normalization(self, name: str) -> keras.layers.BatchNormalization:
-        return batch_normalization(
-            self.norm_regularizer, self.norm, data_format=self.data_format, dtype=self.dtype_policy, name=name
-        )
+        options = {**TORCH_NORM, "dtype": self.dtype_policy, "name": name}
+        return batch_normalization(self.norm, self.norm_regularizer, self.data_format, **options)
 
     def build(self, input_shape: Shape) -> None:
-        inner_shape = self.compute_output_shape(input_shape)
-        changes_shape = self.strides > 1 or channels(input_shape, self) != self.filters
+        changes_shape = self.changes_shape(input_shape)
         if changes_shape and self.shortcut == "pad":
-            self.skip = PadShortcut2D(
-                self.filters, self.strides, "none", self.data_format, dtype=self.dtype_policy, name="skip"
-            )
+            options = {"data_format": self.data_format, "dtype": self.dtype_policy, "name": "skip"}
+            self.skip = PadShortcut2D(self.filters, self.strides, "none", **options)
         elif changes_shape and self.shortcut == "projection":
-            self.skip = self._convolution("skip", 2, self.strides, side=1)
+            self.skip = self.convolution("skip", 2, 1, self.strides, use_bias=False)
             if self.preactivation is None:
                 self.skip_norm = self._normalization("skip_norm")
-                self.skip_norm.build(inner_shape)
+                self.skip_norm.build(self.compute_output_shape(input_shape))
         if self.skip is not None:
             self.skip.build(input_shape)
-        self.norm1.build(input_shape if self.preactivation else inner_shape)
-        self.conv1.build(input_shape)
-        self.norm2.build(inner_shape)
-        self.conv2.build(inner_shape)
+        super().build(input_shape)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        active = inputs
         if self.preactivation:
-            active = ops.relu(self.norm1(inputs, training=training))
-            if self.preactivation == "both":
-                inputs = active
-            branch = self.conv2(ops.relu(self.norm2(self.conv1(active), training=training)))
-        else:
-            branch = ops.relu(self.norm1(self.conv1(inputs), training=training))
-            branch = self.norm2(self.conv2(branch), training=training)
+            active = ops.relu(self.normalize_inputs(inputs, training))
+        branch = self.branch(active, training)
         if self.shortcut != "none":
-            skip = inputs if self.skip is None else self.skip(inputs)
+            skip = active if self.preactivation == "both" else inputs
+            skip = skip if self.skip is None else self.skip(skip)
             if self.skip_norm is not None:
                 skip = self.skip_norm(skip, training=training)
             branch = branch + ops.cast(skip, branch.dtype)
         return branch if self.preactivation else ops.relu(branch)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return strided_shape(input_shape, self)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **serialize_arguments(self, BasicBlock2D)}
-
-
-def batch_normalization(
-    regularizer: Regularizer, norm: str = "batch", data_format: str | None = None, **kwargs: Any
-) -> keras.layers.BatchNormalization:
-    """Return a batch normalization with the constants of the published Torch code.
-
-    Args:
-        regularizer: regularizer of scale and shift.
-        norm: "batch", or "synchronized" for statistics over all replicas.
-        data_format: "channels_last", "channels_first" or None for Keras' setting.
-        kwargs: see `keras.layers.BatchNormalization`.
-    """
-    return keras.layers.BatchNormalization(
-        momentum=0.9,
-        epsilon=1e-5,
-        gamma_regularizer=regularizer,
-        beta_regularizer=regularizer,
-        synchronized=norm == "synchronized",
-        axis=channel_axis(data_format),
-        **kwargs,
-    )

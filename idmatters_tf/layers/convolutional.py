@@ -7,23 +7,16 @@ from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseed
-from idmatters_tf.layers._arguments import serialize_arguments, wide_dtype
-from idmatters_tf.layers._image_shapes import (
-    channel_axis,
-    channels,
-    check_widening,
-    pad_channels,
-    resolve_data_format,
-    strided_shape,
-)
+from idmatters_tf.initializers import IdentityNormal, StandardNormal
+from idmatters_tf.layers._arguments import wide_dtype
+from idmatters_tf.layers._images import ConvolutionBlock, ImageLayer, batch_normalization
 
 SHORTCUTS = ("pad", "projection", "none")
 NORMS = (None, "batch", "synchronized")
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class PadShortcut2D(keras.layers.Layer):
+class PadShortcut2D(ImageLayer):
     """Shortcut without parameters for residual branches that change the shape: pooling, then zero channels.
 
     Half of the zero channels are added on each side; an odd one is added at the end. With stride 1 and the width of the
@@ -54,34 +47,19 @@ class PadShortcut2D(keras.layers.Layer):
         data_format: str | None = None,
         **kwargs: Any,
     ):
-        super().__init__(autocast=False, **kwargs)
-        self.filters = positive_integer("filters", filters, self)
-        self.strides = positive_integer("strides", strides, self)
+        super().__init__(filters, strides, data_format, autocast=False, **kwargs)
         self.pooling = check_choice("pooling", pooling, ("average", "none"), self)
-        self.data_format = resolve_data_format(data_format, self)
 
     def build(self, input_shape: Shape) -> None:
-        check_widening(input_shape, self, ". Use shortcut='projection' to narrow.")
+        self.check_widening(input_shape, ". Use shortcut='projection' to narrow.")
 
     def call(self, inputs: Tensor) -> Tensor:
         outputs = ops.cast(inputs, wide_dtype(self))
-        if self.strides > 1:
-            size = self.strides if self.pooling == "average" else 1
-            outputs = ops.average_pool(outputs, size, self.strides, padding="same", data_format=self.data_format)
-        return pad_channels(outputs, self)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return strided_shape(input_shape, self)
-
-    def compute_output_spec(self, inputs: Tensor, **_: Any) -> keras.KerasTensor:
-        return keras.KerasTensor(strided_shape(inputs.shape, self), dtype=wide_dtype(self))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **serialize_arguments(self, PadShortcut2D)}
+        return self.pad_channels(self.pool(outputs, self.strides if self.pooling == "average" else 1))
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class ResidualConv2D(keras.layers.Layer):
+class ResidualConv2D(ConvolutionBlock):
     """Residual block of two convolutions with one activation between them: `x + C2(activation(C1 x))`.
 
     With the default initializer the block starts near the identity. Under a 16-bit dtype policy the convolutions are
@@ -146,99 +124,49 @@ class ResidualConv2D(keras.layers.Layer):
         data_format: str | None = None,
         **kwargs: Any,
     ):
-        super().__init__(autocast=False, **kwargs)
-        self.filters = positive_integer("filters", filters, self)
+        super().__init__(filters, strides, data_format, autocast=False, **kwargs)
         self.kernel_size = positive_integer("kernel_size", kernel_size, self)
-        self.strides = positive_integer("strides", strides, self)
         self.activation = keras.activations.get(activation)
         self.use_bias = bool(use_bias)
         self.shortcut = check_choice("shortcut", shortcut, SHORTCUTS, self)
         self.norm = check_choice("norm", norm, NORMS, self)
-        self.norm_first = bool(norm_first)
+        self.norm_first = self.normalizes_inputs = bool(norm_first)
         self.norm_momentum = float(norm_momentum)
         self.branch_scale = None if branch_scale is None else float(branch_scale)
-        self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or IdentityNormal()
+        self.kernel_initializer = keras.initializers.get(kernel_initializer) or IdentityNormal()
         self.last_kernel_initializer: Initializer = keras.initializers.get(last_kernel_initializer)
         self.projection_initializer: Initializer = keras.initializers.get(projection_initializer) or StandardNormal()
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.data_format = resolve_data_format(data_format, self)
-        self.conv1 = self._convolution("conv1", self.kernel_size, self.strides, reseed(self.kernel_initializer, 0))
-        last_initializer = self.last_kernel_initializer or self.kernel_initializer
-        self.conv2 = self._convolution("conv2", self.kernel_size, 1, reseed(last_initializer, 1))
-        self.norm1, self.norm2 = (self._normalization(name) for name in ("norm1", "norm2"))
+        self.conv1 = self.convolution("conv1", 0, self.kernel_size, self.strides, use_bias=self.use_bias)
+        last: dict[str, Any] = {"initializer": self.last_kernel_initializer, "use_bias": self.use_bias}
+        self.conv2 = self.convolution("conv2", 1, self.kernel_size, **last)
+        if self.norm is not None:
+            options = {"momentum": self.norm_momentum, "dtype": self.dtype_policy}
+            self.norm1 = batch_normalization(self.norm, None, self.data_format, name="norm1", **options)
+            self.norm2 = batch_normalization(self.norm, None, self.data_format, name="norm2", **options)
         self.skip: keras.layers.Layer | None = None
         self.scale: keras.Variable | None = None
 
-    def _convolution(self, name: str, size: int, strides: int, initializer: Initializer) -> keras.layers.Conv2D:
-        return keras.layers.Conv2D(
-            self.filters,
-            size,
-            strides=strides,
-            padding="same",
-            use_bias=self.use_bias and name != "skip",
-            kernel_initializer=initializer,
-            kernel_regularizer=self.kernel_regularizer,
-            data_format=self.data_format,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-    def _normalization(self, name: str) -> keras.layers.BatchNormalization | None:
-        if self.norm is None:
-            return None
-        return keras.layers.BatchNormalization(
-            axis=channel_axis(self.data_format),
-            momentum=self.norm_momentum,
-            synchronized=self.norm == "synchronized",
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
     def build(self, input_shape: Shape) -> None:
-        changes_shape = self.strides > 1 or channels(input_shape, self) != self.filters
+        changes_shape = self.changes_shape(input_shape)
         if changes_shape and self.shortcut == "pad":
-            self.skip = PadShortcut2D(
-                self.filters, self.strides, data_format=self.data_format, dtype=self.dtype_policy, name="skip"
-            )
+            options = {"data_format": self.data_format, "dtype": self.dtype_policy, "name": "skip"}
+            self.skip = PadShortcut2D(self.filters, self.strides, **options)
         elif changes_shape and self.shortcut == "projection":
-            self.skip = self._convolution("skip", 1, self.strides, reseed(self.projection_initializer, 2))
+            self.skip = self.convolution("skip", 2, 1, self.strides, self.projection_initializer, use_bias=False)
         if self.skip is not None:
             self.skip.build(input_shape)
-        inner_shape = strided_shape(input_shape, self)
-        self.conv1.build(input_shape)
-        self.conv2.build(inner_shape)
-        if self.norm1 is not None and self.norm2 is not None:
-            self.norm1.build(input_shape if self.norm_first else inner_shape)
-            self.norm2.build(inner_shape)
+        super().build(input_shape)
         if self.branch_scale is not None:
-            self.scale = self.add_weight(
-                name="scale", shape=(), initializer=keras.initializers.Constant(self.branch_scale)
-            )
+            initializer = keras.initializers.Constant(self.branch_scale)
+            self.scale = self.add_weight(name="scale", shape=(), initializer=initializer)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        branch: Tensor = inputs
-        if self.norm1 is None or self.norm2 is None:
-            branch = self.conv2(self.activation(self.conv1(branch)))
-        elif self.norm_first:
-            branch = self.norm2(self.conv1(self.norm1(branch, training=training)), training=training)
-            branch = self.conv2(self.activation(branch))
-        else:
-            branch = self.activation(self.norm1(self.conv1(branch), training=training))
-            branch = self.norm2(self.conv2(branch), training=training)
         dtype = wide_dtype(self)
-        branch: Tensor = ops.cast(branch, dtype)
+        branch: Tensor = ops.cast(self.branch(self.normalize_inputs(inputs, training), training), dtype)
         if self.scale is not None:
             branch *= ops.cast(self.scale, dtype)
         if self.shortcut == "none":
             return branch
         skip: Tensor = ops.cast(inputs if self.skip is None else self.skip(inputs), dtype)
         return skip + branch
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return strided_shape(input_shape, self)
-
-    def compute_output_spec(self, inputs: Tensor, **_: Any) -> keras.KerasTensor:
-        return keras.KerasTensor(strided_shape(inputs.shape, self), dtype=wide_dtype(self))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **serialize_arguments(self, ResidualConv2D)}

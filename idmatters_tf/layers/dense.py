@@ -16,7 +16,7 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer, seed_number
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import ScaledGlorot, reseed
-from idmatters_tf.layers._arguments import WideLayer, serialize_arguments
+from idmatters_tf.layers._arguments import WideLayer
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -56,9 +56,6 @@ class LinearResidual(WideLayer):
     def call(self, inputs: Tensor) -> Tensor:
         branch = ops.matmul(self.narrow(inputs), self.narrow(self.kernel))
         return self.wide(inputs) + self.wide(branch)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **serialize_arguments(self, LinearResidual)}
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -127,9 +124,6 @@ class ResidualDense(WideLayer):
         branch = self.wide(ops.matmul(self.activation(ops.matmul(self.narrow(inputs), U) + s), V))
         return self.wide(inputs) + branch if self.skip else branch
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **serialize_arguments(self, ResidualDense)}
-
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ShortcutUnit(WideLayer):
@@ -191,9 +185,6 @@ class ShortcutUnit(WideLayer):
             branch = ops.matmul(branch if number == 0 else self.mid(branch), self.narrow(kernel))
         branch = self.wide(self.post(branch))
         return self.wide(inputs) + branch if self.shortcut else branch
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **serialize_arguments(self, ShortcutUnit)}
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

@@ -119,9 +119,6 @@ class ZCAWhitening(WideLayer):
         rows: Tensor = self.scale * rows / ops.maximum(norms, 1e-8)
         return ops.reshape(ops.matmul(rows - self.mean, self.matrix), (-1, *inputs.shape[1:]))
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "scale": self.scale, "filter_bias": self.filter_bias}
-
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ClassNames(keras.layers.Layer):

@@ -7,9 +7,7 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import reseed
-from idmatters_tf.layers._arguments import serialize_arguments
-from idmatters_tf.layers._image_shapes import check_widening, pad_channels, resolve_data_format, strided_shape
+from idmatters_tf.layers._images import ConvolutionBlock
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -64,7 +62,7 @@ class ScaledConv2D(keras.layers.Conv2D):
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class ScaledResidualConv2D(keras.layers.Layer):
+class ScaledResidualConv2D(ConvolutionBlock):
     """Residual block with trained gains on both kernels: `x + C2(activation(C1 x))`, with biases.
 
     This form of Hardt & Ma's block trains fast without normalization layers. The kernels are initialized as in He et
@@ -115,50 +113,23 @@ class ScaledResidualConv2D(keras.layers.Layer):
         data_format: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.filters = positive_integer("filters", filters, self)
+        super().__init__(filters, strides, data_format, **kwargs)
         self.kernel_size = positive_integer("kernel_size", kernel_size, self)
         self.last_kernel_size = None
         if last_kernel_size is not None:
             self.last_kernel_size = positive_integer("last_kernel_size", last_kernel_size, self)
-        self.strides = positive_integer("strides", strides, self)
         self.activation = keras.activations.get(activation)
         self.branch_gain = float(branch_gain)
-        self.kernel_initializer: Any = keras.initializers.get(kernel_initializer) or keras.initializers.HeNormal(seed)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer) or keras.initializers.HeNormal(seed)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.seed = seed
-        self.data_format = resolve_data_format(data_format, self)
-        self.conv1 = self._convolution("conv1", 0, self.kernel_size, 1.0, self.strides)
-        self.conv2 = self._convolution("conv2", 1, self.last_kernel_size or self.kernel_size, self.branch_gain)
-
-    def _convolution(self, name: str, number: int, size: int, gain: float, strides: int = 1) -> ScaledConv2D:
-        return ScaledConv2D(
-            self.filters,
-            size,
-            gain=gain,
-            strides=strides,
-            padding="same",
-            kernel_initializer=reseed(self.kernel_initializer, number),
-            kernel_regularizer=self.kernel_regularizer,
-            data_format=self.data_format,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        last_size = self.last_kernel_size or self.kernel_size
+        self.conv1 = self.convolution("conv1", 0, self.kernel_size, self.strides, kind=ScaledConv2D)
+        self.conv2 = self.convolution("conv2", 1, last_size, kind=ScaledConv2D, gain=self.branch_gain)
 
     def build(self, input_shape: Shape) -> None:
-        check_widening(input_shape, self)
-        self.conv1.build(input_shape)
-        self.conv2.build(strided_shape(input_shape, self))
+        self.check_widening(input_shape)
+        super().build(input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
-        branch = self.conv2(self.activation(self.conv1(inputs)))
-        skip = inputs
-        if self.strides > 1:
-            skip = ops.average_pool(skip, self.strides, self.strides, padding="same", data_format=self.data_format)
-        return pad_channels(skip, self) + branch
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return strided_shape(input_shape, self)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **serialize_arguments(self, ScaledResidualConv2D)}
+        return self.pad_channels(self.pool(inputs, self.strides)) + self.branch(inputs)

@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 
 from idmatters_tf._keras_types import Shape
-from idmatters_tf.layers._image_shapes import channel_axis
+from idmatters_tf.layers._images import channel_axis
 
 _PATCHES_AT_ONCE = 100_000
 

@@ -10,7 +10,8 @@ from keras import ops
 
 from idmatters_tf._keras_internals import get_graph, layers_within, own_trainable_variables, producer
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.layers import LinearResidual, ResidualDense, ResidualDenseStack, ShortcutUnit
+from idmatters_tf.expressivity import ResidualDenseStack
+from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
 
 _CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 _TRANSPOSES = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose)
@@ -53,7 +54,7 @@ class KernelMatrices:
             raise ValueError(f"an axis of {self.shape[axis]} outputs, which cannot be divided into {parts} equal parts")
         shape = (*self.shape[:axis], parts, self.shape[axis] // parts, *self.shape[axis + 1 :])
         groups = (self.rows, self.columns, self.batch)
-        rows, columns, batch = (tuple(place + (place >= axis) for place in group) for group in groups)
+        rows, columns, batch = (tuple(index + (index >= axis) for index in group) for group in groups)
         return KernelMatrices(shape, rows, columns, (*batch, axis))
 
     def split(self, kernel: Tensor) -> Tensor:

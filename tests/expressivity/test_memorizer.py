@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.expressivity import memorize, verify
+from idmatters_tf.expressivity import ResidualDenseStack, memorize, verify
 from idmatters_tf.expressivity import memorizer as module
-from idmatters_tf.layers import ResidualDenseStack
 from tests.support.checks import check_layer
 
 

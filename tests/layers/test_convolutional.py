@@ -141,16 +141,6 @@ def test_norms_come_after_the_convolutions_or_before_them(norm_first):
         np.testing.assert_allclose(block.norm1.moving_mean, 0.1 * images.mean((0, 1, 2)), rtol=1e-4)
 
 
-def test_regularizer_covers_all_kernels_and_no_bias():
-    block = ResidualConv2D(
-        4, strides=2, use_bias=True, shortcut="projection", kernel_regularizer=keras.regularizers.L2(0.5)
-    )
-    block.build((None, 4, 4, 2))
-    kernels = [block.conv1.kernel, block.conv2.kernel, block.skip.kernel]
-    expected = sum(0.5 * np.sum(np.square(kernel)) for kernel in kernels)
-    np.testing.assert_allclose(sum(np.array(loss) for loss in block.losses), expected, rtol=1e-5)
-
-
 def test_saving_in_a_users_model(tmp_path):
     inputs = keras.Input((None, None, 3))
     activation = keras.layers.LeakyReLU(0.1)

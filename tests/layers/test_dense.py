@@ -4,14 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from idmatters_tf.expressivity import ResidualDenseStack
 from idmatters_tf.initializers import ScaledGlorot
-from idmatters_tf.layers import (
-    LinearResidual,
-    RandomProjection,
-    ResidualDense,
-    ResidualDenseStack,
-    ShortcutUnit,
-)
+from idmatters_tf.layers import LinearResidual, RandomProjection, ResidualDense, ShortcutUnit
 from tests.support.checks import check_layer, check_saving
 
 rng = np.random.default_rng(1)

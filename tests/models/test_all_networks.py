@@ -51,6 +51,18 @@ def test_channels_may_come_first(name, channels_first):
     assert np.ptp(outputs, axis=0).all()
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_weight_decay_is_half_the_rate_times_the_squares_of_the_decayed_variables(name):
+    """Networks near the identity decay kernels, the baselines all variables."""
+    model = NETWORKS[name]((32, 32, 3), weight_decay=0.02)
+    is_near_identity = name.startswith(("identity", "normalizer-free"))
+    decayed = [v for v in model.trainable_weights if v.path.endswith("kernel") or not is_near_identity]
+    assert len(decayed) == len(model.losses)
+    expected = sum(0.02 / 2 * np.sum(np.square(variable)) for variable in decayed)
+    np.testing.assert_allclose(sum(np.array(loss) for loss in model.losses), expected, rtol=1e-4)
+    assert not NETWORKS[name]((32, 32, 3), weight_decay=0).losses
+
+
 @pytest.mark.parametrize(
     ("policy", "dtype"), [("mixed_bfloat16", "float32"), ("bfloat16", "float32"), ("float64", "float64")]
 )

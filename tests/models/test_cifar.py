@@ -57,16 +57,6 @@ def test_initial_scales_and_a_loss_of_log_classes(table_1):
     assert kernel.std() == pytest.approx(1 / (9 * 256), rel=0.01)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"bias": True, "shortcut": "projection"}, {"head": "trained"}])
-def test_weight_decay_is_half_the_rate_times_the_squares_of_the_kernels(arguments):
-    model = small(weight_decay=0.02, **arguments)
-    kernels = [w for w in model.trainable_weights if w.path.endswith("kernel")]
-    assert len(kernels) == len(model.losses)
-    expected = sum(0.02 / 2 * np.sum(np.square(kernel)) for kernel in kernels)
-    np.testing.assert_allclose(sum(np.array(loss) for loss in model.losses), expected, rtol=1e-5)
-    assert not small(weight_decay=0).losses
-
-
 @pytest.mark.parametrize(
     ("arguments", "parameters"),
     [

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from keras import layers
 
 from idmatters_tf import layers as our_layers
+from idmatters_tf.expressivity import ResidualDenseStack
 from idmatters_tf.optimizers.muon import Muon, orthogonalize
 from tests.support import two_devices
 from tests.support.muon_fits import by_svd, moved, polynomial
@@ -54,10 +55,10 @@ def test_kernels_follow_the_formula_also_if_some_have_equal_shapes(nesterov):
         optimizer.learning_rate = rate
         gradients = [rng.normal(size=kernel.shape).astype("float32") for kernel in expected]
         optimizer.apply(gradients, variables)
-        for place, gradient in enumerate(gradients):
-            velocities[place] = 0.8 * velocities[place] + gradient
-            step = gradient + 0.8 * velocities[place] if nesterov else velocities[place]
-            expected[place] = moved(expected[place], step, rate, "keep", iterations=4)
+        for index, gradient in enumerate(gradients):
+            velocities[index] = 0.8 * velocities[index] + gradient
+            step = gradient + 0.8 * velocities[index] if nesterov else velocities[index]
+            expected[index] = moved(expected[index], step, rate, "keep", iterations=4)
     for variable, kernel in zip(variables, expected, strict=True):
         np.testing.assert_allclose(variable, kernel, atol=2e-5)
 
@@ -185,7 +186,7 @@ LAYERS = [
     (lambda: our_layers.LinearResidual(), VECTORS, {"kernel": flat}),
     (lambda: our_layers.ScaledResidualConv2D(5), IMAGES, {"conv1/kernel": flat, "conv2/kernel": flat}),
     (lambda: our_layers.ResidualDense(3), VECTORS, {"U": flat, "V": flat}),
-    (lambda: our_layers.ResidualDenseStack(2, 3), VECTORS, {"U": list, "V": list}),
+    (lambda: ResidualDenseStack(2, 3), VECTORS, {"U": list, "V": list}),
     (lambda: our_layers.ShortcutUnit(2), VECTORS, {"kernel1": flat, "kernel2": flat}),
 ]
 
@@ -238,15 +239,6 @@ def test_fused_projections_are_divided_with_split(norm):
     with pytest.raises(ValueError, match="a positive integer. Received: split\\['qkv'\\]=0"):
         Muon(split={"qkv": 0})
     assert Muon.from_config(Muon(split={"qkv": 3}).get_config()).split == {"qkv": 3}
-
-
-@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
-def test_experts_and_fused_projections_of_kerashub_move_as_separate_matrices(backend, program):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    done = program("tests.support.muon_banks", env={"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "48 matrices"
 
 
 @pytest.mark.parametrize("clipping", [{}, {"global_clipnorm": 0.02}, {"clipnorm": 0.01}])

@@ -9,7 +9,7 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import reseed
-from idmatters_tf.layers._arguments import WideLayer, serialize_arguments
+from idmatters_tf.layers._arguments import WideLayer
 from idmatters_tf.layers.dense import ResidualDense, last_dimension
 
 
@@ -99,9 +99,6 @@ class ResidualDenseStack(WideLayer):
         for name in ("U", "s", "V"):
             getattr(block, name).assign(getattr(self, name)[number])
         return block
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **serialize_arguments(self, ResidualDenseStack)}
 
 
 def _chain(h: Tensor, weights: Sequence[Tensor]) -> Tensor:
