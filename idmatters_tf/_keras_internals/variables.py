@@ -48,44 +48,36 @@ def own_trainable_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
     return getattr(layer, "_trainable_variables", [])
 
 
-def live_owners(
+def search_owners(
     variables: Sequence[keras.Variable], optimizer: keras.optimizers.Optimizer
-) -> tuple[list[keras.layers.Layer], keras.Model | None]:
-    """Return the layers that own given variables, and the model that is compiled with the optimizer.
+) -> tuple[list[keras.layers.Layer], list[keras.Model]]:
+    """Return the layers that own given variables, and the models that may be the trained one.
 
-    Without `compile`, the model is the one with the same trainable variables, or else the largest one with all of the
-    layers, among equal ones that with the fewest outputs. Of nested models with the same trainable variables, such as
-    a generator followed by a frozen discriminator, it is the smallest one. None without a model. Keras passes variables
-    to optimizers without their layers or model, so that all objects of the process are searched.
+    These are the models that are compiled with the optimizer, or else those with the same trainable variables, or else
+    those that contain all of the layers and are not part of another such model. Keras passes variables to optimizers
+    without their layers or model, so that all objects of the process are searched.
     """
     wanted = {id(variable) for variable in variables}
     layers: Any = [thing for thing in gc.get_objects() if issubclass(type(thing), keras.layers.Layer)]
     owners = [layer for layer in layers if any(id(v) in wanted for v in own_trainable_variables(layer))]
-    ids = {id(layer) for layer in owners}
     if gc.get_freeze_count() and not wanted <= {id(v) for layer in owners for v in own_trainable_variables(layer)}:
         raise ValueError(
-            "The layers of the variables cannot be found because `gc.freeze()` hides them. Call `gc.unfreeze()` first."
+            "The layers of the variables cannot be found because `gc.freeze()` hides them. Call "
+            "`optimizer.build_for(model)` or `gc.unfreeze()` first."
         )
+    inside = {id(layer): set(map(id, layers_within(layer))) for layer in layers if isinstance(layer, keras.Model)}
+    models = [layer for layer in layers if set(map(id, owners)) <= inside.get(id(layer), set()) and owners]
+    compiled = [model for model in models if optimizer in _optimizers(model)]
+    equal = [model for model in models if {id(variable) for variable in model.trainable_variables} == wanted]
+    largest = [model for model in models if not any(id(model) in inside[id(m)] for m in models if m is not model)]
+    return owners, compiled or equal or largest
 
-    def trained(model: keras.Model) -> set[int]:
-        return {id(variable) for variable in model.trainable_variables}
 
-    def size(model: keras.Model) -> int:
-        return len(layers_within(model))
-
-    def rank(model: Any) -> tuple[bool, bool, int, int]:
-        compiled = getattr(model, "optimizer", None)
-        compiled = getattr(compiled, "inner_optimizer", compiled)
-        is_compiled = optimizer in (compiled, *getattr(compiled, "optimizers", ()))
-        outputs = keras.tree.flatten(getattr(model, "outputs", None))
-        return is_compiled, trained(model) == wanted, size(model), -len(outputs)
-
-    models = [layer for layer in layers if isinstance(layer, keras.Model) and ids <= set(map(id, layers_within(layer)))]
-    if not ids or not models:
-        return owners, None
-    best = max(models, key=rank)
-    inside = set(map(id, layers_within(best)))
-    return owners, min((model for model in models if id(model) in inside and trained(model) == trained(best)), key=size)
+def _optimizers(model: Any) -> list[Any]:
+    """Return the optimizer with which a model is compiled and the optimizers inside of it."""
+    compiled = getattr(model, "optimizer", None)
+    compiled = getattr(compiled, "inner_optimizer", compiled)
+    return [compiled, *getattr(compiled, "optimizers", ())]
 
 
 def global_seed_state() -> keras.Variable | None:

@@ -18,7 +18,7 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
-from idmatters_tf._keras_internals import layers_within, live_owners, replicas, value_outside_functions
+from idmatters_tf._keras_internals import layers_within, replicas, search_owners, value_outside_functions
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._results import tabulate
 from idmatters_tf.optimizers.kernels import KernelMatrices, last_layers, layer_kernels
@@ -109,8 +109,10 @@ class Muon(Momentum):
     attention in Keras and KerasHub, KerasHub's banks of experts with a matrix for each expert, ordinary, transposed and
     separable convolutions, and recurrent layers. `describe` lists them. All other variables are updated by momentum or
     AdamW, with the learning rate multiplied by `other_rate`: biases, gains, embeddings, normalization, depthwise
-    convolutions, LoRA's matrices, kernels that a custom layer adds itself, and the last layer. The layers and the model
-    of the variables are searched for among the objects of the process when the optimizer is built.
+    convolutions, LoRA's matrices, kernels that a custom layer adds itself, and the last layer.
+
+    The layers and the model of the variables are searched for among the objects of the process when the optimizer is
+    built. In a training loop of your own, call `build_for(model)` instead, which searches for nothing.
 
     Kernels whose matrices have equal shapes are orthogonalized in one batched product, except in `model.fit` under a
     `tf.distribute` strategy of several replicas.
@@ -152,8 +154,9 @@ class Muon(Momentum):
     Raises:
         ValueError: For another `norm`, `scale` or `other`, for `weight_decay` or `scale="rms"` with `norm="keep"`, for
             `other_weight_decay` with momentum, and for a momentum of 0 with AdamW; in `build` and `model.fit` for a
-            name in `exclude` or `split` that is in no path, parts that do not divide an axis, and a kernel of zeros
-            with `norm="keep"`.
+            name in `exclude` or `split` that is in no path, parts that do not divide an axis, a kernel of zeros with
+            `norm="keep"`, and several models with the same variables and different last layers, of which none is
+            compiled with the optimizer.
     """
 
     def __init__(
@@ -207,9 +210,15 @@ class Muon(Momentum):
         self._kernels: dict[int, KernelMatrices] = {}
 
     def build(self, variables: Any) -> None:
-        if self.built:
-            return
-        kernels = self._find_kernels(variables)
+        if not self.built:
+            self._build(variables, self._find_kernels(variables))
+
+    def build_for(self, model: keras.Model) -> None:
+        """Build the optimizer for the trainable variables of a built model."""
+        if not self.built:
+            self._build(model.trainable_variables, self._find_kernels(model.trainable_variables, model))
+
+    def _build(self, variables: Any, kernels: list[tuple[keras.Variable, KernelMatrices]]) -> None:
         for variable, _ in kernels:
             if self._stays_zero(variable):
                 raise ValueError(
@@ -222,8 +231,8 @@ class Muon(Momentum):
         if self.other == "adamw":
             self._momentums = self.momentums
             self._velocities = [
-                None if place in self._kernels else self.add_variable_from_reference(variable, "velocity")
-                for place, variable in enumerate(variables)
+                None if index in self._kernels else self.add_variable_from_reference(variable, "velocity")
+                for index, variable in enumerate(variables)
             ]
 
     def describe(self, model: keras.Model) -> str:
@@ -259,18 +268,12 @@ class Muon(Momentum):
         self, variables: Sequence[keras.Variable], model: keras.Model | None = None
     ) -> list[tuple[keras.Variable, KernelMatrices]]:
         """Return the variables that are orthogonalized and their matrices."""
-        if model is None:
-            layers, model = live_owners(variables, self)
-        else:
-            layers = layers_within(model)
+        layers, models = search_owners(variables, self) if model is None else (layers_within(model), [model])
         excluded = {id(variable) for name in self.exclude for variable in _find_named("exclude", name, variables)}
-        last = {id(layer) for layer in last_layers(model)} if model is not None else set()
         found = {
-            id(variable): matrices
-            for layer in layers
-            if id(layer) not in last
-            for variable, matrices in layer_kernels(layer, self.per_head)
+            id(variable): matrices for layer in layers for variable, matrices in layer_kernels(layer, self.per_head)
         }
+        excluded |= _last_kernels(models, {id(variable) for variable in variables})
         kernels = [variable for variable in variables if id(variable) in found and id(variable) not in excluded]
         for name, parts in self.split.items():
             for variable in _find_named("split", name, kernels):
@@ -357,6 +360,26 @@ class Muon(Momentum):
             "orthogonalize_dtype": self.orthogonalize_dtype,
         }
         return {**super().get_config(), **config}
+
+
+def _last_kernels(models: Sequence[keras.Model], variables: set[int]) -> frozenset[int]:
+    """Return those variables that are kernels of the last layers of the models, all as identities.
+
+    Raises:
+        ValueError: if two models end in different layers. Models that end in none of the variables do not count.
+    """
+    names: dict[frozenset[int], str] = {}
+    for model in models:
+        kernels = {id(variable) for layer in last_layers(model) for variable, _ in layer_kernels(layer)}
+        if kernels & variables:
+            names[frozenset(kernels & variables)] = model.name
+    if len(names) > 1:
+        raise ValueError(
+            f"Muon treats the last layer differently, and several models have these variables and different last "
+            f"layers: {', '.join(names.values())}. Compile one of them with the optimizer, or call "
+            f"`optimizer.build_for(model)`."
+        )
+    return next(iter(names), frozenset())
 
 
 def _find_named(argument: str, name: str, variables: Sequence[keras.Variable]) -> list[keras.Variable]:

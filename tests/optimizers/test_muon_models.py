@@ -1,6 +1,9 @@
 """Muon on whole models: layers found behind the variables, and models of KerasHub."""
 
+from typing import Any
+
 import keras
+import keras_hub
 import numpy as np
 import pytest
 from keras import layers
@@ -14,7 +17,7 @@ class Subclassed(keras.Model):
 
     def __init__(self):
         super().__init__(name="own")
-        self.blocks = [layers.Dense(4, name=f"block{place}") for place in range(2)]
+        self.blocks = [layers.Dense(4, name=f"block{index}") for index in range(2)]
         self.head = keras.Sequential([layers.Dense(4, name="hidden"), layers.Dense(2, name="logits")], name="head")
         self.norm = layers.LayerNormalization()
 
@@ -38,16 +41,19 @@ def test_layers_are_found_in_models_of_every_kind(tmp_path):
     one.save(tmp_path / "one.keras")
     loaded = keras.saving.load_model(tmp_path / "one.keras")
 
-    def found(variables):
+    def found(variables, model=None):
         """Return the names of the layers without `compile`, as in a training loop."""
         optimizer = Muon(norm="free")
-        optimizer.build(variables)
-        return [variables[place].path.split("/")[-2] for place in sorted(optimizer._kernels)]
+        optimizer.build(variables) if model is None else optimizer.build_for(model)
+        return [variables[index].path.split("/")[-2] for index in sorted(optimizer._kernels)]
 
     assert found(other.trainable_variables) == found(trunk.trainable_variables) == ["shared"]
-    for model in (one, both, keras.models.clone_model(one), loaded):
-        assert found(model.trainable_variables) == ["shared", "own"]
-    assert len(probe.outputs) == 3
+    for model in (both, keras.models.clone_model(one), loaded):
+        assert found(model.trainable_variables) == found(model.trainable_variables, model) == ["shared", "own"]
+    with pytest.raises(ValueError, match=r"several models .* different last layers: .*build_for\(model\)"):
+        found(one.trainable_variables)
+    assert found(one.trainable_variables, one) == ["shared", "own"]
+    assert found(one.trainable_variables, probe) == []
     assert found(subclassed.trainable_variables) == ["block0", "block1", "hidden"]
     subclassed.head.layers[-1].trainable = False
     assert found(subclassed.trainable_variables) == ["block0", "block1", "hidden"]
@@ -60,9 +66,11 @@ def test_layers_are_found_in_models_of_every_kind(tmp_path):
     muon, sgd = Muon(norm="free"), keras.optimizers.SGD()
     trunk.compile(keras.optimizers.MultiOptimizer(lambda variable: muon if "kernel" in variable.path else sgd))
     trunk.optimizer.build(trunk.trainable_variables)
-    assert [muon._trainable_variables[place].path for place in muon._kernels] == ["shared/kernel"]
+    assert [muon._trainable_variables[index].path for index in muon._kernels] == ["shared/kernel"]
 
 
+SIZES: dict[str, Any] = {"num_layers": 1, "num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 8}
+EXPERTS: dict[str, Any] = {"vocabulary_size": 20, "num_experts": 3, "intermediate_dim": 6, **SIZES}
 ATTENTION = dict.fromkeys(("query", "key", "value", "attention_output"), "8 x 8")
 # Model, arguments of Muon, and the matrices of each kernel of a layer by the end of its path.
 HUB = {
@@ -84,6 +92,34 @@ HUB = {
         {"exclude": ["self_attention_layer"]},
         {"intermediate_dense": "8 x 16", "output_dense": "16 x 8", "pooled_dense": "8 x 8"},
     ),
+    "Mixtral": (
+        lambda: keras_hub.models.MixtralBackbone(**EXPERTS),
+        {},
+        {
+            **ATTENTION,
+            "/key": "8 x 4",
+            "/value": "8 x 4",
+            "gate_dense": "8 x 3",
+            "expert_feedforward_gate_dense": "3 of 8 x 6",
+            "expert_feedforward_intermediate_dense": "3 of 8 x 6",
+            "expert_feedforward_output_dense": "3 of 6 x 8",
+        },
+    ),
+    "GPT-OSS": (
+        lambda: keras_hub.models.GptOssBackbone(**EXPERTS),
+        {"exclude": ["self_attention"]},
+        {"router_dense": "8 x 3", "gate_up_proj": "3 of 8 x 12", "down_proj": "3 of 6 x 8"},
+    ),
+    "GPT-NeoX": (
+        lambda: keras_hub.models.GPTNeoXBackbone(20, 1, 2, 8, 16),
+        {"split": {"query_key_value": 3}},
+        {
+            "query_key_value": "3 of 8 x 8",
+            "attention_output": "8 x 8",
+            "intermediate_dense": "8 x 16",
+            "output_dense": "16 x 8",
+        },
+    ),
     "ViT": (hub_models.vit, {}, {**ATTENTION, "embedding": "48 x 8", "dense_1": "8 x 16", "dense_2": "16 x 8"}),
 }
 
@@ -97,7 +133,7 @@ def test_matrices_of_models_of_kerashub(name):
     found = {line.split()[0]: line.split("  ")[-1].strip() for line in table.splitlines()[1:]}
     wanted = dict.fromkeys((variable.path for variable in model.trainable_variables), "adamw")
     for end, matrices in expected.items():
-        paths = [path for path in wanted if path.endswith(f"{end}/kernel")]
+        paths = [path for path in wanted if path.removesuffix("/kernel").endswith(end)]
         assert paths
         wanted |= dict.fromkeys(paths, matrices)
     assert list(found.items()) == list(wanted.items())
