@@ -55,16 +55,16 @@ def magnitude(values: NDArray[Any]) -> float:
 
 
 def unit_vectors(size: int, chunk: int, wanted: slice, dtype: Any = float) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield unit vectors in chunks of equal size, (places, (k, size)).
+    """Yield unit vectors in chunks of equal size, (indices, (k, size)).
 
-    The places are those of the last vectors of the chunk. The last chunk starts with vectors of the previous one, so
+    The indices are those of the last vectors of the chunk. The last chunk starts with vectors of the previous one, so
     that all chunks have the same shape and a compiled product is traced once. An empty range gives one empty vector,
     from which the shapes of the products are known.
 
     Args:
         size: number of entries of a vector.
         chunk: largest number of vectors in a chunk.
-        wanted: range of the places.
+        wanted: range of the indices.
         dtype: dtype of the vectors.
     """
     chunk = max(min(chunk, wanted.stop - wanted.start), 1)
@@ -84,7 +84,7 @@ def columns(operator: Any, wanted: slice, title: str, progress: bool) -> Iterato
     """
     chunk = getattr(operator, "chunk", 64)
     with Progress(wanted.stop - wanted.start, title, progress, unit="columns") as bar:
-        for places, vectors in unit_vectors(operator.shape[1], chunk, wanted, operator.dtype):
-            products = np.asarray(operator @ vectors.T)[:, places.start - places.stop :]
-            bar.advance(places.stop - places.start)
-            yield places, products
+        for indices, vectors in unit_vectors(operator.shape[1], chunk, wanted, operator.dtype):
+            products = np.asarray(operator @ vectors.T)[:, indices.start - indices.stop :]
+            bar.advance(indices.stop - indices.start)
+            yield indices, products

@@ -38,10 +38,9 @@ class ImageFiles:
 
     def without(self, broken: Iterable[int]) -> "ImageFiles":
         """Return the files without the images at the given indices."""
-        broken = set(broken)
-        kept = [place for place in range(len(self)) if place not in broken]
-        names, labels = [self.names[place] for place in kept], [self.labels[place] for place in kept]
-        return dataclasses.replace(self, names=names, labels=labels)
+        kept = sorted(set(range(len(self))).difference(broken))
+        names = [self.names[index] for index in kept]
+        return dataclasses.replace(self, names=names, labels=[self.labels[index] for index in kept])
 
     def hold_out(self, fraction: float) -> "tuple[ImageFiles, ImageFiles]":
         """Split the images of each class into two parts, in the order of a checksum of their names.
@@ -52,24 +51,23 @@ class ImageFiles:
         Raises:
             DataError: a class has only one image.
         """
-        places: dict[int, list[int]] = {}
-        for place, label in enumerate(self.labels):
-            places.setdefault(label, []).append(place)
+        members: dict[int, list[int]] = {}
+        for index in self.shuffle():
+            members.setdefault(self.labels[index], []).append(index)
         held_out: set[int] = set()
-        for label, members in places.items():
-            if len(members) < 2:
+        for label, indices in members.items():
+            if len(indices) < 2:
                 raise DataError(f"class {self.class_names[label]} has only one image, so none can be held out.")
-            count = min(max(1, round(fraction * len(members))), len(members) - 1)
-            held_out |= set(sorted(members, key=lambda place: _checksum(self.names[place]))[:count])
-        return self.without(held_out), self.without(place for place in range(len(self)) if place not in held_out)
+            held_out |= set(indices[: min(max(1, round(fraction * len(indices))), len(indices) - 1)])
+        return self.without(held_out), self.without(set(range(len(self))) - held_out)
 
     def shuffle(self) -> list[int]:
         """Return all indices, sorted by a checksum of the names of the images."""
-        return sorted(range(len(self)), key=lambda place: _checksum(self.names[place]))
+        return sorted(range(len(self)), key=lambda index: _checksum(self.names[index]))
 
-    def describe(self, place: int) -> str:
+    def describe(self, index: int) -> str:
         """Return the path of an image."""
-        return str(self.root / self.names[place])
+        return str(self.root / self.names[index])
 
     def digest(self, crc: int = 0) -> int:
         """Return a checksum of names and labels, continued from `crc`. The pixels are not read."""
@@ -132,11 +130,11 @@ def list_flat(folder: Path, class_names: Sequence[str]) -> ImageFiles:
             f"{folder}/CLASS/, or write lines 'NAME CLASS' to {folder.parent / LABEL_FILES[0]}.",
         )
     classes = _read_labels(labels_file, images)
-    places = {name: place for place, name in enumerate(class_names)}
+    indices = {name: index for index, name in enumerate(class_names)}
     for image, name in zip(images, classes, strict=True):
-        if name not in places:
+        if name not in indices:
             raise DataError(f"{labels_file}: {image} is of class {name!r}, which has no training folder.")
-    labels = [places[name] for name in classes]
+    labels = [indices[name] for name in classes]
     ignored = tuple(other for other in others if other != labels_file.name)
     return ImageFiles(folder, images, labels, tuple(class_names), ignored)
 

@@ -49,9 +49,9 @@ class Records:
         """Return all indices in the order of the records, which TensorFlow Datasets has shuffled."""
         return list(range(len(self)))
 
-    def describe(self, place: int) -> str:
+    def describe(self, index: int) -> str:
         """Return a description of the file and the offset of a record."""
-        return f"the record at byte {self.offsets[place]} of {self.paths[self.file_numbers[place]]}"
+        return f"the record at byte {self.offsets[index]} of {self.paths[self.file_numbers[index]]}"
 
     def digest(self, crc: int = 0) -> int:
         """Return a checksum of the file names and the record offsets, continued from `crc`."""
@@ -63,15 +63,16 @@ def _offsets(path):
     """Return the offset of each record of a file."""
     try:
         size = os.path.getsize(path)
-        places, place = [], 0
+        offsets = []
+        offset = 0
         with open(path, "rb", buffering=0) as stream:
-            while place < size:
-                places.append(place)
-                (length,) = struct.unpack("<Q", os.pread(stream.fileno(), 8, place))
+            while offset < size:
+                offsets.append(offset)
+                (length,) = struct.unpack("<Q", os.pread(stream.fileno(), 8, offset))
                 # The length (8 bytes) and its checksum (4) before the record, a checksum (4) after it.
-                place += length + 16
+                offset += length + 16
     except (OSError, struct.error) as error:
         raise DataError(f"{path} cannot be read as a TFRecord file: {error}. Prepare the data again.") from error
-    if place != size:
+    if offset != size:
         raise DataError(f"{path} ends inside a record. Prepare the data again.")
-    return np.array(places, np.int64)
+    return np.array(offsets, np.int64)

@@ -70,20 +70,34 @@ def load_tfds(name: str, location: Location | None, data_dir: Path | None) -> Im
     return ImageData(name, **arrays, class_names=tuple(builder.info.features["label"].names), origin=origin)
 
 
-def check_server(url: str, missing: DataError) -> None:
-    """Raise DataError if a server does not answer within seconds. TensorFlow Datasets would retry for minutes.
+def require_download(
+    name: str, data_dir: Path | None, looked_for: str, server: str | None = None, hint: str = ""
+) -> None:
+    """Raise DataError for a data set that was not found, unless the server for its download answers within seconds.
+
+    TensorFlow Datasets would retry for minutes.
 
     Args:
-        url: address on the server from which TensorFlow Datasets downloads.
-        missing: error that explains how to provide the data without a download.
+        name: name of the data set.
+        data_dir: searched folder, or None for the default folder.
+        looked_for: description of the files that were searched.
+        server: address from which TensorFlow Datasets downloads. None always raises.
+        hint: a further sentence that starts with a space.
     """
+    root = data_root(data_dir)
+    missing = (
+        f"{name} was not found in {root}{'' if root.exists() else ', which does not exist'} (looked for {looked_for} "
+        f"and a prepared TensorFlow data set {name}/).{hint} Pass the folder that holds one of these as `data_dir`."
+    )
+    if server is None:
+        raise DataError(missing, arguments=("data_dir",))
     try:
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=5).close()
+        urllib.request.urlopen(urllib.request.Request(server, method="HEAD"), timeout=5).close()
     except urllib.error.HTTPError:
         return
     except OSError as error:
         reason = getattr(error, "reason", error)
-        raise DataError(f"{url} cannot be reached ({reason}). {missing}", arguments=missing.arguments) from error
+        raise DataError(f"{server} cannot be reached ({reason}). {missing}", arguments=("data_dir",)) from error
 
 
 @contextlib.contextmanager
@@ -98,21 +112,3 @@ def as_data_error(name: str, data_dir: Path) -> Iterator[None]:
             f"its files are damaged, remove them and prepare the data set again.",
             arguments=("data_dir",),
         ) from error
-
-
-def not_found(name: str, data_dir: Path | None, looked_for: str, hint: str = "") -> DataError:
-    """Return the error for a data set that was not found.
-
-    Args:
-        name: name of the data set.
-        data_dir: searched folder, or None for the default folder.
-        looked_for: description of the files that were searched.
-        hint: a further sentence that starts with a space.
-    """
-    root = data_root(data_dir)
-    missing = "" if root.exists() else ", which does not exist"
-    return DataError(
-        f"{name} was not found in {root}{missing} (looked for {looked_for} and a prepared TensorFlow data set "
-        f"{name}/).{hint} Pass the folder that holds one of these as `data_dir`.",
-        arguments=("data_dir",),
-    )

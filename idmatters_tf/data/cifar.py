@@ -127,10 +127,8 @@ def load(name: str, data_dir: Path | None = None, download: bool = False) -> Ima
             f" The Python version, with pickles, is not supported: download {variant.archive}. "
             f"`idmatters_tf.data.shapes` (dataset shapes) needs no files."
         )
-        missing = _sources.not_found(name, data_dir, f"{variant.folder}/, {variant.archive}", hint)
-        if not download:
-            raise missing
-        _sources.check_server(SERVER, missing)
+        looked_for = f"{variant.folder}/, {variant.archive}"
+        _sources.require_download(name, data_dir, looked_for, SERVER if download else None, hint)
     return _sources.load_tfds(name, location, data_dir)
 
 

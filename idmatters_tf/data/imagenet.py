@@ -106,11 +106,11 @@ class StreamedImageData:
             DataError: `count` is less than 1, or no training image would be left.
         """
         check_held_out(count, len(self.train))
-        places = self.train.shuffle()
+        indices = self.train.shuffle()
         return dataclasses.replace(
             self,
-            train=self.train.without(places[-count:]),
-            test=self.train.without(places[:-count]),
+            train=self.train.without(indices[-count:]),
+            test=self.train.without(indices[:-count]),
             origin=f"{self.origin}; tested on {count} images held out of the training images",
         )
 

@@ -66,10 +66,8 @@ def load(data_dir: Path | None = None, download: bool = False) -> ImageData:
     if location is not None and location.kind != "tfds":
         return _load_idx(location.path)
     if location is None:
-        missing = _sources.not_found(NAME, data_dir, f"{FILES['train_images']} or {FILES['train_images']}.gz")
-        if not download:
-            raise missing
-        _sources.check_server(SERVER, missing)
+        looked_for = f"{FILES['train_images']} or {FILES['train_images']}.gz"
+        _sources.require_download(NAME, data_dir, looked_for, SERVER if download else None)
     return _sources.load_tfds(NAME, location, data_dir)
 
 

@@ -121,9 +121,9 @@ class StreamEvaluationBatches:
         elements, size = replica_elements(self.batch_size, share, first, steps)
 
         def choose(step, start):
-            places = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
-            weights = tf.cast(places < self.count, tf.float32)
-            return tf.minimum(places, self.count - 1), weights
+            indices = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
+            weights = tf.cast(indices < self.count, tf.float32)
+            return tf.minimum(indices, self.count - 1), weights
 
         def finish(images, labels, weights):
             return standardize(images) if standardized else images, labels, weights
@@ -160,8 +160,8 @@ def _make_reader(images):
         labels = tf.constant(images.labels, tf.int32)
     root = os.fsencode(f"{images.root}/")
 
-    def read(place):
-        return tf.io.read_file(tf.strings.join([root, tf.gather(names, place)])), tf.gather(labels, place)
+    def read(index):
+        return tf.io.read_file(tf.strings.join([root, tf.gather(names, index)])), tf.gather(labels, index)
 
     return read
 
@@ -173,11 +173,11 @@ def _make_record_reader(records):
     element: dict[str, Any] = {"output_types": [tf.string], "output_shapes": [[]]}
     features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
-    def read(place):
-        path = tf.gather(paths, tf.gather(numbers, place))
+    def read(index):
+        path = tf.gather(paths, tf.gather(numbers, index))
         # The public TFRecordDataset has no offsets.
         following = tf.raw_ops.TFRecordDatasetV2(
-            filenames=[path], compression_type="", buffer_size=0, byte_offsets=[tf.gather(offsets, place)]
+            filenames=[path], compression_type="", buffer_size=0, byte_offsets=[tf.gather(offsets, index)]
         )
         first = tf.raw_ops.TakeDataset(input_dataset=following, count=1, **element)
         (record,) = tf.raw_ops.DatasetToSingleElement(dataset=first, **element)
@@ -197,8 +197,8 @@ def _decode(read, chosen, size, window):
         window: function from the further tensors of an image to its window, see `_decoding.decode`.
     """
 
-    def load(place, *others):
-        return *read(place), *others
+    def load(index, *others):
+        return *read(index), *others
 
     def decode(contents, label, *others):
         return _decoding.decode_and_resize(contents, size, window(*others)), label, *others
@@ -209,28 +209,28 @@ def _decode(read, chosen, size, window):
 
 
 def find_broken(
-    images: ImageFiles | Records, places: Iterable[int] | None = None, advance: Callable[[], object] = lambda: None
+    images: ImageFiles | Records, indices: Iterable[int] | None = None, advance: Callable[[], object] = lambda: None
 ) -> list[int]:
     """Read and decode images, and return the sorted indices of the images that cannot be decoded.
 
     Args:
         images: `ImageFiles` or `Records`.
-        places: indices of the images (default: all).
+        indices: indices of the images (default: all).
         advance: called after each 100 images that can be decoded.
     """
-    places = list(range(len(images))) if places is None else sorted(set(places))
+    indices = list(range(len(images))) if indices is None else sorted(set(indices))
     read = _make_reader(images)
 
-    def attempt(place):
-        contents, _ = read(place)
+    def attempt(index):
+        contents, _ = read(index)
         shape = tf.shape(_decoding.decode(contents))
-        return tf.stack([place, tf.cast(tf.reduce_min(shape), tf.int64)])
+        return tf.stack([index, tf.cast(tf.reduce_min(shape), tf.int64)])
 
-    data = tf.data.Dataset.from_tensor_slices(tf.constant(places, tf.int64))
+    data = tf.data.Dataset.from_tensor_slices(tf.constant(indices, tf.int64))
     data = without_autotuning(data.map(attempt, num_parallel_calls=4).ignore_errors())
     good = set()
-    for number, (place, _) in enumerate(data.as_numpy_iterator()):
-        good.add(int(place))
+    for number, (index, _) in enumerate(data.as_numpy_iterator()):
+        good.add(int(index))
         if number % 100 == 99:
             advance()
-    return [place for place in places if place not in good]
+    return [index for index in indices if index not in good]

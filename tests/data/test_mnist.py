@@ -69,7 +69,7 @@ def test_data_of_tensorflow_datasets_are_found_and_downloaded(tmp_path, monkeypa
     monkeypatch.setattr(mnist, "SERVER", "http://127.0.0.1:9/")
     with pytest.raises(DataError, match=r"127.0.0.1:9/ cannot be reached \(.*refused\). mnist was not found"):
         mnist.load(tmp_path, download=True)
-    monkeypatch.setattr(mnist._sources, "check_server", lambda *_: None)
+    monkeypatch.setattr(mnist._sources, "require_download", lambda *_: None)
     assert mnist.load(tmp_path, download=True) == ("mnist", None, tmp_path)
     (tmp_path / "mnist" / "3.0.1").mkdir(parents=True)
     (tmp_path / "mnist" / "3.0.1" / "dataset_info.json").touch()

@@ -32,24 +32,24 @@ def records(files, tmp_path_factory):
     """Return the same images as a TFRecord data set of two files."""
     folder = tmp_path_factory.mktemp("records")
     paths = [folder / f"train-{i}.tfrecord" for i in range(2)]
-    for path, places in zip(paths, (range(6), range(6, 15)), strict=True):
+    for path, indices in zip(paths, (range(6), range(6, 15)), strict=True):
         with tf.io.TFRecordWriter(str(path)) as writer:
-            for place in places:
+            for index in indices:
                 features = {
-                    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[contents(files, place)])),
-                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[files.labels[place]])),
+                    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[contents(files, index)])),
+                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[files.labels[index]])),
                 }
                 writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
     return Records(paths, files.class_names)
 
 
-def contents(files, place):
-    return (files.root / files.names[place]).read_bytes()
+def contents(files, index):
+    return (files.root / files.names[index]).read_bytes()
 
 
-def in_memory(files, place, size=SIZE):
+def in_memory(files, index, size=SIZE):
     """Return the image with the preprocessing of the paper, without the flip."""
-    return tf.image.resize(tf.io.decode_jpeg(contents(files, place)), [size, size]).numpy()
+    return tf.image.resize(tf.io.decode_jpeg(contents(files, index)), [size, size]).numpy()
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_images_that_tensorflow_decodes_wrongly_are_rejected(kind):
 def test_users_load_images_as_evaluations_do(files, augmentation):
     batches = StreamEvaluationBatches(files, 5, augmentation, SIZE)
     evaluated, _, _ = next(iter(batches.dataset(standardized=False)))
-    for place, expected in enumerate(evaluated.numpy()):
-        loaded = imagenet.load_image(files.describe(place), SIZE, augmentation)
+    for index, expected in enumerate(evaluated.numpy()):
+        loaded = imagenet.load_image(files.describe(index), SIZE, augmentation)
         assert loaded.dtype == np.uint8
         assert np.abs(loaded - expected).max() <= 0.5 + 1e-4
 
@@ -128,10 +128,10 @@ def test_training_batches_hold_the_images_of_the_order_flipped_half_of_the_time(
     flips = []
     for step in (0, 4):
         images, labels = ours.batch(step)
-        places = shuffle_positions(tf.range(6 * step, 6 * step + 6, dtype=tf.int64), 15, 3).numpy()
-        np.testing.assert_array_equal(labels, [files.labels[place] for place in places])
-        for image, place in zip(images.numpy(), places, strict=True):
-            plain = tf.image.per_image_standardization(in_memory(files, place)).numpy()
+        indices = shuffle_positions(tf.range(6 * step, 6 * step + 6, dtype=tf.int64), 15, 3).numpy()
+        np.testing.assert_array_equal(labels, [files.labels[index] for index in indices])
+        for image, index in zip(images.numpy(), indices, strict=True):
+            plain = tf.image.per_image_standardization(in_memory(files, index)).numpy()
             same = [np.allclose(image, each, atol=1e-4) for each in (plain, plain[:, ::-1])]
             assert sum(same) == 1
             flips.append(same[1])
@@ -177,9 +177,9 @@ def test_evaluation_counts_every_image_once(files):
     assert sorted(label for label, _ in seen) == files.labels
     ((images, labels, weights),) = ours.dataset(first=1, steps=1, standardized=False)
     assert sum(weights) == 7
-    for image, label, place in zip(images[:7], labels, range(8, 15), strict=False):
-        assert label == files.labels[place]
-        np.testing.assert_allclose(image, in_memory(files, place), atol=1e-3)
+    for image, label, index in zip(images[:7], labels, range(8, 15), strict=False):
+        assert label == files.labels[index]
+        np.testing.assert_allclose(image, in_memory(files, index), atol=1e-3)
 
 
 def test_broken_files_are_found(tmp_path):
@@ -188,7 +188,7 @@ def test_broken_files_are_found(tmp_path):
     path.write_bytes(path.read_bytes()[:200])
     (files.root / files.names[7]).write_bytes(b"")
     assert find_broken(files) == [4, 7]
-    assert find_broken(files, places=[1, 4, 4]) == [4]
+    assert find_broken(files, indices=[1, 4, 4]) == [4]
     intact = files.without([4, 7])
     assert len(intact) == 7
     assert find_broken(intact) == []
@@ -231,7 +231,7 @@ def test_images_decoded_once_are_those_that_are_streamed(files, records):
     data = imagenet.StreamedImageData("some", records, files.without(range(1, 15)), "here", SIZE)
     once = decode_all(data)
     assert (once.class_names, once.image_shape, once.origin) == (data.class_names, data.image_shape, "here")
-    for place in (0, 7, 14):
-        np.testing.assert_allclose(once.train_images[place], in_memory(files, place), atol=0.501)
+    for index in (0, 7, 14):
+        np.testing.assert_allclose(once.train_images[index], in_memory(files, index), atol=0.501)
     np.testing.assert_array_equal(once.train_labels, [0] * 5 + [1] * 5 + [2] * 5)
     np.testing.assert_array_equal(once.test_images, once.train_images[:1])
