@@ -14,7 +14,6 @@ from idmatters_tf.linear.network import compose, initial_weights, layer_norms, s
 
 # Hardt & Ma: the risk of a residual network, its gradient, and the certificate (2.3).
 from idmatters_tf.linear.risk import (
-    DominanceFactors,
     GradientDominance,
     dominance_factors,
     gradient_dominance,
@@ -49,7 +48,6 @@ from idmatters_tf.linear.statistics import (
 from idmatters_tf.linear.dynamics import Trajectories, gradient_descent, sweep
 
 __all__ = [
-    "DominanceFactors",
     "FactorizationBounds",
     "GradientDominance",
     "Optimum",

@@ -25,14 +25,8 @@ from idmatters_tf.linear.shortcuts import layer_jacobians, problem
 def shortcut_hessian(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, *, shortcut: bool = True) -> Floats:
     """Compute the dense Hessian of L(W) = ||Y - f(W) X||_F^2 / (2m).
 
-    Args:
-        W: (units, n, d, d).
-        sxx: X X^T / m, (d, d).
-        syx: Y X^T / m, (d, d).
-        shortcut: False for a plain network.
-
-    Returns:
-        Symmetric matrix (P, P) of float64, with P = W.size, in the order of W.ravel().
+    The arguments are those of `shortcut_risk`. Returns a symmetric matrix (P, P) of float64, with P = W.size, in the
+    order of W.ravel().
     """
     W, sxx, syx = problem(W, sxx, syx)
     units, n, d, _ = W.shape
@@ -71,13 +65,8 @@ class ShortcutHessian(scipy.sparse.linalg.LinearOperator):
     A product with a vector costs O(layers * d^3) for any number of samples. Directions V change the map by
     sum_i P_i V_i Q_i. One forward and one backward pass through the layers give the changes of Q_i and P_i^T G.
 
-    Args:
-        W: (units, n, d, d).
-        sxx, syx: X X^T / m and Y X^T / m, (d, d).
-        shortcut: False for a plain network.
-
-    The shape is (W.size, W.size), and vectors are in the order of W.ravel(). `@`, `matvec` and `matmat` work as in
-    SciPy.
+    The arguments are those of `shortcut_risk`. The shape is (W.size, W.size), and vectors are in the order of
+    W.ravel(). `@`, `matvec` and `matmat` work as in SciPy.
     """
 
     if TYPE_CHECKING:

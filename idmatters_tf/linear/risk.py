@@ -8,7 +8,6 @@ versions. The docstrings note where they disagree.
 # Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -57,20 +56,15 @@ def risk_gradient(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = Non
     Source: Lemma 2.4 in v3. v1 and v2 print both outer products in reverse order, which is equal for depths 1 and 2 and
     wrong from depth 3 on.
 
-    Args:
-        A: (depth, d, d).
-        R: (d, d).
-        covariance: (d, d); the identity if None.
-
-    Returns:
-        (depth, d, d) float64.
+    The arguments are those of `population_risk`. Returns float64 of shape (depth, d, d).
     """
     A, R, covariance = _problem(A, R, covariance)
     return _gradient(A, (compose(A) - R) @ covariance)
 
 
 def _gradient(A: Floats, ES: Floats) -> Floats:
-    return layer_jacobians(A[:, None], shortcut=True).pull_back(2 * ES)
+    Q, P, _ = layer_jacobians(A[:, None], shortcut=True)
+    return P.swapaxes(-1, -2) @ (2 * ES) @ Q.swapaxes(-1, -2)
 
 
 def _excess(E: Floats, ES: Floats) -> float:
@@ -116,13 +110,7 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
     A = R = 0, S = 4: 64 < 256). The exponent l - 1 of v1 is wrong even for S = I (l = 3, A_i = -1/2, R = 2:
     2.64 < 10.55).
 
-    Args:
-        A: (depth, d, d).
-        R: (d, d).
-        covariance: (d, d); the identity if None.
-
-    Returns:
-        `GradientDominance`.
+    The arguments are those of `population_risk`.
 
     Example:
 
@@ -153,24 +141,14 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
     return GradientDominance(gradient_norm_squared, uniform, per_layer, tau, excess, tau < 1, holds)
 
 
-class DominanceFactors(NamedTuple):
-    """Factors of sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
-
-    uniform: 4 l (1 - max)^(2l-2). per_layer: 4 sum_i prod_{j != i} (1 - norm_j)^2.
-    """
-
-    uniform: Floats
-    per_layer: Floats
-
-
-def dominance_factors(norms: ArrayLike) -> DominanceFactors:
+def dominance_factors(norms: ArrayLike) -> tuple[Floats, Floats]:
     """Compute the factors of sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
 
     Args:
         norms: spectral norms of the layers in [0, 1), (..., depth).
 
     Returns:
-        `DominanceFactors`, (uniform, per_layer), each of shape (...).
+        (4 l (1 - max)^(2l-2), 4 sum_i prod_{j != i} (1 - norm_j)^2), each of shape (...).
 
     Raises:
         ValueError: if a norm is outside [0, 1), or `norms` has no axis.
@@ -182,7 +160,7 @@ def dominance_factors(norms: ArrayLike) -> DominanceFactors:
     logarithms = 2 * np.log1p(-norms)
     uniform = 4 * depth * np.exp((depth - 1) * logarithms.min(axis=-1))
     per_layer = 4 * np.exp(logarithms.sum(axis=-1, keepdims=True) - logarithms).sum(axis=-1)
-    return DominanceFactors(uniform, per_layer)
+    return uniform, per_layer
 
 
 def _problem(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None) -> tuple[Floats, Floats, Floats]:

@@ -7,8 +7,6 @@ only through S_XX, S_YX and tr S_YY. Hardt & Ma's excess risk is 2 (L - L_min) w
 # pyright: reportConstantRedefinition=false
 # Matrices have uppercase names, and checked arguments are reassigned.
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -46,42 +44,25 @@ def shortcut_gradient(
 
     Source: Li et al., Eq. 7, which is minus this times the learning rate.
 
-    Args:
-        W: (units, n, d, d).
-        sxx: (d, d).
-        syx: (d, d).
-        syy_trace: unused; allows unpacking `Statistics` as arguments.
-        shortcut: False for a plain network.
-
-    Returns:
-        (units, n, d, d) float64.
+    The arguments are those of `shortcut_risk`; `syy_trace` is unused and allows unpacking `Statistics`. Returns float64
+    of the shape of W.
     """
     W, sxx, syx = problem(W, sxx, syx)
     if syy_trace is not None:
         non_negative("syy_trace", syy_trace)
-    jacobians = layer_jacobians(W, shortcut)
-    return jacobians.pull_back(jacobians.end_to_end @ sxx - syx).reshape(W.shape)
+    Q, P, end_to_end = layer_jacobians(W, shortcut)
+    gradient = P.swapaxes(-1, -2) @ (end_to_end @ sxx - syx) @ Q.swapaxes(-1, -2)
+    return gradient.reshape(W.shape)
 
 
-class LayerJacobians(NamedTuple):
-    """Jacobians before and after each layer: f = after[i] W_i before[i] + const, in the order of application.
+def layer_jacobians(W: Floats, shortcut: bool) -> tuple[Floats, Floats, Floats]:
+    """Return (Q, P, f), with f = P_i W_i Q_i + const for each layer i, in the order of application.
 
-    before: Q, (layers, d, d). after: P, (layers, d, d). end_to_end: f, (d, d).
+    Q and P are the Jacobians before and after each layer, (layers, d, d), and f the map from end to end, (d, d).
     """
-
-    before: Floats
-    after: Floats
-    end_to_end: Floats
-
-    def pull_back(self, gradient: Floats) -> Floats:
-        """Return P_i^T G Q_i^T, the gradients of the layers for the gradient G of the map, (layers, d, d)."""
-        return self.after.swapaxes(-1, -2) @ gradient @ self.before.swapaxes(-1, -2)
-
-
-def layer_jacobians(W: Floats, shortcut: bool) -> LayerJacobians:
-    """Compute the Jacobians around each layer of a network (units, n, d, d)."""
     units, n, dim, _ = W.shape
-    before, after = np.empty_like(W), np.empty_like(W)
+    before = np.empty_like(W)
+    after = np.empty_like(W)
     product = np.eye(dim)
     for r in range(units):
         branch = product
@@ -96,7 +77,7 @@ def layer_jacobians(W: Floats, shortcut: bool) -> LayerJacobians:
             after[r, layer] = branch
             branch = branch @ W[r, layer]
         product = product + branch if shortcut else branch
-    return LayerJacobians(before.reshape(-1, dim, dim), after.reshape(-1, dim, dim), end_to_end)
+    return before.reshape(-1, dim, dim), after.reshape(-1, dim, dim), end_to_end
 
 
 def problem(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike) -> tuple[Floats, Floats, Floats]:
