@@ -1,7 +1,4 @@
-"""Loss of a model on a data set as a function of selected variables.
-
-`_products` differentiates and compiles it with `idmatters_tf.autodiff`.
-"""
+"""Loss of a model on a batch as a function of selected variables, its gradient, and products of the two matrices."""
 
 import itertools
 import warnings
@@ -12,17 +9,25 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf._keras_internals import seed_states, substitute_values, variable_owners
+from idmatters_tf._batches import Batches, check_data
+from idmatters_tf._keras_internals import get_mask, seed_states, set_mask, substitute_values, variable_owners
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._names import make_unique_name
-from idmatters_tf.curvature._batches import Batches, check_data
+from idmatters_tf.autodiff import LinearMap, current_backend
 from idmatters_tf.curvature._losses import DataLoss
 
 
 class Objective:
     """Loss of a model on a data set, as one batch.
 
-    The model is called as a function of its variables and is not changed, see `unchanged`.
+    The model is called as a function of its variables and is not changed. The sums of `value`, `loss_and_gradient`,
+    `hessian` and `gauss_newton` over the batches are the values for all data. These are compiled, with the arguments:
+
+    - values: one tensor for each of `arguments`.
+    - batch: a batch of the data.
+    - scales: one factor for the sum of each loss term, from `DataLoss.factors`, and a last one for the penalties.
+    - draw: offset of the seeds of the model's random generators.
+    - vectors: one vector (P,), with a list of tensors like the variables as the product, or k vectors (k, P).
 
     Args: see `idmatters_tf.curvature.HessianOperator`.
 
@@ -32,6 +37,7 @@ class Objective:
         slices: slice of the flat vector for each layer.
         dtype: dtype of the flat vector, "float32" or "float64".
         size: length of the flat vector.
+        backend: derivatives on Keras' backend.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class Objective:
         self.slices = _layer_slices(model, self.variables, self.sizes)
         self._seeds = {id(state) for state in seed_states(model)}
         self.batches = Batches(data, batch_size)
+        self.backend = current_backend()
 
     @property
     def coupling(self) -> str | None:
@@ -91,11 +98,6 @@ class Objective:
 
     def forward(self, values: Sequence[Tensor], batch: Any, draw: Any = 0) -> tuple[Any, Tensor | None]:
         """Compute the model's outputs for a batch with other values of its variables.
-
-        Args:
-            values: one tensor for each of `arguments`.
-            batch: a batch of the data.
-            draw: offset of the seeds of the model's random generators.
 
         Returns:
             (outputs, penalties): the outputs, or the value of a loss(model, batch); and the sum of `model.losses`, or
@@ -125,13 +127,7 @@ class Objective:
         return ops.stack([count if divisor is None else divisor for divisor in divisors])
 
     def data_loss(self, batch: Any, outputs: Any, factors: Tensor) -> Tensor:
-        """Return the contribution of a batch to the loss without penalties, a scalar.
-
-        Args:
-            batch: a batch of the data.
-            outputs: outputs of the model for the batch.
-            factors: factors of the sums of the terms, from `DataLoss.factors`.
-        """
+        """Return the contribution of a batch to the loss without penalties, a scalar."""
         total, parts = None, self.loss.parts(batch, outputs)
         for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
             elements, divisor = term.elements(*part, self.dtype)
@@ -141,17 +137,71 @@ class Objective:
         return total
 
     def value(self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Any = 0) -> Tensor:
-        """Return the contribution of a batch to the loss.
-
-        Args:
-            values: see `forward`.
-            batch: see `forward`.
-            scales: factors of the sums of the terms, and of the penalties last.
-            draw: see `forward`.
-        """
+        """Return the contribution of a batch to the loss."""
         outputs, penalties = self.forward(values, batch, draw)
         value = self.data_loss(batch, outputs, scales[:-1])
         return value if penalties is None else value + penalties * scales[-1]
+
+    def loss_and_gradient(
+        self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return `value` and its gradient, (P,)."""
+        theta, others = self._separate(values)
+        value, gradient = self.backend.gradient(lambda theta: self.value([*theta, *others], batch, scales, draw), theta)
+        return value, self.flatten(gradient)
+
+    def hessian(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
+        """Return products of the Hessian with vectors."""
+        theta, others = self._separate(values)
+        product = self.backend.hessian_product(lambda theta: self.value([*theta, *others], batch, scales), theta)
+        return self._mapped(product, vectors)
+
+    def gauss_newton(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
+        """Return products of the Gauss-Newton matrix with vectors, J^T H J and the Hessian of the penalties."""
+        theta, others = self._separate(values)
+        # Structure of the outputs, indices of those of floating-point dtypes, and presence of penalties, set by the
+        # first call.
+        traced: dict[str, Any] = {}
+
+        def outputs_at(theta: list[Tensor]) -> tuple[list[Tensor], Any]:
+            traced["structure"], penalties = self.forward([*theta, *others], batch)
+            traced["penalized"] = penalties is not None
+            outputs = keras.tree.flatten(traced["structure"])
+            traced["floats"] = [index for index, output in enumerate(outputs) if _is_float(output)]
+            return [outputs[index] for index in traced["floats"]], (outputs, [get_mask(output) for output in outputs])
+
+        def loss_at(floats: list[Tensor]) -> Tensor:
+            outputs: list[Any] = list(values_at)
+            for index, output in zip(traced["floats"], floats, strict=True):
+                # Masks are attached to the tensors that the model returned, not to these replacements.
+                set_mask(output, masks[index])
+                outputs[index] = output
+            return self.data_loss(batch, keras.tree.pack_sequence_as(traced["structure"], outputs), scales[:-1])
+
+        def penalty_at(theta: list[Tensor]) -> Tensor:
+            return self.forward([*theta, *others], batch)[1] * scales[-1]
+
+        floats, (values_at, masks), jvp, vjp = self.backend.linearize(outputs_at, theta)
+        curved = self.backend.hessian_product(loss_at, floats)
+        added = self.backend.hessian_product(penalty_at, theta) if traced["penalized"] else None
+
+        def product(vector: list[Tensor]) -> list[Tensor]:
+            transposed = vjp(curved(jvp(vector)))
+            if added is None:
+                return transposed
+            return [part + other for part, other in zip(transposed, added(vector), strict=True)]
+
+        return self._mapped(product, vectors)
+
+    def _mapped(self, linear_map: LinearMap, vectors: Tensor) -> Any:
+        """Return tensors like the variables for a vector (P,), and (k, P) for k vectors."""
+        if len(vectors.shape) == 1:
+            return linear_map(self.split(vectors))
+        return self.backend.batched(lambda vector: self.flatten(linear_map(self.split(vector))))(vectors)
+
+    def _separate(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the values of the flat vector's variables, and those of all others."""
+        return list(values[: len(self.variables)]), list(values[len(self.variables) :])
 
     def warn_of_outputs(self, batch: Any, outputs: Any) -> None:
         """Warn if a loss of probabilities receives outputs that are not probabilities."""
@@ -198,7 +248,7 @@ def _resolve_variables(model: keras.Model, variables: Any) -> list[keras.Variabl
                 f"Argument `variables` must contain variables or layers of the model {model.name!r}. Received: "
                 f"{name}, which is not the model's."
             )
-        if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(variable.dtype)):
+        if not _is_float(variable):
             raise ValueError(f"Argument `variables` must contain floating-point variables. Received: {variable.path}")
     if not flat:
         raise ValueError("Argument `variables` must contain at least one variable. Received: no variables.")
@@ -226,3 +276,7 @@ def _layer_slices(model: keras.Model, variables: Iterable[keras.Variable], sizes
             name = make_unique_name(layer, slices)
         slices[name], last = slice(start, stop), current
     return slices
+
+
+def _is_float(tensor: Any) -> bool:
+    return keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype))

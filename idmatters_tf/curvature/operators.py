@@ -4,24 +4,38 @@ Products with vectors are exact and cost a few gradients each; the matrix is not
 variables, each flattened by rows.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
+from keras import ops
+from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._batches import length
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf._linear_maps import Operator, columns
-from idmatters_tf.curvature._checks import check_finite, check_reproducible
 from idmatters_tf.curvature._objective import Objective
-from idmatters_tf.curvature._products import Array, Kind, Products
+
+Array = NDArray[np.floating[Any]]
+
+# Allowed difference of two evaluations, in units of rounding: sums over shuffled batches differ by rounding.
+TOLERANCE = 300.0
+
+
+class NotFiniteError(ValueError):
+    """The loss on the data is not a finite number."""
 
 
 class CurvatureOperator(Operator):
-    """Base class of the operators. `HessianOperator` describes the arguments."""
+    """Base class of the operators. `HessianOperator` describes the arguments.
 
-    # Product of `Products` that the operator computes.
-    kind: ClassVar[Kind]
+    Loss, gradient and products are sums of compiled functions over the batches of the data.
+    """
+
+    # Method of `Objective` that computes the products.
+    kind: ClassVar[Literal["hessian", "gauss_newton"]]
     # Name of the matrix in error messages, if it requires derivatives of the outputs.
     needs_outputs: ClassVar[str | None] = None
 
@@ -41,20 +55,26 @@ class CurvatureOperator(Operator):
     ):
         self.chunk, self.progress = positive_integer("chunk", chunk), progress
         objective = Objective(model, loss, data, variables, regularization, training, batch_size)
-        self._objective, self._products = objective, Products(objective)
+        self._objective = objective
+        self._compiler = objective.backend.Compiler(objective.arguments)
+        self._scales: tuple[NDArray[np.float64], int] | None = None
+        # The last batch and its tensors, to convert the arrays of a single batch only once.
+        self._last: tuple[Any, Any] = (None, None)
+        # False after the backend has failed to vectorize the model, e.g. TensorFlow for RNNs that are not unrolled.
+        self._vectorizes = True
         _check_kind_of_loss(objective, self.needs_outputs)
         super().__init__(objective.dtype, (objective.size, objective.size))
         batch = next(iter(objective.batches), None)
         if batch is None:
             raise ValueError("Argument `data` must contain at least one example. Received: empty data.")
-        outputs = self._products.outputs(batch)
+        outputs = self._outputs(objective.backend.tensors(batch))
         if not objective.loss.takes_model:
             objective.loss.build(model, batch, outputs)
         if check:
-            check_reproducible(self._products)
+            self._check_reproducible()
             objective.warn_of_outputs(batch, outputs)
         else:
-            check_finite(self.loss())
+            _check_finite(self.loss())
 
     def __repr__(self) -> str:
         return (
@@ -74,11 +94,11 @@ class CurvatureOperator(Operator):
 
     def loss(self) -> float:
         """Compute the loss on all data."""
-        return self._products.loss()
+        return float(self._sum(self._objective.value))
 
     def gradient(self) -> Array:
         """Compute the gradient of the loss on all data, (P,)."""
-        return self._products.loss_and_gradient()[1]
+        return self._loss_and_gradient()[1]
 
     def to_dense(self) -> Array:
         """Compute the dense symmetric matrix, (P, P), by products with unit vectors."""
@@ -103,18 +123,88 @@ class CurvatureOperator(Operator):
         }
 
     def _matvec(self, vector: ArrayLike) -> Array:
-        return self._products.product(self.kind, np.asarray(vector, self.dtype).reshape(1, -1))[0]
+        return self._product(np.asarray(vector, self.dtype).reshape(1, -1))[0]
 
     def _matmat(self, matrix: ArrayLike) -> Array:
         vectors = np.ascontiguousarray(np.asarray(matrix).T, self.dtype)
-        parts = [
-            self._products.product(self.kind, vectors[start : start + self.chunk])
-            for start in range(0, len(vectors), self.chunk)
-        ]
+        parts = [self._product(vectors[start : start + self.chunk]) for start in range(0, len(vectors), self.chunk)]
         return np.concatenate(parts).T
 
     def _adjoint(self) -> "CurvatureOperator":
         return self
+
+    def _product(self, vectors: Array) -> Array:
+        """Return the products with vectors, (k, P) -> (k, P), in one pass through the data."""
+        method, backend = getattr(self._objective, self.kind), self._objective.backend
+        if self._vectorizes and len(vectors) >= backend.FEWEST_VECTORS:
+            try:
+                return np.asarray(self._sum(method, backend.tensors(vectors)))
+            except backend.VECTORIZATION_ERRORS:
+                # If single products also fail, they raise the error.
+                self._vectorizes = False
+        products = np.empty(vectors.shape, self.dtype)
+        for vector, product in zip(vectors, products, strict=True):
+            parts = self._sum(method, backend.tensors(vector))
+            # Concatenated with NumPy, to copy each part only once.
+            np.concatenate([np.ravel(np.asarray(part)) for part in parts], out=product)
+        return products
+
+    def _loss_and_gradient(self, draw: int = 0) -> tuple[float, Array]:
+        # A tensor, so that all calls share one trace.
+        number = self._objective.backend.tensors(np.asarray(draw, np.int32))
+        value, gradient = self._sum(self._objective.loss_and_gradient, number)
+        return float(value), np.asarray(gradient)
+
+    def _sum(self, method: Callable[..., Any], *arguments: Tensor) -> Any:
+        """Return the sum over the batches of a method of the objective."""
+        (factors, examples), sums = self._compute_scales(), None
+        batches, backend = self._objective.batches, self._objective.backend
+        for batch in batches:
+            if self._last[0] is not batch or not batches.kept:
+                self._last = batch, backend.tensors(batch)
+            scales = np.array([*factors, length(batch) / examples], self.dtype)
+            result = self._compiler(method, self._last[1], backend.tensors(scales), *arguments)
+            sums = result if sums is None else keras.tree.map_structure(lambda a, b: a + b, sums, result)
+        return sums
+
+    def _compute_scales(self) -> tuple[NDArray[np.float64], int]:
+        """Return (factors of the loss terms, number of examples). The first call passes through the data."""
+        objective, loss = self._objective, self._objective.loss
+        # The outputs may have changed with the variables.
+        if self._scales is None or any(term.couples_examples for term in loss.terms):
+            divisors, sizes = np.zeros(len(loss.terms)), []
+            for batch in objective.batches:
+                tensors = objective.backend.tensors(batch)
+                divisors += np.asarray(ops.convert_to_numpy(objective.divisors(tensors, self._outputs(tensors))))
+                sizes.append(length(batch))
+            if len(sizes) > 1 and objective.coupling:
+                raise ValueError(
+                    f"{objective.coupling} couples the examples of a batch and requires a single batch. Received: data "
+                    f"in {len(sizes)} batches. Pass batch_size={sum(sizes)}."
+                )
+            self._scales = (np.array(loss.factors(divisors.tolist())), sum(sizes))
+        return self._scales
+
+    def _outputs(self, batch: Any) -> Any:
+        """Return the model's outputs for a batch of tensors, or the value of a loss(model, batch)."""
+        return self._objective.forward([variable.value for variable in self._objective.arguments], batch)[0]
+
+    def _check_reproducible(self) -> None:
+        """Raise ValueError if two passes with different random numbers of the model differ by more than rounding."""
+        (loss, gradient), (second, other) = (self._loss_and_gradient(draw) for draw in (0, 1))
+        _check_finite(loss)
+        tolerance, tiny = TOLERANCE * float(np.finfo(self.dtype).eps), float(np.finfo(self.dtype).tiny)
+        # The gradient is also compared with the loss, because at a minimum it consists of rounding errors.
+        size = float(np.linalg.norm(gradient)) + abs(loss) + tiny
+        if (
+            abs(loss - second) > tolerance * (abs(loss) + tiny)
+            or float(np.linalg.norm(gradient - other)) > 10 * tolerance * size
+        ):
+            raise ValueError(
+                f"The loss must be reproducible, but two evaluations gave {loss:.9g} and {second:.9g}. Pass data that "
+                f"are the same at each pass, without augmentation and shuffling, e.g. list(data). Use training=False "
+                f"for a model that draws random numbers, as in dropout."
+            )
 
 
 class HessianOperator(CurvatureOperator):
@@ -233,4 +323,12 @@ def _check_kind_of_loss(objective: Objective, needs_outputs: str | None) -> None
         raise ValueError(
             "Argument `regularization` must be True for a model that overrides `compute_loss`, which adds the "
             "penalties. Received: regularization=False. Pass `loss`."
+        )
+
+
+def _check_finite(loss: float) -> None:
+    if not np.isfinite(loss):
+        raise NotFiniteError(
+            f"The loss on the data must be finite. Received: {loss}. Check for data or weights that are not finite, or "
+            f"a model that has diverged."
         )

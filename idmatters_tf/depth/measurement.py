@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from idmatters_tf import curvature
 from idmatters_tf._keras_internals import graph_calls, layers_within
 from idmatters_tf._results import Result
+from idmatters_tf.curvature.operators import NotFiniteError
 from idmatters_tf.isometry import Block, block_distances, extreme_singular_values, find_blocks
 from idmatters_tf.isometry.blocks import between, residual_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
@@ -96,9 +97,7 @@ def measure_model(
     args |= {"training": training, "chunk": 64 if size <= DENSE else 1}
     try:
         hessian = curvature.HessianOperator(model, check=check, **args)
-    except ValueError as error:
-        if "The loss on the data must be finite" not in str(error):
-            raise
+    except NotFiniteError:
         return result
     gradient = hessian.gradient().astype(np.float64)
     result.record("loss", hessian.loss())

@@ -12,9 +12,9 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
+from idmatters_tf._batches import Batches, check_data, length
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
-from idmatters_tf.curvature._batches import Batches, check_data, length
 from idmatters_tf.isometry.blocks import find_blocks
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf import _keras_internals
+from idmatters_tf._batches import Batches
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import has_compiled_loss
-from idmatters_tf.curvature._batches import Batches
 from idmatters_tf.isometry.influence import find_operations, record_branches
 from idmatters_tf.surgery._carrying import compile_like
 from idmatters_tf.surgery._checks import check_not_quantized
