@@ -90,13 +90,8 @@ def input_operations(graph: Any) -> Any:
 
 def producer(tensor: Any) -> Any:
     """Return the node that computed a symbolic tensor, with `operation`, `input_tensors` and `is_input`."""
-    operation, place, _ = tensor._keras_history
-    return operation._inbound_nodes[place]
-
-
-def nodes(graph: Any) -> list[Any]:
-    """Return the nodes of a functional model: `operation`, `input_tensors`, `output_tensors`."""
-    return [node for level in graph._nodes_by_depth.values() for node in level]
+    operation, index, _ = tensor._keras_history
+    return operation._inbound_nodes[index]
 
 
 def is_addition(operation: Any) -> bool:
@@ -109,33 +104,44 @@ def skip_positions(graph: Any) -> dict[int, int]:
 
     Sums whose calls have different structures are left out.
     """
-    places: dict[int, int | None] = {}
-    for node in nodes(graph):
-        nested = get_graph(node.operation)
+    positions: dict[int, int | None] = {}
+    calls = list(_list_calls(graph, "", expand=False))
+    above = find_ancestors(calls)
+    for call in calls:
+        nested = get_graph(call.operation)
         if nested is not None:
-            places |= skip_positions(nested)
-        if not is_addition(node.operation) or len(node.input_tensors) != 2:
-            continue
-        first, second = node.input_tensors
-        place = 0 if _depends(second, first) else 1 if _depends(first, second) else None
-        if first is second or tuple(first.shape) != tuple(second.shape):
-            place = None
-        same = places.setdefault(id(node.operation), place) == place
-        places[id(node.operation)] = place if same else None
-    return {key: place for key, place in places.items() if place is not None}
+            positions |= skip_positions(nested)
+        elif is_addition(call.operation):
+            position = skip_position(call, above)
+            is_same = positions.setdefault(id(call.operation), position) == position
+            positions[id(call.operation)] = position if is_same else None
+    return {key: position for key, position in positions.items() if position is not None}
 
 
-def _depends(tensor: Any, on: Any) -> bool:
-    """Return True if a symbolic tensor is computed from another one."""
-    waiting, seen = [tensor], set()
-    while waiting:
-        current = waiting.pop()
-        if current is on:
-            return True
-        if id(current) not in seen:
-            seen.add(id(current))
-            waiting += producer(current).input_tensors
-    return False
+def skip_position(call: "Call", ancestors: Mapping[int, set[int]]) -> int | None:
+    """Return the position of x among the arguments of a sum x + f(x), from `find_ancestors`; None for other calls."""
+    if not is_addition(call.operation) or len(call.inputs) != 2:
+        return None
+    first, second = call.inputs
+    if first is second or tuple(first.shape) != tuple(second.shape):
+        return None
+    if id(first) in ancestors.get(id(second), ()):
+        return 0
+    return 1 if id(second) in ancestors.get(id(first), ()) else None
+
+
+def find_ancestors(calls: Iterable["Call"]) -> dict[int, set[int]]:
+    """Return the tensors that each output of calls, in the order of execution, is computed from, both by `id`.
+
+    Outputs that depend on the shapes of their inputs only, as position embeddings do, have no ancestors.
+    """
+    ancestors: dict[int, set[int]] = {}
+    for call in calls:
+        above = {id(tensor) for tensor in call.inputs}.union(*(ancestors.get(id(t), set()) for t in call.inputs))
+        if len(call.inputs) == 1 and uses_only_shape(call.operation, call.inputs[0]):
+            above = set()
+        ancestors |= {id(output): above for output in call.outputs}
+    return ancestors
 
 
 def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -241,14 +247,14 @@ def graph_calls(model: keras.Model) -> list[Call] | None:
     return None if graph is None else list(_list_calls(graph, ""))
 
 
-def _list_calls(graph: Any, prefix: str) -> Iterator[Call]:
+def _list_calls(graph: Any, prefix: str, expand: bool = True) -> Iterator[Call]:
     by_depth: Any = graph._nodes_by_depth
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
     nodes = [node for node in nodes if node.operation is not None and not node.is_input]
     for node in nodes:
         name, outputs = prefix + node.operation.name, tuple(node.outputs)
         inputs, masks = _inputs_and_masks(node)
-        nested = _nested_graph(node, nodes, inputs)
+        nested = _nested_graph(node, nodes, inputs) if expand else None
         if nested is None:
             yield Call(name, node.operation, inputs, outputs, node, masks)
             continue

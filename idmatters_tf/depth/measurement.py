@@ -74,29 +74,38 @@ class DepthMeasurement(Result):
         self.values[name], self.errors[name] = float(value), float(error)
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Arguments of `depth_profile` for a measurement."""
+
+    data: Any
+    loss: Any
+    training: bool | None
+    momentum: float
+    examples: int
+    batch_size: int
+
+
 def measure_model(
-    model: keras.Model,
-    depth: int,
-    seed: int,
-    names: Any,
-    training: bool | None,
-    momentum: float,
-    examples: int,
-    check: bool,
-    **args: Any,
+    model: keras.Model, depth: int, seed: int, names: Any, options: Options, check: bool
 ) -> DepthMeasurement:
-    """Measure a model of a depth and seed. Names are those of blocks; `args` are arguments of `HessianOperator`."""
-    size, data = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables), args["data"]
+    """Measure a model of a depth and seed, with the names of its blocks, and check the data on request."""
+    size, data = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables), options.data
     result = DepthMeasurement(depth, seed, size)
     blocks = residual_blocks(model) if names is None else find_blocks(model, names)
+    training = options.training
     if training is None:
         training = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_within(model))
-    if training and isinstance(data, tuple):
-        args["batch_size"] = len(keras.tree.flatten(data)[0])
-    # TensorFlow compiles products with several vectors separately, which takes longer than many single products.
-    args |= {"training": training, "chunk": 64 if size <= DENSE else 1}
+    arguments: dict[str, Any] = {
+        "loss": options.loss,
+        "data": data,
+        "training": training,
+        "batch_size": len(keras.tree.flatten(data)[0]) if training and isinstance(data, tuple) else options.batch_size,
+        # TensorFlow compiles products with several vectors separately, which takes longer than many single products.
+        "chunk": 64 if size <= DENSE else 1,
+    }
     try:
-        hessian = curvature.HessianOperator(model, check=check, **args)
+        hessian = curvature.HessianOperator(model, check=check, **arguments)
     except NotFiniteError:
         return result
     gradient = hessian.gradient().astype(np.float64)
@@ -106,14 +115,14 @@ def measure_model(
     if not np.isfinite(gradient + hessian @ np.ones(size)).all():
         return result
     largest, error = _record_spectrum(result, "hessian", hessian)
-    _record_spectrum(result, "gauss_newton", curvature.GaussNewtonOperator(model, check=False, **args))
-    for name, factor in (("sgd_rate", 0.0), ("momentum_rate", momentum)):
+    _record_spectrum(result, "gauss_newton", curvature.GaussNewtonOperator(model, check=False, **arguments))
+    for name, factor in (("sgd_rate", 0.0), ("momentum_rate", options.momentum)):
         rate = (2 + 2 * factor) / largest if largest > error else np.inf
         result.record(name, rate, rate * error / largest if largest > error else 0.0)
     batch = data if isinstance(data, tuple) else next(iter(data))
     # Batch normalization couples all examples of the batch.
     inputs = keras.tree.map_structure(
-        lambda array: array[: None if training else examples], keras.utils.unpack_x_y_sample_weight(batch)[0]
+        lambda array: array[: None if training else options.examples], keras.utils.unpack_x_y_sample_weight(batch)[0]
     )
     _record_singular_values(result, _jacobians(model, inputs, blocks, training))
     distances = block_distances(model, inputs, names, training, TOLERANCE, seed) if blocks else {}

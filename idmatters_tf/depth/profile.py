@@ -12,7 +12,7 @@ import numpy as np
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
-from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement, measure_model
+from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement, Options, measure_model
 from idmatters_tf.depth.power_law import PowerLaw, Prediction, fit_power_law
 
 PANELS: Mapping[str, Sequence[str]] = {
@@ -163,8 +163,7 @@ def depth_profile(
     if len(chosen) < 2:
         raise ValueError(f"Argument `depths` must contain at least two different depths. Received: {list(depths)}")
     takes_seed = "seed" in inspect.signature(build).parameters
-    own: dict[str, Any] = {"training": training, "momentum": momentum, "examples": examples}
-    shared: dict[str, Any] = {"data": data, "loss": loss, "batch_size": batch_size}
+    options = Options(data, loss, training, momentum, examples, batch_size)
     measurements: list[DepthMeasurement] = []
     with Progress(positive_integer("seeds", seeds) * sum(chosen), "depth profile", progress, unit="units") as bar:
         for depth in chosen:
@@ -179,7 +178,7 @@ def depth_profile(
                         f"for the seeds {first} and {seed}. Add an argument `seed` to it, or use seeds=1."
                     )
                 names, check = None if blocks is None else blocks(depth), not measurements
-                measurements.append(measure_model(model, depth, seed, names, **own, **shared, check=check))
+                measurements.append(measure_model(model, depth, seed, names, options, check))
                 # Before the next model is built. Models contain reference cycles.
                 del model
                 gc.collect()

@@ -10,11 +10,12 @@ import keras
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import (
     Call,
+    find_ancestors,
     graph_calls,
     is_addition,
     is_own_layer,
     layers_within,
-    uses_only_shape,
+    skip_position,
 )
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.layers import (
@@ -116,48 +117,36 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
 def residual_blocks(model: keras.Model) -> list[Block]:
     """Return the blocks that `find_blocks` detects, or an empty list for a model without blocks or without a graph."""
     calls, repeated = graph_calls(model) or [], _repeated_operations(model)
-    ancestors: dict[int, set[int]] = {}
+    ancestors = find_ancestors(calls)
     blocks: dict[str, Block | None] = {}
     composites: list[Block] = []
-    branches: list[tuple[int, set[int]]] = []
     for call in calls:
-        above = {id(tensor) for tensor in call.inputs}.union(*(ancestors.get(id(t), set()) for t in call.inputs))
-        is_residual = isinstance(call.operation, RESIDUAL_LAYERS)
-        if len(call.inputs) == 1 and not is_residual and uses_only_shape(call.operation, call.inputs[0]):
-            above = set()
-        ancestors |= {id(output): above for output in call.outputs}
-        if inner := _inner_layers(call, repeated):
-            for layer in inner:
-                name = make_unique_name(repeated[id(layer)], blocks)
-                blocks[name] = Block(name, None, None, (), layer)
-            continue
-        start = call.inputs[0] if is_residual else _skip(call, ancestors)
-        if start is not None:
-            branches.append((id(start), above))
         # A shared layer is called several times.
         name = make_unique_name(repeated.get(id(call.operation), call.name), blocks)
-        if _is_composite(call, repeated):
+        if inner := _inner_layers(call, repeated):
+            blocks |= {repeated[id(layer)]: Block(repeated[id(layer)], None, None, (), layer) for layer in inner}
+        elif _is_composite(call, repeated):
             composites.append(Block(name, call.inputs[0], call.outputs[0], (call,)))
             blocks[name] = composites[-1]
-        elif start is not None:
+        elif (start := _skip(call, ancestors)) is not None:
             blocks[name] = None
             # A sum whose branch also depends on tensors computed before x is not a block.
             with contextlib.suppress(ValueError):
                 blocks[name] = between(name, start, call.outputs[0], calls)
-    for skip, branch in branches:
-        # A single layer of layers between x and f(x) is the branch, or a part of it.
-        inside = [block for block in composites if id(block.end) in branch and skip in ancestors[id(block.end)]]
-        if len(inside) == 1:
-            blocks[inside[0].name] = None
+    for call in calls:
+        if (start := _skip(call, ancestors)) is not None:
+            # A single layer of layers between x and f(x) is the branch, or a part of it.
+            above = ancestors[id(call.outputs[0])]
+            inside = [block for block in composites if id(block.end) in above and id(start) in ancestors[id(block.end)]]
+            if len(inside) == 1:
+                blocks[inside[0].name] = None
     return [block for block in blocks.values() if block is not None]
 
 
 def _skip(call: Call, ancestors: Mapping[int, set[int]]) -> Any:
-    """Return the tensor x of a sum x + f(x), or None for other calls."""
-    if not is_addition(call.operation) or len(call.inputs) != 2:
-        return None
-    pairs = (call.inputs, call.inputs[::-1])
-    return next((skip for skip, branch in pairs if id(skip) in ancestors.get(id(branch), ())), None)
+    """Return the input x of a residual layer, or the tensor x of a sum x + f(x), or None for other calls."""
+    position = 0 if isinstance(call.operation, RESIDUAL_LAYERS) else skip_position(call, ancestors)
+    return None if position is None else call.inputs[position]
 
 
 def _repeated_operations(model: keras.Model) -> dict[int, str]:

@@ -227,16 +227,9 @@ def _mean_loss(model: Any, batches: Batches, loss: Any) -> float:
         x = keras.tree.map_structure(ops.convert_to_tensor, inputs)
         with _keras_internals.substitute_values():
             outputs = model(x, training=False)
-            value: Any = ops.convert_to_numpy(_batch_loss(model, loss, x, y, outputs, weights))
+            value: Any = ops.convert_to_numpy(
+                _keras_internals.compute_loss(model, x, y, outputs, weights, training=False, loss=loss)
+            )
         size = length(batch)
         total, count = total + size * np.asarray(value).item(), count + size
     return total / count
-
-
-def _batch_loss(model: Any, loss: Any, x: Any, y: Any, outputs: Any, weights: Any) -> Any:
-    """Return the loss of a batch: the compiled one with penalties, or a given one as if it were compiled."""
-    if loss is None:
-        return _keras_internals.compute_loss(model, x, y, outputs, weights, training=False)
-    compiled = _keras_internals.CompiledLosses(model, loss, y, outputs, weights)
-    parts = zip(compiled.terms, compiled.split(y, outputs, weights), strict=True)
-    return sum(weight * term(*part) for (term, weight, _), part in parts)

@@ -20,9 +20,9 @@ from idmatters_tf.isometry.spectra import (
     SMALL,
     GramOperator,
     dense,
-    dense_singular_values,
     extreme_singular_values,
     matrix_singular_values,
+    singular_values,
     spectral_norm,
 )
 from idmatters_tf.layers import PadShortcut2D
@@ -307,4 +307,4 @@ def _end_to_end(model: keras.Model, inputs: Any, training: bool) -> Floats | Non
     if len(symbolic) != 1 or not keras.backend.is_float_dtype(symbolic[0].dtype) or len(model.outputs) != 1:
         return None
     jacobians = model_jacobians(model, inputs, training)
-    return np.stack([dense_singular_values(jacobian) for jacobian in jacobians])
+    return np.stack([singular_values(jacobian) for jacobian in jacobians])

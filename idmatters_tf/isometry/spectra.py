@@ -90,11 +90,7 @@ def singular_values(operator: Any) -> Floats:
     >>> singular_values(np.diag([3.0, -4.0]))
     array([4., 3.])
     """
-    return dense_singular_values(as_operator(operator))
-
-
-def dense_singular_values(operator: Any) -> Floats:
-    """Return all singular values of an operator, from the dense matrix."""
+    operator = as_operator(operator)
     if min(operator.shape) > LARGEST_DENSE:
         raise ValueError(
             f"Argument `operator` must have at most {LARGEST_DENSE:,} rows or columns. Received: "
@@ -148,7 +144,7 @@ def extreme_singular_values(
     if positive_integer("k", k) > least:
         raise ValueError(f"Argument `k` must be between 1 and {least}. Received: k={k}")
     if least <= max(SMALL, 2 * k):
-        values = dense_singular_values(operator)
+        values = singular_values(operator)
         return ExtremeSingularValues(values[:k], values[::-1][:k], True, least)
     gram = GramOperator(operator)
     if np.isnan(gram.scale):
@@ -189,7 +185,7 @@ def spectral_norm(operator: Any, tolerance: float = 1e-3, seed: int = 0) -> floa
         return float(matrix_singular_values(np.asarray(operator, np.result_type(operator, np.float32)))[0])
     operator = as_operator(operator)
     if min(operator.shape) <= SMALL:
-        return float(dense_singular_values(operator)[0])
+        return float(singular_values(operator)[0])
     gram = GramOperator(operator)
     # Lanczos residuals are relative to the map and undefined for a zero map.
     if not gram.scale > 0:

@@ -1,7 +1,7 @@
 """Removal of residual blocks that are near the identity."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import keras
@@ -101,22 +101,9 @@ def remove_identities(
     distances = {name: size.relative for name, size in sizes.items() if size.count}
     near = {name for name, distance in distances.items() if distance <= tolerance}
     if configured is not None:
-        # Blocks that change the shape have no operations.
-        operations_of = {slot: set(configured.operations(slot)) for slot in configured.slots}
-        gone = {slot for slot, names in operations_of.items() if names and names <= near}
-        rebuilt = configured.rebuild([slot for slot in configured.slots if slot not in gone])
-        copied, variables = rebuilt.model, rebuilt.variables
-        removed = [prefix for slot in configured.slots if slot in gone for prefix in slot.prefixes]
+        copied, variables, removed = _rebuild_without(configured, near)
     else:
-        places = {id(blocks[name][0]): blocks[name][1] for name in near}
-
-        def instead(operation: Any, arguments: tuple[Any, ...]) -> Any:
-            place = places.get(id(operation))
-            return None if place is None else keras.tree.flatten(arguments)[place]
-
-        copy = ModelCopy(model, instead=instead)
-        copied, variables = copy.model, copy.variables
-        removed = [path for path, operation in operations(model) if id(operation) in copy.removed_ids]
+        copied, variables, removed = _copy_without(model, dict(blocks[name] for name in near))
     compile_like(copied, model, variables, optimizer)
     return Removal(
         model=copied,
@@ -125,6 +112,27 @@ def remove_identities(
         before=_evaluate(model, batches) if has_loss else {},
         after=_evaluate(copied, batches) if has_loss else {},
     )
+
+
+def _rebuild_without(configured: ConfiguredModel, near: Set[str]) -> tuple[Any, dict[int, keras.Variable], list[str]]:
+    """Return a model without the layers whose operations are all near the identity, its variables, and these layers."""
+    operations_of = {slot: set(configured.operations(slot)) for slot in configured.slots}
+    # Blocks that change the shape have no operations.
+    gone = {slot for slot, names in operations_of.items() if names and names <= near}
+    rebuilt = configured.rebuild([slot for slot in configured.slots if slot not in gone])
+    removed = [prefix for slot in configured.slots if slot in gone for prefix in slot.prefixes]
+    return rebuilt.model, rebuilt.variables, removed
+
+
+def _copy_without(model: keras.Model, positions: Mapping[Any, int]) -> tuple[Any, dict[int, keras.Variable], list[str]]:
+    """Return a copy in which arguments at given positions replace operations, its variables, and removed operations."""
+
+    def instead(operation: Any, arguments: tuple[Any, ...]) -> Any:
+        return keras.tree.flatten(arguments)[positions[operation]] if operation in positions else None
+
+    copy = ModelCopy(model, instead=instead)
+    removed = [path for path, operation in operations(model) if id(operation) in copy.removed_ids]
+    return copy.model, copy.variables, removed
 
 
 def _candidates(model: Any) -> dict[str, tuple[Any, int]]:
