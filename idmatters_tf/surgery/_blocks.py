@@ -23,21 +23,9 @@ NUMBERS = 4096
 
 
 def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool) -> tuple[keras.layers.Layer, Tensor]:
-    """Build a new block and call it on a tensor.
+    """Build a new block, see `deepen`, call it on the symbolic output of a layer, and return it and its output.
 
-    Args:
-        block: None for the default block, a layer to copy, or a function that returns a layer for a shape.
-        tensor: symbolic tensor to call the block on.
-        layer: layer that computes the tensor.
-        name: name of the block.
-        exact: True to set the block to the identity by `make_identity`, False to keep its initial weights.
-
-    Returns:
-        (block, its output).
-
-    Raises:
-        ValueError: if there is no default block for the tensor's shape, if the block is not a layer or cannot be
-            copied, or if it changes the shape or drops the mask of the tensor.
+    If `exact`, `make_identity` sets the block to the identity. Otherwise it keeps its initial weights.
     """
     if block is None:
         made = _default_block(tensor, layer, exact)
@@ -96,13 +84,8 @@ def call_block(block: keras.layers.Layer, tensor: Tensor, layer: Any) -> Tensor:
 def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
     """Set weights of a built block to zero so that it returns its input and can still be trained.
 
-    As few weights as possible are zeroed, and the last ones: all trainable weights are set to zero, then each is
-    restored if the block remains the identity. In a transformer block the output projections of attention and
-    feed-forward remain zero.
-
-    Args:
-        block: built layer that computes x + f(x).
-        tensor: symbolic tensor that the block is called on.
+    As few weights as possible are zeroed, and the last ones, see `zero_last_weights`. In a transformer block the output
+    projections of attention and feed-forward remain zero.
 
     Raises:
         ValueError: if no choice of zeros makes the block the identity with nonzero gradients.
@@ -135,12 +118,13 @@ def zero_last_weights(
 ) -> bool:
     """Set as few groups of weights as possible to zero, and the last ones, such that outputs are unchanged.
 
-    All groups are set to zero, then each gets its `values`, by `id` of the weights, if the outputs remain unchanged.
+    All groups are set to zero, then each gets its `values`, by `id` of the weights, if the outputs remain unchanged:
+    biases and gains first, then kernels, so that kernels remain zero.
 
     Returns:
         False if the outputs are not unchanged when all groups are zero.
     """
-    groups = list(groups)
+    groups = sorted(groups, key=lambda group: len(group[0].shape) > 1)
     for variable in itertools.chain(*groups):
         variable.assign(np.zeros_like(values[id(variable)]))
     if not is_unchanged():
@@ -199,25 +183,25 @@ def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list
         return [f"{block.name} has no trainable weights"]
     values = [ops.convert_to_numpy(variable) for variable in variables]
     waiting = {
-        place
-        for place, (variable, value) in enumerate(zip(variables, values, strict=True))
+        index
+        for index, (variable, value) in enumerate(zip(variables, values, strict=True))
         if len(variable.shape) >= 2 and "bias" not in variable.name and not np.any(value)
     }
     moved = False
     for number in range(rounds):
-        for place, slope in enumerate(gradients(block, x, variables, seed=number)):
+        for index, slope in enumerate(gradients(block, x, variables, seed=number)):
             largest = np.abs(slope.astype(np.float32)).max(initial=0.0)
             if largest > 0 and np.isfinite(largest):
                 moved = True
-                waiting.discard(place)
-                variables[place].assign_sub(ops.convert_to_tensor(0.1 * slope / largest, variables[place].dtype))
+                waiting.discard(index)
+                variables[index].assign_sub(ops.convert_to_tensor(0.1 * slope / largest, variables[index].dtype))
         if moved and not waiting:
             break
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     if not moved:
         waiting = set(range(len(variables)))
-    return [variables[place].path for place in sorted(waiting)]
+    return [variables[index].path for index in sorted(waiting)]
 
 
 def _default_block(tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Layer:

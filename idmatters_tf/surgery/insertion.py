@@ -73,11 +73,8 @@ def _zero_branches(
 ) -> None:
     """Set as few weights of the inserted layers as possible to zero such that they are the identity.
 
-    Moving averages are kept. Biases and gains are restored first, then kernels in the order of their creation. In a
-    transformer layer the output projections of attention and feed-forward remain zero, with their biases.
-
-    Raises:
-        ValueError: if the layers are not the identity with zeros, as with a normalization after the sum.
+    Moving averages are kept. In a transformer layer the output projections of attention and feed-forward remain zero,
+    with their biases.
     """
     # Layers of the same kind have the same variables, so that one search serves all of them.
     kinds: dict[tuple[tuple[int, ...], ...], list[list[keras.Variable]]] = {}
@@ -90,11 +87,7 @@ def _zero_branches(
         outputs = [map(ops.convert_to_numpy, part) for part in (before, compute_outputs(deeper, inputs, given=True))]
         return all(np.array_equal(np.asarray(old), np.asarray(new)) for old, new in zip(*outputs, strict=True))
 
-    groups = [
-        [row[place] for row in rows]
-        for shapes, rows in kinds.items()
-        for place in sorted(range(len(shapes)), key=lambda place: len(shapes[place]) > 1)
-    ]
+    groups = [list(group) for rows in kinds.values() for group in zip(*rows, strict=True)]
     if not zero_last_weights(groups, values, is_equal):
         raise ValueError(
             f"The layers of {type(model).__name__} are not the identity when all of their weights are zero, as layers "

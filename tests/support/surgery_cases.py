@@ -3,38 +3,12 @@
 import keras
 import numpy as np
 from keras import layers, ops
+from keras_hub.layers import TransformerEncoder
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class TransformerBlock(layers.Layer):
-    """x + attention(norm x), then the same with a feed-forward network, without code for surgery."""
-
-    def __init__(self, heads=2, width=16, **kwargs):
-        super().__init__(**kwargs)
-        self.heads, self.width = heads, width
-        self.supports_masking = True
-
-    def build(self, input_shape):
-        dim = input_shape[-1]
-        self.norm1, self.norm2 = layers.LayerNormalization(name="norm1"), layers.LayerNormalization(name="norm2")
-        self.attention = layers.MultiHeadAttention(self.heads, dim // self.heads, name="attention")
-        self.up, self.down = layers.Dense(self.width, "gelu", name="up"), layers.Dense(dim, name="down")
-        self.norm1.build(input_shape)
-        self.attention.build(input_shape, input_shape)
-        self.norm2.build(input_shape)
-        self.up.build(input_shape)
-        self.down.build((*input_shape[:-1], self.width))
-
-    def call(self, inputs):
-        normed = self.norm1(inputs)
-        inputs = inputs + self.attention(normed, normed)
-        return inputs + self.down(self.up(self.norm2(inputs)))
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "heads": self.heads, "width": self.width}
+def encoder(**options):
+    """Return x + attention(norm x), then the same with a feed-forward network."""
+    return TransformerEncoder(16, 2, activation="gelu", normalize_first=True, **options)
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -83,9 +57,8 @@ def convolutional():
 def transformer():
     tokens = keras.Input((None,), dtype="int32")
     x = layers.Embedding(11, 8, mask_zero=True, name="embedding")(tokens)
-    x = TransformerBlock(name="block1")(x)
-    x = layers.LayerNormalization(name="last")(TransformerBlock(name="block2")(x))
-    return keras.Model(tokens, layers.Dense(11)(x)), ["block1", "block2"], TransformerBlock()
+    x = layers.LayerNormalization(name="last")(encoder(name="block2")(encoder(name="block1")(x)))
+    return keras.Model(tokens, layers.Dense(11)(x)), ["block1", "block2"], encoder()
 
 
 def masked_recurrent():
