@@ -96,11 +96,7 @@ class ConfiguredModel:
         return None
 
     def rebuild(self, sources: Sequence[Slot]) -> "Rebuilt":
-        """Build the model again with the layers of given slots, with their weights, in this order.
-
-        Args:
-            sources: slot of each layer of the new model. A slot may occur several times, or not at all.
-        """
+        """Build the model again with the layers of given slots, which may repeat or be missing, in this order."""
         if {slot.stage for slot in sources} != {slot.stage for slot in self.slots}:
             raise ValueError(f"At least one layer of {self.model.name!r} must remain, and one in each of its stages.")
         new = type(self)(self._build(sources))
@@ -108,8 +104,8 @@ class ConfiguredModel:
             raise ValueError(self._kind_error(self.model.name, new))
         rebuilt = Rebuilt(new.model)
         pairs: list[tuple[Slot | None, Slot | None]] = [(None, None), *zip(sources, new.slots, strict=True)]
-        for place, (source, target) in enumerate(pairs):
-            is_inserted = source is not None and source in sources[: place - 1]
+        for index, (source, target) in enumerate(pairs):
+            is_inserted = source is not None and source in sources[: index - 1]
             self._match_layers(source, new.layers(target), is_inserted)
             olds, news = self.variables(source), new.variables(target)
             has_equal_shapes = [tuple(old.shape) for old in olds] == [tuple(fresh.shape) for fresh in news]

@@ -55,16 +55,16 @@ def magnitude(values: NDArray[Any]) -> float:
 
 
 def unit_vectors(size: int, chunk: int, wanted: slice, dtype: Any = float) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield unit vectors in chunks of equal size, (indices, (k, size)).
+    """Yield unit vectors in chunks of equal size, (span, (k, size)).
 
-    The indices are those of the last vectors of the chunk. The last chunk starts with vectors of the previous one, so
+    The span is that of the last vectors of the chunk. The last chunk starts with vectors of the previous one, so
     that all chunks have the same shape and a compiled product is traced once. An empty range gives one empty vector,
     from which the shapes of the products are known.
 
     Args:
         size: number of entries of a vector.
         chunk: largest number of vectors in a chunk.
-        wanted: range of the indices.
+        wanted: range of the entries that are 1.
         dtype: dtype of the vectors.
     """
     chunk = max(min(chunk, wanted.stop - wanted.start), 1)
@@ -74,17 +74,10 @@ def unit_vectors(size: int, chunk: int, wanted: slice, dtype: Any = float) -> It
 
 
 def columns(operator: Any, wanted: slice, title: str, progress: bool) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield columns of an operator in chunks, (slice, (P, up to chunk)).
-
-    Args:
-        operator: SciPy operator, with an attribute `chunk` for chunks of other sizes than 64.
-        wanted: range of the columns.
-        title: title of the progress bar.
-        progress: True shows a progress bar on standard error.
-    """
+    """Yield a range of columns of a SciPy operator in chunks of its attribute `chunk`, or 64, (slice, (P, chunk))."""
     chunk = getattr(operator, "chunk", 64)
     with Progress(wanted.stop - wanted.start, title, progress, unit="columns") as bar:
-        for indices, vectors in unit_vectors(operator.shape[1], chunk, wanted, operator.dtype):
-            products = np.asarray(operator @ vectors.T)[:, indices.start - indices.stop :]
-            bar.advance(indices.stop - indices.start)
-            yield indices, products
+        for span, vectors in unit_vectors(operator.shape[1], chunk, wanted, operator.dtype):
+            products = np.asarray(operator @ vectors.T)[:, span.start - span.stop :]
+            bar.advance(span.stop - span.start)
+            yield span, products

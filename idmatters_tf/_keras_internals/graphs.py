@@ -64,16 +64,10 @@ def has_functional_constructor(model: keras.Model) -> bool:
 def run_graph(
     graph: Any, inputs: Any, call: Callable[..., Any], operation: Callable[[Any], Any] = lambda operation: operation
 ) -> Any:
-    """Return the outputs of a functional model's graph, each node's operation called by a given function.
+    """Return the outputs of a functional model's graph, each replaced operation called as `call(operation, *args)`.
 
     `keras.models.clone_model(call_function=)` does this, too, but serializes the loss and excludes nested Sequential
     models.
-
-    Args:
-        graph: a `Functional`, see `get_graph`.
-        inputs: symbolic or concrete tensors, in the structure of the model's inputs.
-        call: a function of (operation, *arguments of the call) that returns the operation's outputs.
-        operation: a function that returns the replacement of an operation of the graph.
     """
     return graph._run_through_graph(inputs, operation_fn=operation, call_fn=call)
 
@@ -182,11 +176,7 @@ def call_arguments(call: Callable[..., Any], args: Sequence[Any], options: Mappi
 
 @contextlib.contextmanager
 def intercepted(handlers: Iterable[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
-    """Replace the calls of operations by `handler(call, *args, **kwargs)` inside the context.
-
-    Args:
-        handlers: pairs (operation, handler), each operation once.
-    """
+    """Replace the calls of operations by `handler(call, *args, **kwargs)` inside the context, each operation once."""
     operations: list[Any] = []
     try:
         for operation, handler in handlers:
@@ -311,24 +301,17 @@ def run_calls(
 ) -> AttachedMasks:
     """Execute calls one after the other.
 
-    Keras attaches masks to tensors. Layers read, propagate and remove them, so that they depend on the order of all
-    calls of a model. The calls of a part of a model therefore need the masks of a run of the whole model.
-
-    Args:
-        calls: in the order of their execution.
-        values: computed tensors by the identity of their symbolic tensors. The outputs of the calls are added.
-        training: argument `training` of the layers that have one.
-        attached: masks of the calls' inputs, from a run of the whole model; None for the masks that Keras attaches.
-
-    Returns:
-        The masks of the calls' inputs at the time of each call, as `attached`.
+    The outputs are added to `values`, the computed tensors by the identity of their symbolic tensors. Keras attaches
+    masks to tensors. Layers read, propagate and remove them, so that they depend on the order of all calls of a model.
+    The calls of a part of a model therefore take the masks of their inputs, `attached`, that a run of the whole model
+    has returned.
     """
     seen: AttachedMasks = {}
     entered: dict[int, tuple[Tensor, Tensor | None]] = {}
     for call in calls:
         tensors = [values[id(tensor)] for tensor in call.inputs]
-        for place, tensor in enumerate(tensors):
-            key = id(call.outputs[0]), place
+        for index, tensor in enumerate(tensors):
+            key = id(call.outputs[0]), index
             if attached is not None:
                 set_mask(tensor, attached.get(key))
             mask = get_mask(tensor)

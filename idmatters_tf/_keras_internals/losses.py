@@ -63,8 +63,8 @@ class CompiledLosses:
         # Keras counts only the first of several losses of a single output.
         is_single = not keras.tree.is_nested(y) and not keras.tree.is_nested(outputs)
         weights = [1.0 if entry.loss_weights is None else float(entry.loss_weights) for entry in entries]
-        self._places = [place for place, weight in enumerate(weights[:1] if is_single else weights) if weight]
-        self.terms = [(entries[place].loss, weights[place], _reduction(entries[place].loss)) for place in self._places]
+        self._indices = [index for index, weight in enumerate(weights[:1] if is_single else weights) if weight]
+        self.terms = [(entries[index].loss, weights[index], _reduction(entries[index].loss)) for index in self._indices]
 
     def split(self, y: Any, outputs: Any, sample_weight: Any) -> list[tuple[Any, Any, Any]]:
         """Return the arguments (labels, outputs, sample weights) that Keras passes to each loss."""
@@ -77,7 +77,7 @@ class CompiledLosses:
         compiled = self._compiled
         compiled._flat_losses = [entry._replace(loss=keep, loss_weights=None) for entry in compiled._flat_losses]
         compiled(y, outputs, sample_weight)
-        return [arguments[place] for place in self._places]
+        return [arguments[index] for index in self._indices]
 
 
 def _reduction(loss: keras.losses.Loss) -> str:
@@ -100,11 +100,7 @@ def weighted(values: Tensor, mask: Tensor | None, sample_weight: Any, dtype: str
 
 
 def checked_arrays(data: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a tuple of arrays, with sample weights repeated for each output as in `fit`.
-
-    Raises:
-        ValueError: if parts are not arrays or differ in length, or the weights do not fit the labels.
-    """
+    """Return a tuple of arrays of equal length, with sample weights repeated for each output as in `fit`."""
     adapter: Any = ArrayDataAdapter(*data) if len(data) == 3 else ArrayDataAdapter(data)
     return adapter._inputs if len(data) == 3 else data
 

@@ -13,15 +13,10 @@ from idmatters_tf._keras_types import Tensor
 class FlatFunction:
     """Function at a point, as a function of a flat list of tensors without side effects on layers.
 
-    Args:
-        function: function of one argument in the structure of the point.
-        point: tensors, arrays or `keras.Variable`s in any nested structure.
+    `idmatters_tf.autodiff` describes the arguments. A point that is not differentiable raises a ValueError.
 
     Attributes:
         point: flat list of the tensors of the point.
-
-    Raises:
-        ValueError: if the point is not differentiable.
     """
 
     def __init__(self, function: Callable[[Any], Any], point: Any):
@@ -38,11 +33,7 @@ class FlatFunction:
         self._outputs: Any = None
 
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Return the outputs and their Keras masks as flat lists. The tensors receive the masks of the point.
-
-        Raises:
-            ValueError: if the outputs are not floating-point tensors.
-        """
+        """Return the outputs and their Keras masks as flat lists. The tensors receive the masks of the point."""
         for tensor, mask in zip(tensors, self._masks, strict=True):
             set_mask(tensor, mask)
         values = [
@@ -63,11 +54,7 @@ class FlatFunction:
         return outputs, [get_mask(output) for output in outputs]
 
     def scalar(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return the output of a function with one scalar output.
-
-        Raises:
-            ValueError: if the output is not one scalar.
-        """
+        """Return the output of a function with one scalar output, or raise ValueError."""
         outputs, _ = self(tensors)
         shapes = [tuple(output.shape) for output in outputs]
         if shapes != [()]:

@@ -18,13 +18,7 @@ class Compiler(Protocol):
     """
 
     def __call__(self, method: Callable[..., Any], batch: Any, *arguments: Tensor) -> Any:
-        """Return `method(values, batch, *arguments)`.
-
-        Args:
-            method: bound method that returns tensors. It is compiled for each combination of shapes.
-            batch: tensors whose shapes may vary.
-            *arguments: other tensors.
-        """
+        """Return `method(values, batch, *arguments)`, compiled for all shapes; those of batches may vary."""
         ...
 
 

@@ -194,8 +194,8 @@ def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CH
     if _entries(flat.point) < _entries(outputs):
         columns = _rows(forward, flat.point, chunk)
         rows = [
-            [_rows_first(column[place], len(part.shape)) for column, part in zip(columns, flat.point, strict=True)]
-            for place in range(len(outputs))
+            [_rows_first(column[index], len(part.shape)) for column, part in zip(columns, flat.point, strict=True)]
+            for index in range(len(outputs))
         ]
     else:
         rows = _rows(transposed, outputs, chunk)
@@ -233,7 +233,7 @@ def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[
     shapes = [tuple(source.shape) for source in sources]
     bounds = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
     slices = [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
-    for places, units in unit_vectors(total, chunk, slice(0, total)):
+    for span, units in unit_vectors(total, chunk, slice(0, total)):
         vectors: list[Any] = [
             ops.convert_to_tensor(units[:, entries].reshape(len(units), *shape), source.dtype)
             for entries, shape, source in zip(slices, shapes, sources, strict=True)
@@ -241,9 +241,9 @@ def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[
         try:
             products = batched(vectors)
         except backend.VECTORIZATION_ERRORS:
-            single = [linear_map([vector[place] for vector in vectors]) for place in range(len(units))]
+            single = [linear_map([vector[index] for vector in vectors]) for index in range(len(units))]
             products: list[Any] = [ops.stack(parts) for parts in zip(*single, strict=True)]
-        chunks.append([product[places.start - places.stop :] for product in products])
+        chunks.append([product[span.start - span.stop :] for product in products])
     results: list[Any] = [
         parts[0] if len(parts) == 1 else ops.concatenate(parts) for parts in zip(*chunks, strict=True)
     ]

@@ -48,20 +48,12 @@ class Term:
         return isinstance(self.loss, keras.losses.Loss) and self.loss.get_config().get("from_logits") is False
 
     def elements(self, y: Any, output: Any, weights: Any, dtype: str) -> tuple[Tensor, Tensor | None]:
-        """Compute the values of the loss on a batch, times mask and sample weights.
+        """Return (values, divisor) of a batch: the loss times mask and sample weights, in a dtype, (batch, ...).
 
-        The computation is in the dtype of the output, but at least float32, because bfloat16 cannot represent the
-        labels of more than 256 classes. (`Loss.__call__` would round to the dtype of the loss, float32 by default.)
-
-        Args:
-            y: labels of the batch.
-            output: output of the model.
-            weights: sample weights.
-            dtype: dtype of the values.
-
-        Returns:
-            (values, divisor): values (batch, ...), or a scalar with the divisor None for a loss that returns one number
-            for a batch. The sum of the values over all data, divided by the sum of the divisors, is the loss.
+        A loss that returns one number for a batch gives a scalar and None. The sum of the values over all data, divided
+        by the sum of the divisors, is the loss. The computation is in the dtype of the output, but at least float32,
+        because bfloat16 cannot represent the labels of more than 256 classes. (`Loss.__call__` would round to the dtype
+        of the loss, float32 by default.)
         """
         is_loss = isinstance(self.loss, keras.losses.Loss)
         if is_loss and type(self.loss).__call__ is not keras.losses.Loss.__call__:
@@ -97,12 +89,7 @@ class Term:
 class DataLoss:
     """Loss of the labels and the model's outputs, or of the model and the batch.
 
-    Args:
-        model: model with the compiled loss, or an overridden `compute_loss`, for `loss=None`.
-        loss: a Keras loss or its name; a dict or list of these by output, as in `model.compile`; a callable
-            `loss(y, outputs)` that returns either a value for each example (with the batch as the first axis) or a
-            scalar, the mean over the batch; or a callable `loss(model, batch)`, with a first parameter named `model`,
-            that returns a scalar, the mean over the batch.
+    Args: see `idmatters_tf.curvature.HessianOperator`.
 
     Attributes:
         takes_model: True for a loss of the model and the batch.
@@ -150,11 +137,11 @@ class DataLoss:
                     f"Argument `loss` must contain a loss with a non-zero weight for at least one output of "
                     f"{model.name!r}. Received: loss={self._loss!r}"
                 )
-        for place, part in enumerate(self.parts(batch, outputs)):
-            term, couples = terms[place], _couples_examples(terms[place].loss, part[1])
+        for index, part in enumerate(self.parts(batch, outputs)):
+            term, couples = terms[index], _couples_examples(terms[index].loss, part[1])
             is_mean = term.elements(*part, loss_dtype(outputs))[1] is None
             reduction = "mean" if is_mean else term.reduction
-            terms[place] = dataclasses.replace(term, reduction=reduction, couples_examples=couples)
+            terms[index] = dataclasses.replace(term, reduction=reduction, couples_examples=couples)
         self.terms = tuple(terms)
 
     def parts(self, batch: Any, outputs: Any) -> list[tuple[Any, Any, Any]]:
@@ -182,11 +169,7 @@ class DataLoss:
         return value
 
     def factors(self, divisors: Sequence[float]) -> list[float]:
-        """Return the factor of each term's sum over the data, including its weight.
-
-        Args:
-            divisors: sum of the divisors of `Term.elements` over the data, for each term.
-        """
+        """Return the factor of each term's sum over the data, for the sums of the divisors of `Term.elements`."""
         if not all(divisor > 0 for divisor in divisors):
             raise ValueError(
                 f"Argument `data` must contain unmasked elements, and sample weights with a positive sum. Received: "

@@ -129,9 +129,9 @@ class Objective:
     def data_loss(self, batch: Any, outputs: Any, factors: Tensor) -> Tensor:
         """Return the contribution of a batch to the loss without penalties, a scalar."""
         total, parts = None, self.loss.parts(batch, outputs)
-        for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
+        for index, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
             elements, divisor = term.elements(*part, self.dtype)
-            value: Tensor = ops.sum(elements) * factors[place]
+            value: Tensor = ops.sum(elements) * factors[index]
             value = value * self._count(batch) if divisor is None else value
             total = value if total is None else total + value
         return total

@@ -97,7 +97,7 @@ def top_eigenpairs(
             raise ValueError(f"Argument `start` must have shape ({size}, j). Received: shape {given.shape}")
         # Sums, because accuracy depends on the depth of the Krylov space: a block of all given vectors can cost more
         # than it saves. The basis is in ascending order.
-        sums = [given[:, place::k].sum(axis=1) for place in reversed(range(min(k, given.shape[1])))]
+        sums = [given[:, first::k].sum(axis=1) for first in reversed(range(min(k, given.shape[1])))]
     # A random vector finds components that the given vectors lack.
     block = np.stack([*sums, *rng.normal(size=(k - len(sums) + (start is not None), size))])
     limit = max(2000, 40 * wanted) if max_products is None else positive_integer("max_products", max_products)
@@ -247,7 +247,7 @@ def orthogonalize(rows: NDArray[np.float64], basis: Array) -> NDArray[np.float64
     Sums over P are in float64, because rounding errors of float32 grow with P.
     """
     overlaps = np.zeros((len(basis), len(rows)))
-    parts = [slice(place, place + CHUNK) for place in range(0, rows.shape[1], CHUNK)]
+    parts = [slice(start, start + CHUNK) for start in range(0, rows.shape[1], CHUNK)]
     for part in parts:
         overlaps += np.asarray(basis[:, part], np.float64) @ rows[:, part].T
     for part in parts:

@@ -77,7 +77,7 @@ def trace(operator: Any, products: int = 60, seed: int = 0, progress: bool = Fal
         raise ValueError(f"Argument `products` must be at least 6. Received: products={products}")
     if products >= size:
         blocks = columns(operator, slice(0, size), "trace", progress)
-        return Estimate(float(sum(np.trace(block[place], dtype=np.float64) for place, block in blocks)), 0.0, size)
+        return Estimate(float(sum(np.trace(block[span], dtype=np.float64) for span, block in blocks)), 0.0, size)
     share = products // 3
     rng = np.random.default_rng(seed)
     sketch, probes = (rng.integers(0, 2, (2, size, share)) * 2.0 - 1).astype(operator.dtype)

@@ -50,8 +50,8 @@ class Measurement(Result, Drawing):
         numbers = {"loss": self.loss, "gradient_norm": self.gradient_norm}
         for end in ("largest", "smallest"):
             values = getattr(self, end)
-            numbers |= {f"{end}_eigenvalue_{place}": float(value) for place, value in enumerate(values, 1)}
-        numbers |= {f"gradient_alignment_{place}": float(share) for place, share in enumerate(self.alignment, 1)}
+            numbers |= {f"{end}_eigenvalue_{number}": float(value) for number, value in enumerate(values, 1)}
+        numbers |= {f"gradient_alignment_{number}": float(share) for number, share in enumerate(self.alignment, 1)}
         if self.threshold is not None:
             numbers["stability_threshold"] = self.threshold
             numbers["sharpness_over_threshold"] = float(self.largest[0]) / self.threshold

@@ -104,8 +104,8 @@ class CurvatureOperator(Operator):
         """Compute the dense symmetric matrix, (P, P), by products with unit vectors."""
         size = self.shape[0]
         dense = np.empty(self.shape, self.dtype)
-        for place, products in columns(self, slice(0, size), f"columns of {size:,}", self.progress):
-            dense[:, place] = products
+        for span, products in columns(self, slice(0, size), f"columns of {size:,}", self.progress):
+            dense[:, span] = products
         # Symmetrized in place by blocks, without a second matrix of this size.
         for start in range(0, size, 1024):
             rows = slice(start, start + 1024)

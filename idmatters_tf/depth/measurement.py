@@ -183,8 +183,8 @@ def _percentile(operator: Any, seed: int) -> tuple[float, float]:
     density = curvature.spectral_density(operator, 1, STEPS, seed=seed)
     sizes = np.abs(density.nodes[0])
     order = np.argsort(sizes)
-    place = np.searchsorted(np.cumsum(density.weights[0, order]), 0.1)
-    low, value, high = np.array([0.0, *sizes[order], sizes.max()])[place : place + 3]
+    index = np.searchsorted(np.cumsum(density.weights[0, order]), 0.1)
+    low, value, high = np.array([0.0, *sizes[order], sizes.max()])[index : index + 3]
     return value, max(value - low, high - value)
 
 

@@ -126,9 +126,9 @@ def fit_power_law(depths: ArrayLike, values: ArrayLike, errors: ArrayLike = 0.0)
 
 def _misfit(depths: NDArray[np.float64], residuals: NDArray[np.float64]) -> float:
     """Return the typical factor between fit and means of the depths, or 1 if the scatter of the seeds explains it."""
-    different, place, counts = np.unique(depths, return_inverse=True, return_counts=True)
-    means = np.bincount(place, residuals) / counts
-    lack, pure = float(np.sum(counts * means**2)), float(np.sum((residuals - means[place]) ** 2))
+    different, inverse, counts = np.unique(depths, return_inverse=True, return_counts=True)
+    means = np.bincount(inverse, residuals) / counts
+    lack, pure = float(np.sum(counts * means**2)), float(np.sum((residuals - means[inverse]) ** 2))
     free, inside = len(different) - 2, len(depths) - len(different)
     if free and inside and pure and scipy.stats.f.sf(lack / free / (pure / inside), free, inside) > 1 - LEVEL:
         return 1.0

@@ -186,13 +186,7 @@ def _is_composite(call: Call, repeated: Mapping[int, str]) -> bool:
 
 
 def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
-    """Return the block from one symbolic tensor to another.
-
-    Args:
-        name: name of the block.
-        start: symbolic tensor at the beginning.
-        end: symbolic tensor at the end.
-        calls: calls of the whole model, see `graph_calls`.
+    """Return the block from one symbolic tensor to another among the calls of the whole model, see `graph_calls`.
 
     Raises:
         ValueError: if the second tensor cannot be computed from the first alone.

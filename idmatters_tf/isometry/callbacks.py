@@ -68,5 +68,5 @@ class IsometryMonitor(Monitor[Isometry]):
         """Draw block number against ||J - I|| for up to six measurements, the first and the last among them."""
         numbers = sorted(self.measurements)
         chosen = np.unique(np.linspace(0, len(numbers) - 1, 6).round().astype(int))
-        curves = {f"{self.unit} {numbers[place]}": self.measurements[numbers[place]].distances() for place in chosen}
+        curves = {f"{self.unit} {numbers[index]}": self.measurements[numbers[index]].distances() for index in chosen}
         plot_distances(figure.subplots(), curves)

@@ -111,8 +111,8 @@ def layer_influence(
         bar.advance(1)
         results: dict[str, BlockInfluence] = {}
         for name, size in sizes.items():
-            operation, place = blocks[name]
-            handlers = [(operation, functools.partial(_skip, place)), *_keras_internals.attention_handlers(model)]
+            operation, position = blocks[name]
+            handlers = [(operation, functools.partial(_skip, position)), *_keras_internals.attention_handlers(model)]
             with _keras_internals.intercepted(handlers):
                 without = _mean_loss(model, batches, loss)
             results[name] = BlockInfluence(size.relative, size.angle, without, without - whole)
@@ -124,21 +124,21 @@ def find_operations(model: Any) -> dict[str, tuple[Any, int]]:
     """Return the residual blocks of a model by name, as (layer or sum, position of x among its arguments)."""
     found: dict[int, tuple[str, tuple[Any, int]]] = {}
     for block in find_blocks(model):
-        operation, place = block.output_operation
-        found.setdefault(id(operation), (block.name, (operation, place)))
+        operation, position = block.output_operation
+        found.setdefault(id(operation), (block.name, (operation, position)))
     return dict(found.values())
 
 
-def _skip(place: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    x = _argument(place, call, args, kwargs)
+def _skip(position: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    x = _argument(position, call, args, kwargs)
     # As in a model without the block, whose attention has removed it.
     _keras_internals.set_mask(x, _keras_internals.kept_mask(x))
     return x
 
 
-def _argument(place: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _argument(position: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Return one of the arguments of an operation, counted in the order of its signature."""
-    return keras.tree.flatten(list(_keras_internals.call_arguments(call, args, kwargs).values()))[place]
+    return keras.tree.flatten(list(_keras_internals.call_arguments(call, args, kwargs).values()))[position]
 
 
 @dataclasses.dataclass
@@ -176,20 +176,15 @@ class BranchSize:
 
 @contextlib.contextmanager
 def record_branches(model: Any, blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str, BranchSize]]:
-    """Record the sizes of the branches of blocks while a model is called eagerly inside the context.
+    """Record the sizes of the branches of blocks, see `find_operations`, while a model is called eagerly inside.
 
-    Args:
-        model: the model.
-        blocks: dict from names to (layer or sum, position of x among its arguments).
-
-    Yields:
-        Dict from names to `BranchSize`. Blocks that have changed the shape are left out when the context ends.
+    Blocks that have changed the shape are left out when the context ends.
     """
     sizes = {name: BranchSize() for name in blocks}
     unfit: set[str] = set()
 
-    def record(name: str, place: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        x = _argument(place, call, args, kwargs)
+    def record(name: str, position: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        x = _argument(position, call, args, kwargs)
         # Before the call, because it may contain attention.
         mask = _mask(x, _keras_internals.call_arguments(call, args, kwargs))
         outputs = call(*args, **kwargs)
@@ -201,7 +196,9 @@ def record_branches(model: Any, blocks: Mapping[str, tuple[Any, int]]) -> Iterat
             sizes[name].add(values[0], values[1], mask)
         return outputs
 
-    handlers = [(operation, functools.partial(record, name, place)) for name, (operation, place) in blocks.items()]
+    handlers = [
+        (operation, functools.partial(record, name, position)) for name, (operation, position) in blocks.items()
+    ]
     with _keras_internals.intercepted([*handlers, *_keras_internals.attention_handlers(model)]):
         yield sizes
     for name in unfit:

@@ -1,10 +1,9 @@
 """Jacobians of blocks and models at given inputs, as SciPy operators."""
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -155,15 +154,8 @@ def model_jacobians(
         yield JacobianOperator(function, point, not training, chunk)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """Values in a run of a whole model.
-
-    Attributes:
-        values: tensors by the `id` of their symbolic tensors.
-        attached: masks of the inputs of calls, see `run_calls`.
-        arguments: arguments of layers inside of other layers, see `_recorded_arguments`.
-    """
+class _Run(NamedTuple):
+    """Run of a model: tensors by `id` of symbolic ones, masks of calls, and `_recorded_arguments` of inner layers."""
 
     values: dict[int, Tensor]
     attached: AttachedMasks
@@ -226,7 +218,7 @@ def _graph_function(
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Return a block as a function of its input, on one or more copies of one example, and its input."""
     point = values[id(block.start)]
-    own = {(id(call.outputs[0]), place) for call in block.calls for place in range(len(call.inputs))}
+    own = {(id(call.outputs[0]), index) for call in block.calls for index in range(len(call.inputs))}
     on_inputs = {key: mask for key, mask in attached.items() if key in own}
     computed = {id(block.start)} | {id(tensor) for call in block.calls for tensor in call.outputs}
     taken = {id(tensor) for call in block.calls for tensor in (*call.inputs, *call.masks)}
@@ -246,16 +238,16 @@ def _inner_function(
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Return a layer as a function of its first tensor, as `_graph_function`."""
     leaves = keras.tree.flatten([*args, *options.values()])
-    place = next(place for place, leaf in enumerate(leaves) if ops.is_tensor(leaf))
+    index = next(index for index, leaf in enumerate(leaves) if ops.is_tensor(leaf))
     others = {key: leaf for key, leaf in enumerate(leaves) if ops.is_tensor(leaf)}
 
     def function(tensor: Tensor) -> Tensor:
-        copied = {**dict(enumerate(leaves)), **_copied(others, len(tensor) // len(leaves[place])), place: tensor}
+        copied = {**dict(enumerate(leaves)), **_copied(others, len(tensor) // len(leaves[index])), index: tensor}
         packed = keras.tree.pack_sequence_as([*args, *options.values()], list(copied.values()))
         return layer(*packed[: len(args)], **dict(zip(options, packed[len(args) :], strict=True)))
 
-    set_mask(leaves[place], mask)
-    return function, leaves[place]
+    set_mask(leaves[index], mask)
+    return function, leaves[index]
 
 
 def _copied(tensors: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
@@ -272,17 +264,16 @@ def _points(inputs: Any, together: bool) -> list[Any]:
     examples = len(keras.tree.flatten(tensors)[0])
     if not examples:
         raise ValueError("Argument `inputs` must contain at least one example. Received: an empty batch.")
-
     if together:
         return [tensors]
-    rows = [functools.partial(_row, place=place) for place in range(examples)]
+    rows = [functools.partial(_row, index=index) for index in range(examples)]
     return [keras.tree.map_structure(row, tensors) for row in rows]
 
 
-def _row(tensor: Tensor, place: int) -> Tensor:
+def _row(tensor: Tensor, index: int) -> Tensor:
     """Return one example of a batch with its mask."""
-    row, mask = tensor[place : place + 1], get_mask(tensor)
-    set_mask(row, None if mask is None else mask[place : place + 1])
+    row, mask = tensor[index : index + 1], get_mask(tensor)
+    set_mask(row, None if mask is None else mask[index : index + 1])
     return row
 
 

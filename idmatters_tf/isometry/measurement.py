@@ -209,10 +209,10 @@ def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor:
         floor: distances below it are drawn at it.
     """
     for number, (label, distances) in enumerate(curves.items()):
-        places = np.arange(1, len(distances) + 1)
+        indices = np.arange(1, len(distances) + 1)
         values = np.maximum(np.stack(list(distances.values())), floor)
-        axes.semilogy(places, values.mean(axis=1), color=f"C{number % 10}", marker="o", markersize=3, label=label)
-        axes.fill_between(places, values.min(axis=1), values.max(axis=1), color=f"C{number % 10}", alpha=0.2)
+        axes.semilogy(indices, values.mean(axis=1), color=f"C{number % 10}", marker="o", markersize=3, label=label)
+        axes.fill_between(indices, values.min(axis=1), values.max(axis=1), color=f"C{number % 10}", alpha=0.2)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.axhline(1, color="grey", linestyle="dashed", linewidth=0.8)
     axes.set_xlabel("block")
@@ -293,10 +293,10 @@ def _shortcut(block: Block, inputs: Sequence[int], outputs: Sequence[int], dtype
     if len(inputs) != 4 or len(outputs) != 4:
         return None
     axis = 1 if block.data_format == "channels_first" else 3
-    sides = [place for place in (1, 2, 3) if place != axis]
-    strides = {round(inputs[place] / outputs[place]) for place in sides}
+    sides = [index for index in (1, 2, 3) if index != axis]
+    strides = {round(inputs[index] / outputs[index]) for index in sides}
     stride = strides.pop() if len(strides) == 1 else 0
-    fits = stride >= 1 and all(-(-inputs[place] // stride) == outputs[place] for place in sides)
+    fits = stride >= 1 and all(-(-inputs[index] // stride) == outputs[index] for index in sides)
     if not fits or inputs[axis] > outputs[axis]:
         return None
     return PadShortcut2D(outputs[axis], stride, data_format=block.data_format, dtype=dtype)

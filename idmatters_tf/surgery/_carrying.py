@@ -19,12 +19,9 @@ def compile_like(
 ) -> None:
     """Compile a copy with the loss, metrics and options of the original model.
 
-    Args:
-        model: the copy.
-        original: the original model.
-        variables: dict from `id` of the original's variables to the variables of the copy.
-        optimizer: optimizer whose state is transferred, including iterations, learning rate and loss scale. If None,
-            the copy of a compiled model gets a new optimizer with the same settings.
+    The state of a given optimizer is transferred, including iterations, learning rate and loss scale. Otherwise the
+    copy of a compiled model gets a new optimizer with the same settings. `variables` is a dict from `id` of the
+    original's variables to the variables of the copy.
 
     Raises:
         ValueError: if the optimizer belongs to another model, or has state of an unknown kind.
@@ -102,9 +99,9 @@ def _carry_optimizer(
     return new
 
 
-def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) -> None:
-    """Copy slots and scalars; `places` lists the new variables in the old optimizer's order, None for removed ones."""
-    order = {id(variable): place for place, variable in enumerate(_keras_internals.optimized_variables(new))}
+def _carry_state(optimizer: Any, new: Any, targets: list[keras.Variable | None]) -> None:
+    """Copy slots and scalars; `targets` lists the new variables in the old optimizer's order, None for removed ones."""
+    order = {id(variable): index for index, variable in enumerate(_keras_internals.optimized_variables(new))}
     known: set[int] = set()
     for name, state in _keras_internals.optimizer_attributes(optimizer).items():
         fresh: Any = getattr(new, name, None)
@@ -112,15 +109,15 @@ def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) 
             fresh.assign(ops.convert_to_numpy(state))
             known.add(id(state))
         elif isinstance(state, keras.optimizers.Optimizer):
-            _carry_state(state, fresh, places)
+            _carry_state(state, fresh, targets)
             known |= {id(variable) for variable in state.variables}
-        elif isinstance(state, (list, tuple)) and len(state) == len(places):
-            for slot, variable in zip(state, places, strict=True):
-                place = order.get(id(variable))
+        elif isinstance(state, (list, tuple)) and len(state) == len(targets):
+            for slot, variable in zip(state, targets, strict=True):
+                index = order.get(id(variable))
                 if isinstance(slot, keras.Variable):
                     known.add(id(slot))
-                    if place is not None:
-                        fresh[place].assign(ops.convert_to_numpy(slot))
+                    if index is not None:
+                        fresh[index].assign(ops.convert_to_numpy(slot))
     unknown = [variable.path for variable in optimizer.variables if id(variable) not in known]
     if unknown:
         raise ValueError(
@@ -129,7 +126,7 @@ def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) 
         )
     averages = _keras_internals.weight_averages(new)
     if averages:
-        carried = {id(variable) for variable in places}
+        carried = {id(variable) for variable in targets}
         for variable, average in zip(_keras_internals.optimized_variables(new), averages, strict=True):
             if id(variable) not in carried:
                 average.assign(ops.convert_to_numpy(variable))

@@ -68,12 +68,7 @@ def example_inputs(model: keras.Model, data: Any = None, unknown: int = UNKNOWN_
     """Return the given batch of inputs, or a random one.
 
     Random floating-point inputs are standard normal. Random integers are in the range of the model's smallest
-    embedding, without 0, which often denotes padding, or in the range of uint8.
-
-    Args:
-        model: functional or Sequential model.
-        data: batch in the structure of the model's inputs, or None.
-        unknown: replacement for input sizes that are unknown when a model is built.
+    embedding, without 0, which often denotes padding, or in the range of uint8. `unknown` replaces unknown sizes.
 
     Raises:
         ValueError: if the inputs, such as strings, cannot be drawn at random.
@@ -138,13 +133,7 @@ def check_outputs(before: list[Tensor], after: list[Tensor], tolerance: float) -
 
 
 def check_gradients(model: keras.Model, inputs: Any, blocks: Mapping[str, Sequence[keras.Variable]]) -> None:
-    """Raise a ValueError if all gradients of an inserted block are zero, or one is not finite.
-
-    Args:
-        model: model with the blocks.
-        inputs: batch of inputs.
-        blocks: dict from names of blocks to their variables. Those that are not trainable are left out.
-    """
+    """Raise a ValueError if the gradients of all trainable variables of a block are zero, or one is not finite."""
     trained = {name: [variable for variable in row if variable.trainable] for name, row in blocks.items()}
     slopes = iter(gradients(model, inputs, [variable for row in trained.values() for variable in row]))
     for name, row in trained.items():

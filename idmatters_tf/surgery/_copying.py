@@ -140,11 +140,7 @@ class ModelCopy:
 
 
 def checked_graph(model: Any) -> Any:
-    """Return the graph of a model.
-
-    Raises:
-        ValueError: if the model has no graph, or its class has another constructor.
-    """
+    """Return the graph of a model, or raise ValueError if it has none, or its class has another constructor."""
     if not isinstance(model, keras.Model):
         raise ValueError(f"Argument `model` must be a keras.Model. Received: {type(model).__name__}")
     graph = _keras_internals.get_graph(model)
