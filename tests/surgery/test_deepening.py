@@ -1,3 +1,7 @@
+import json
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
