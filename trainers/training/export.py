@@ -8,9 +8,9 @@ import keras
 
 from idmatters_tf.checkpointing import list_steps, remove, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
+from trainers import preprocessing as fitted
 from trainers.cli.arguments import RunError, program_command
 from trainers.cli.startup import has_tensorflow, print_lines
-from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run
 from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, REMEDY, restore_weights

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, make, options
-from trainers.datasets.source import Source
+from trainers.datasets import Source
 from trainers.run.folder import WHERE_DATA_ARE, Run
 from trainers.training.settings import Devices, Intervals, Settings
 

@@ -92,7 +92,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     import keras
 
     from idmatters_tf._environment import describe_numerics
-    from trainers.datasets import preprocessing
+    from trainers import preprocessing
     from trainers.training import checkpoints
 
     names = tuple(data.class_names)

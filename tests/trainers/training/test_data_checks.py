@@ -9,7 +9,7 @@ import pytest
 from idmatters_tf.data import shapes
 from tests.support.occupants import tree
 from tests.support.programs import run_here
-from trainers.datasets.memory import Shapes
+from trainers.datasets import Shapes
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from idmatters_tf.data import shapes
 from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
+from trainers import preprocessing
 from trainers.cli.arguments import UsageError
-from trainers.datasets import preprocessing
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), dtype=np.uint8)
 

@@ -1,0 +1,369 @@
+"""Data sets of the training programs: options, and batches of the loaded images, by the names of `--dataset`."""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import setting
+from trainers.cli.startup import has_tensorflow, import_tensorflow, print_message
+
+if TYPE_CHECKING:
+    import keras
+
+    from idmatters_tf.data.augment import Pixels
+    from idmatters_tf.data.batches import EvaluationBatches
+    from idmatters_tf.data.imagenet import StreamedImageData
+    from idmatters_tf.data.images import ImageData
+    from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches
+
+# Maximum batch size of `Source.examples`.
+EXAMPLES_AT_ONCE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class DataOptions(abc.ABC):
+    """Options of a data set. Subclasses are listed in `DATA_SETS`."""
+
+    dataset: str = setting(
+        "cifar10",
+        help="data set: shapes is built in; folder is ImageNet or any folder of labeled images, decoded during "
+        "training; folder-in-memory is the same, decoded once, with all options of cifar10",
+        common=True,
+    )
+    data_dir: str | None = setting(
+        None, help="folder with the data", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR", common=True
+    )
+    download: bool = setting(True, help="download CIFAR if it is missing")
+    train_images: int | None = setting(
+        None, help="use only the first N training images; in folders, N across all classes", at_least=1
+    )
+    test_images: int | None = setting(
+        None, help="use only the first N test images; in folders, N across all classes", at_least=1
+    )
+    held_out: int | None = setting(
+        None,
+        help="hold out the last N training images and evaluate on them instead of the test images, to choose settings",
+        at_least=1,
+    )
+
+    @property
+    def has_preprocessing(self) -> bool:
+        """True if exports need a layer fitted to the training images."""
+        return getattr(self, "preprocess", "standardize") != "standardize"
+
+    @property
+    def test_split(self) -> str:
+        """Name of the part of the data set that contains the test images."""
+        return "test" if self.held_out is None else "train"
+
+    @abc.abstractmethod
+    def source(self, batch_size: int, seed: int) -> "Source":
+        """Load the data, as batches of this global size, in an order and with augmentation determined by the seed.
+
+        Raises:
+            DataError, UsageError: the data were not found.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class InMemory(DataOptions):
+    """Options of all in-memory data sets."""
+
+    augment: Literal["paper", "standard", "all-cnn", "alternating", "none"] = setting(
+        "paper",
+        help="random flips, and random crops after padding each side by 2 (the paper's base code), 4 (standard) or 5 "
+        "(all-cnn) pixels; alternating: reflected padding by 4, and flips of each half of the images in alternate "
+        "epochs; with --dataset folder, resizing and flips (paper), or random resized crops and flips with center "
+        "crops in evaluations (standard)",
+    )
+    cutout: int = setting(
+        0, help="side in pixels of the square erased from each training image; 0 disables it", at_least=0, at_most=16384
+    )
+    preprocess: Literal["standardize", "channels", "pixels", "zca"] = setting(
+        "standardize",
+        help="standardize each image (the paper's code) or each channel over all images, subtract the mean image (He "
+        "et al.), or apply contrast normalization and ZCA whitening",
+    )
+
+    @abc.abstractmethod
+    def load(self) -> "ImageData":
+        """Return the selected images. Raises DataError if the data were not found."""
+
+    def source(self, batch_size: int, seed: int) -> "InMemorySource":
+        if self.has_preprocessing and not has_tensorflow():
+            raise UsageError(f"--preprocess {self.preprocess} requires TensorFlow. Install it, or use standardize.")
+        return InMemorySource(self, self.load(), batch_size, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cifar(InMemory):
+    """Options of `--dataset cifar10` and `--dataset cifar100`."""
+
+    def load(self) -> "ImageData":
+        from idmatters_tf.data import cifar
+        from idmatters_tf.data._sources import data_root
+
+        location = cifar.locate(self.dataset, self.data_dir)
+        if location is not None and location.kind == "tfds":
+            import_tensorflow()
+        elif location is None and self.download:
+            folder = data_root(self.data_dir)
+            print_message(f"downloading {self.dataset} to {folder} (--no-download: use local files only)")
+        data = cifar.load(self.dataset, self.data_dir, self.download).first(self.train_images, self.test_images)
+        return data if self.held_out is None else data.hold_out(self.held_out)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes(InMemory):
+    """Options of `--dataset shapes`."""
+
+    def load(self) -> "ImageData":
+        from idmatters_tf.data import shapes
+
+        sizes = {"train": self.train_images, "test": self.test_images}
+        data = shapes.load(**{split: size for split, size in sizes.items() if size is not None})
+        return data if self.held_out is None else data.hold_out(self.held_out)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree(DataOptions):
+    """Options of all folders of images."""
+
+    val: str = setting("val", help="folder in --data-dir with the validation images", metavar="DIR")
+    val_fraction: float | None = setting(
+        None,
+        help="hold out this share of each class's training images for validation if there is no validation folder; "
+        "with --val train, also if there is one, to choose settings without it",
+        above=0,
+        below=1,
+        common=True,
+    )
+    size: int = setting(32, help="rows and columns of the images", at_least=16, at_most=4096, common=True)
+    skip_broken: bool = setting(
+        False, help="decode every image once at the start and skip those that cannot be decoded"
+    )
+
+    def __post_init__(self) -> None:
+        if self.val_fraction is not None and self.held_out is not None:
+            raise UsageError("--val-fraction and --held-out exclude each other. Pass one of them.")
+
+    @property
+    def test_split(self) -> str:
+        is_training = self.held_out is not None or self.val_fraction is not None or self.val == "train"
+        return "train" if is_training else "validation"
+
+    def list_images(self) -> "StreamedImageData":
+        """Return the selected images, listed but not read."""
+        from idmatters_tf.data import imagenet
+
+        location = imagenet.locate(self.data_dir)
+        if location is not None and location.kind in ("tfds", "tars"):
+            import_tensorflow()
+        data = imagenet.load(self.data_dir, self.val, self.size, self.val_fraction, self.held_out is not None)
+        for name in data.class_names:
+            if name.encode(errors="ignore").decode() != name:
+                raise UsageError(f"names of class folders must be UTF-8. Received: {name!a}. Rename the folder.")
+        if self.skip_broken:
+            import_tensorflow()
+            data = data.without_broken(_find_broken)
+        data = data.first(self.train_images, None if self.held_out else self.test_images)
+        return data if self.held_out is None else data.hold_out(self.held_out).first(test=self.test_images)
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder(Tree):
+    """Options of `--dataset folder`."""
+
+    augment: Literal["paper", "standard", "none"] = setting("paper", help="see the in-memory data sets")
+    smallest_crop: float = setting(
+        0.08, help="minimum share of an image's area in a random crop, with --augment standard", above=0, at_most=1
+    )
+
+    def source(self, batch_size: int, seed: int) -> "StreamedSource":
+        return StreamedSource(self, self.list_images(), batch_size, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderInMemory(Tree, InMemory):
+    """Options of `--dataset folder-in-memory`."""
+
+    def load(self) -> "ImageData":
+        data = self.list_images()
+        import_tensorflow()
+        from idmatters_tf.data.streams import decode_all
+
+        return decode_all(data)
+
+
+DATA_SETS: Mapping[str, type[DataOptions]] = {
+    "cifar10": Cifar,
+    "cifar100": Cifar,
+    "shapes": Shapes,
+    "folder": Folder,
+    "folder-in-memory": FolderInMemory,
+}
+
+
+class Source(abc.ABC):
+    """Loaded images as batches of a global size.
+
+    Attributes:
+        preprocessing: layer fitted to the training images, for exports; None if each image is standardized on its own.
+    """
+
+    preprocessing: "keras.layers.Layer | None" = None
+
+    def __init__(self, options: Any, data: Any, batch_size: int, seed: int):
+        self.options, self.data, self.batch_size, self.seed = options, data, batch_size, seed
+        self.training_images, self.test_images = map(len, self._parts())
+
+    @abc.abstractmethod
+    def _parts(self) -> tuple[Any, Any]:
+        """Return the training images and the test images."""
+
+    def summary(self) -> str:
+        """Return a description of the size of the data."""
+        return f"{self.training_images:,} + {self.test_images:,} images"
+
+    @abc.abstractmethod
+    def train_batches(self) -> TrainBatchSource:
+        """Return the training batches."""
+
+    @abc.abstractmethod
+    def test_batches(self) -> EvaluationBatchSource:
+        """Return the batches of test images."""
+
+    @abc.abstractmethod
+    def examples(self, count: int) -> EvaluationBatchSource:
+        """Return the first `count` training images, or all of a smaller set, without augmentation."""
+
+    def explain(self, error: Exception, step: int) -> str:
+        """Return an error message if data could not be read near a step, and "" for other errors."""
+        return ""
+
+
+class InMemorySource(Source):
+    """Batches of images in memory, without TensorFlow by NumPy."""
+
+    def _parts(self) -> tuple[Any, Any]:
+        return self.data.train_images, self.data.test_images
+
+    @functools.cached_property
+    def preprocessing(self) -> "keras.layers.Layer | None":  # pyright: ignore[reportIncompatibleVariableOverride]
+        if not self.options.has_preprocessing:
+            return None
+        from trainers import preprocessing
+
+        return preprocessing.fit(self.options.preprocess, self.data.train_images)
+
+    @functools.cached_property
+    def images(self) -> "tuple[Pixels, Pixels]":
+        """Training and test images; without `preprocessing`, as bytes that are standardized batch by batch."""
+        if self.preprocessing is None:
+            return self._parts()
+        from trainers import preprocessing
+
+        train, test = (preprocessing.apply(self.preprocessing, images) for images in self._parts())
+        return train, test
+
+    def train_batches(self) -> Any:
+        from idmatters_tf.data.augmentations import AUGMENTATIONS
+
+        augmentation = AUGMENTATIONS[self.options.augment]
+        if augmentation is not None:
+            augmentation = dataclasses.replace(augmentation, cutout=self.options.cutout)
+        if has_tensorflow():
+            from idmatters_tf.data.batches import TrainBatches as Batches
+        else:
+            from idmatters_tf.data.numpy_batches import NumpyBatches as Batches
+        return Batches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
+
+    def test_batches(self) -> Any:
+        if has_tensorflow():
+            from idmatters_tf.data.batches import EvaluationBatches as Batches
+        else:
+            from idmatters_tf.data.numpy_batches import NumpyEvaluationBatches as Batches
+        return Batches(self.images[1], self.data.test_labels, self.batch_size)
+
+    def examples(self, count: int) -> "EvaluationBatches":
+        from idmatters_tf.data.batches import EvaluationBatches
+
+        images, labels = self.images[0][:count], self.data.train_labels[:count]
+        return EvaluationBatches(images, labels, min(EXAMPLES_AT_ONCE, len(images)))
+
+
+class StreamedSource(Source):
+    """Images that are read and decoded during training."""
+
+    def _parts(self) -> tuple[Any, Any]:
+        return self.data.train, self.data.test
+
+    def summary(self) -> str:
+        """Return a description of the size of the data, with the numbers of skipped files."""
+        data = self.data
+        skipped = f", {data.skipped:,} broken image{'s' * (data.skipped != 1)} skipped" if data.skipped else ""
+        if data.ignored:
+            named = ", ".join(data.ignored[:3]) + (", ..." if len(data.ignored) > 3 else "")
+            skipped += f", not read as images: {len(data.ignored):,} ({named})"
+        return f"{super().summary()} of {len(data.class_names):,} classes{skipped}"
+
+    def train_batches(self) -> "StreamTrainBatches":
+        from idmatters_tf.data.streams import StreamTrainBatches
+
+        shown = self.options.augment, self.options.size, self.options.smallest_crop
+        return StreamTrainBatches(self.data.train, self.batch_size, self.seed, *shown)
+
+    def test_batches(self) -> "StreamEvaluationBatches":
+        from idmatters_tf.data.streams import StreamEvaluationBatches
+
+        return StreamEvaluationBatches(self.data.test, self.batch_size, self.options.augment, self.options.size)
+
+    def examples(self, count: int) -> "StreamEvaluationBatches":
+        """Return the first `count` training images in the order of training, without augmentation."""
+        import tensorflow as tf
+
+        from idmatters_tf.data.streams import StreamEvaluationBatches
+
+        images = self.data.train
+        # Folders are sorted by class, so that their first images have one class.
+        chosen = self.train_batches().indices(tf.range(min(count, len(images)), dtype=tf.int64)).numpy().tolist()
+        examples = images.without(set(range(len(images))).difference(chosen))
+        size = min(EXAMPLES_AT_ONCE, len(examples))
+        return StreamEvaluationBatches(examples, size, self.options.augment, self.options.size)
+
+    def explain(self, error: Exception, step: int) -> str:
+        """Return an error message with the first broken image near a step, and "" for other errors."""
+        import tensorflow as tf
+
+        errors = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
+        if not isinstance(error, (*errors, tf.errors.DataLossError)):
+            return ""
+        from idmatters_tf.data.streams import find_broken
+
+        # The pipeline reads up to 8 batches ahead of the failed step.
+        positions = tf.range(step * self.batch_size, (step + 8) * self.batch_size, dtype=tf.int64)
+        ahead = self.train_batches().indices(positions).numpy().tolist()
+        for images, places in ((self.data.train, ahead), (self.data.test, None)):
+            bad = find_broken(images, places)
+            if bad:
+                return (
+                    f"{images.describe(bad[0])} cannot be read as an image. Replace it, or skip all broken images with "
+                    f"--skip-broken and another --out."
+                )
+        return ""
+
+
+def _find_broken(images: Any) -> list[int]:
+    """Return the indices of the images that cannot be decoded, with a message about the first ten."""
+    from idmatters_tf._progress import Progress
+    from idmatters_tf.data.streams import find_broken
+
+    with Progress(len(images) // 100, "looking for broken images", unit="hundreds", delay=0) as progress:
+        bad = find_broken(images, advance=progress.advance)
+    for index in bad[:10]:
+        print_message(f"skipped: {images.describe(index)}")
+    return bad
