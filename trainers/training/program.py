@@ -24,17 +24,16 @@ class Program:
         description: description in the help.
         epilog: end of the help.
         command: dataclass of the options of the command, including `--preset`.
-        presets: settings of each value of `--preset` that differ from the defaults of the options. Those of "paper" are
-            the defaults of the program.
-        recipes: settings of each value of `--model` that differ from the defaults of the program.
+        presets: options by value of `--preset`. Those of "paper" are the defaults of the program.
+        recipes: options by value of `--model` that differ from the defaults of the program.
     """
 
     name: str
     description: str | None
     epilog: str
     command: type[Command]
-    presets: Mapping[str, Mapping[str, Any]]
-    recipes: Mapping[str, Mapping[str, Any]]
+    presets: Mapping[str, str]
+    recipes: Mapping[str, str]
 
     def parser(self) -> Parser:
         """Return the command line of this program, with the paper's recipe as defaults."""
@@ -76,10 +75,10 @@ class Program:
         preset, and the typed options. Except for typed options, those that the network or the data set lacks are
         ignored.
         """
-        typed, defaults = typed or {}, self.presets["paper"]
-        table = {} if preset == "paper" else self.presets[preset]
+        typed, defaults = typed or {}, _read(self.presets["paper"])
+        table = {} if preset == "paper" else _read(self.presets[preset])
         model = {"model": "identity", **defaults, **table, **typed}["model"]
-        recipe = dict(self.recipes.get(model, {}))
+        recipe = _read(self.recipes.get(model, ""))
         if model in ("resnet", "preresnet") and typed.get("depth", recipe["depth"]) < _WARM_UP_DEPTH:
             recipe["warm_up_steps"] = 0
         return with_defaults(Settings, defaults, recipe, table, typed)
@@ -128,6 +127,13 @@ class Program:
     def recorded_settings(self, run: Run, **changes: Any) -> Settings:
         """Return the settings in a run's config.json, with changes."""
         return recorded_settings(self.name, run, **changes)
+
+
+def _read(words: str) -> dict[str, Any]:
+    """Return the settings that options on a command line set."""
+    parser = Parser()
+    add_options(parser, Settings)
+    return parse(parser, words.split())
 
 
 def default_out(settings: Settings, preset: str) -> str:
