@@ -24,7 +24,7 @@ from harness import peer, results
 from harness.timing import in_turn, ratio, seconds
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
-from trainers.training.objectives import make_metrics
+from trainers.training.measure import make_metrics
 from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
 

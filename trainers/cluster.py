@@ -1,22 +1,20 @@
-"""Strategies of tf.distribute for the devices and tasks of a run, and agreement of the tasks on its settings."""
+"""Strategies of tf.distribute, agreement of the tasks of a cluster, and servers of asynchronous training."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf.distribute import ClusterDescription, mirrored_strategy, multi_worker_strategy
 from idmatters_tf.distribute import tasks as library
 from trainers.cli.arguments import UsageError
+from trainers.cli.startup import print_message
+from trainers.run.signals import SignalHandler
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
 def make_strategy(name: str, cluster: ClusterDescription | None = None) -> "tf.distribute.Strategy":
-    """Return a `tf.distribute.Strategy`.
-
-    Args:
-        name: strategy returned by `trainers.training.settings.resolve_strategy`.
-        cluster: description of the cluster, for the strategies of several processes.
-    """
+    """Return the `tf.distribute.Strategy` of a name from `trainers.training.settings.resolve_strategy`."""
     import tensorflow as tf
 
     if name == "multi-worker" and cluster is not None:
@@ -38,13 +36,7 @@ def gather(strategy: "tf.distribute.Strategy | None", value: Any) -> list[Any]:
 def check_agreement(
     cluster: ClusterDescription | None, strategy: "tf.distribute.Strategy | None", values: dict[str, Any]
 ) -> None:
-    """Raise the same UsageError on all tasks if one has other values than the chief.
-
-    Args:
-        cluster: tasks of the cluster; None for a single process.
-        strategy: strategy of this task.
-        values: JSON values by name, such as settings.
-    """
+    """Raise the same UsageError on all tasks if one has other JSON values, such as settings, than the chief."""
     chief, *others = gather(strategy, values)
     names = [] if cluster is None else list(cluster.tasks)
     for task, theirs in zip(names[1:], others, strict=False):
@@ -56,3 +48,22 @@ def check_agreement(
             raise UsageError(
                 f"the tasks of the cluster differ: {listed}. Start every task with the same command on the same data."
             )
+
+
+def serve(cluster: ClusterDescription, timeout: float) -> int:
+    """Run a parameter server or a worker of asynchronous training until the coordinator has ended.
+
+    SIGTERM and Ctrl-C are recorded only: a scheduler sends them to the coordinator as well, which needs the weights to
+    save a checkpoint. A second signal ends the process at once. Returns the exit code.
+    """
+    import tensorflow as tf
+
+    # At least as many threads as in TensorFlow's example of a worker; with fewer, its operations can deadlock.
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(4, os.cpu_count() or 1))
+    with SignalHandler() as handler:
+        jobs = tf.train.ClusterSpec(cluster.jobs)
+        _server = tf.distribute.Server(jobs, cluster.job, cluster.index, protocol="grpc", config=config, start=True)
+        print_message(f"{cluster.task} serves at {cluster.tasks[cluster.task]}")
+        library.wait_for_chief(cluster, timeout, print_message, "--cluster-timeout")
+        print_message(f"{cluster.chief} ({cluster.tasks[cluster.chief]}) has ended")
+    return 128 + handler.received if handler.received else 0

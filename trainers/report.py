@@ -15,7 +15,7 @@ from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import Run
 from trainers.run.outputs import REPORT, check_output, write_mark
-from trainers.training.task import free_on_resume
+from trainers.training.task import select_relevant
 
 EXAMPLES = """
 examples:
@@ -223,11 +223,7 @@ def _differing_settings(settings):
 
 def _settings_that_matter(runs):
     """Return the settings of each run that may change its result, unlike paths and logging intervals."""
-    free = free_on_resume()
-    return {
-        name: {key: value for key, value in run.config()["settings"].items() if key not in free}
-        for name, run in runs.items()
-    }
+    return {name: select_relevant(run.config()["settings"]) for name, run in runs.items()}
 
 
 def _errors(run):

@@ -16,7 +16,7 @@ from trainers.cli.settings import as_dict, parse
 from trainers.report import as_words
 from trainers.reproduce.numbers import NOT_RECORDED
 from trainers.reproduce.rows import FOLDER, PAPERS, Row, expand_command, format_commands, load
-from trainers.training.task import free_on_resume
+from trainers.training.task import select_relevant
 
 _SECTION = re.MULTILINE | re.DOTALL
 _PROGRAMS = ("trainers.cifar", "trainers.imagenet")
@@ -185,14 +185,11 @@ def _settings(row: Row) -> list[str]:
     program = importlib.import_module(words[0]).PROGRAM
     command, typed = program.split(parse(program.parser(), words[1:]))
     settings = program.resolve(command.preset, typed)
-    usual, free = as_dict(program.resolve()), free_on_resume()
+    usual = as_dict(program.resolve())
     # The default network lacks the options of other networks.
     lacking = object()
-    differing = {
-        name: value
-        for name, value in as_dict(settings).items()
-        if value != usual.get(name, lacking) and name not in free
-    }
+    relevant = select_relevant(as_dict(settings))
+    differing = {name: value for name, value in relevant.items() if value != usual.get(name, lacking)}
     if not differing:
         return ["## Settings\n", "All settings have their default values.\n"]
     lines = [

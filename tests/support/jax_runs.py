@@ -37,7 +37,7 @@ import numpy as np
 
 from idmatters_tf.callbacks import saved
 from trainers.cifar import main
-from trainers.training.callbacks import Training
+from trainers.training.fit import Training
 
 
 def digest(folder):

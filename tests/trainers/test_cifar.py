@@ -21,7 +21,7 @@ from tests.support.programs import run_here
 from trainers.cifar import PROGRAM
 from trainers.run.folder import Run
 from trainers.training.checkpoints import list_steps
-from trainers.training.task import Task
+from trainers.training.task import Task, recorded_settings
 
 STEPS = 120
 TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
@@ -244,7 +244,8 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     from trainers.training.build import build_network
     from trainers.training.checkpoints import restore_weights
 
-    network = build_network(Task(PROGRAM.name, PROGRAM.recorded_settings(Run(run))), (32, 32, 3), 10, "float32")
+    task = Task(PROGRAM.name, recorded_settings(PROGRAM.name, Run(run)), Run(run))
+    network = build_network(task, (32, 32, 3), 10, "float32")
     restore_weights(run / "checkpoints", network)
     standardized = tf.image.per_image_standardization(tf.cast(images, tf.float32))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)

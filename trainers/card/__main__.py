@@ -1,6 +1,5 @@
 """Make a folder with the weights and the model card of a finished run. Nothing is uploaded."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -9,18 +8,17 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from idmatters_tf.checkpointing import remove_unfinished, write_atomically
-from trainers import cifar, imagenet
+from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import Parser, UsageError, program_command
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import WHERE_DATA_ARE, Run, hold_lock
 from trainers.run.outputs import CARD, check_output
 from trainers.training.evaluate import restore_model
-from trainers.training.task import Task
+from trainers.training.task import Task, recorded_settings
 
 EXAMPLES = """
 examples:
@@ -33,7 +31,7 @@ measured in float32. An existing folder of this program is updated. Other files 
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
-PROGRAMS = {program.name: program for program in (cifar.PROGRAM, imagenet.PROGRAM)}
+PROGRAMS = ("trainers.cifar", "trainers.imagenet")
 # The first file marks a folder of this program.
 FILES = (CARD, "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
 PLACEHOLDER = "USER/NAME"
@@ -107,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = pathlib.Path(settings.out or pathlib.Path("model_cards") / run.path.resolve().name)
     check_output(out, CARD)
     moved = {} if settings.data_dir is None else {"data_dir": settings.data_dir}
-    task = Task(program, PROGRAMS[program].recorded_settings(run, precision="float32", **moved))
-    trained, step = restore_model(task, run)
+    task = Task(program, recorded_settings(program, run, precision="float32", **moved), run)
+    trained, step = restore_model(task)
     from trainers.training.build import in_float32
     from trainers.training.export import export_model
     from trainers.training.measure import measure
@@ -119,13 +117,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"the newest intact checkpoint of {run.path} is that of step {step}, not of its last step "
             f"{result['steps']}. Remove {run.result_path}, then train the remaining steps again with --resume."
         )
-    model = export_model(task, run, in_float32(task, trained, task.data.image_shape))
+    model = export_model(task, in_float32(task, trained, task.data.image_shape))
     measured: Any = measure(trained, task.source.test_batches(), task.source.test_images)
     error = measured["error"]
     used = {name: value for name, value in config["settings"].items() if name not in WHERE_DATA_ARE}
     data = {name: value for name, value in config["data"].items() if name != "origin"}
     training = {"program": program, "settings": used, "data": data, "result": result, "error": error}
-    with hold_lock(out), _temporary_folder(out) as beside:
+    with hold_lock(out), tempfile.TemporaryDirectory(dir=out, prefix=f".writing-{os.getpid()}-") as name:
+        beside = pathlib.Path(name)
         model.save(beside, zipped=False)
         repository = f"USER/{out.resolve().name}" if settings.repository == PLACEHOLDER else settings.repository
         text = readme(repository, settings.license, task.settings.data.test_split, training)
@@ -138,14 +137,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_lines(f"load it:    import idmatters_tf.layers, keras; model = keras.saving.load_model({str(out)!r})")
     print_lines(f"publish it: {shlex.join(['hf', 'upload', repository, str(out), '.'])}")
     return 0
-
-
-@contextlib.contextmanager
-def _temporary_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield a temporary folder in a locked folder, after removing those of killed processes."""
-    remove_unfinished(folder)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=f".writing-{os.getpid()}-") as name:
-        yield pathlib.Path(name)
 
 
 def readme(repository: str, license: str, split: str, training: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from trainers.cli.settings import add_options, as_dict, parse, setting, with_def
 from trainers.cli.startup import print_lines, print_message
 from trainers.run.figures import save_figure
 from trainers.run.folder import Run, hold_lock
+from trainers.run.outputs import RUN, list_names
 from trainers.run.records import write_csv
 
 if TYPE_CHECKING:
@@ -199,7 +200,8 @@ def is_finished(run: Run, settings: Mapping[str, Any]) -> bool:
                 f"{run.path} is a run of {program}, which --overwrite does not discard. Use another --out."
             )
         return False
-    if run.is_empty():
+    # A run that was stopped before it had results.
+    if list_names(run.path) == [RUN]:
         run.overwrites = True
         return False
     run.check_same(settings)

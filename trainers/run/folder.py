@@ -14,7 +14,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from idmatters_tf import _environment
@@ -31,7 +31,7 @@ from idmatters_tf.checkpointing import (
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import print_message
-from trainers.run.outputs import RUN, check_output, list_names
+from trainers.run.outputs import RUN, check_output
 from trainers.run.records import check_result, encode, read_object, read_records
 
 WHERE_DATA_ARE = ("data_dir", "download")
@@ -42,15 +42,7 @@ FOLDERS = ("saved_model", "best", "checkpoints", "events")
 
 @dataclasses.dataclass(frozen=True)
 class DataDescription:
-    """Description of the data in config.json.
-
-    Attributes:
-        origin: description of the source.
-        image_shape: `(rows, cols, channels)`.
-        classes: number of classes.
-        digest: checksum.
-        class_names: one name per class, or none.
-    """
+    """Description of the data in config.json."""
 
     origin: str = setting(help="source of the data")
     image_shape: tuple[int, ...] = setting(help="rows, columns and channels", at_least=1, at_most=16_384)
@@ -72,9 +64,6 @@ def hold_lock(folder: str | os.PathLike) -> Iterator[None]:
 
     A folder created here that remains empty is removed again.
 
-    Args:
-        folder: folder of the run.
-
     Raises:
         UsageError: another process holds the lock, or the folder is not writable.
         RunError: raised by the block if the folder or its lock was removed in the meantime.
@@ -87,6 +76,9 @@ def hold_lock(folder: str | os.PathLike) -> Iterator[None]:
         reason = error.strerror or error
         raise UsageError(f"--out {folder} cannot be written: {reason}. Use another folder.") from error
     try:
+        # Incomplete files of killed processes, except for checkpoints.
+        for written in (pathlib.Path(folder), pathlib.Path(folder, "best")):
+            remove_unfinished(written)
         yield
     except FolderLost as error:
         raise RunError(f"{error} Start again with another --out, or restore the folder first.") from error
@@ -95,20 +87,18 @@ def hold_lock(folder: str | os.PathLike) -> Iterator[None]:
 
 
 class Run:
-    """Folder of a run.
+    """Folder of a run, to which nothing is written before `start`.
 
-    Args:
-        path: folder; nothing is written before `start`.
+    Attributes:
         writes: False for the tasks of a cluster other than the chief, which write nothing.
         overwrites: True if `start` discards an existing run.
+        records: records of this session and of its first checkpoint, independent of later changes to the file.
     """
 
     def __init__(self, path: str | os.PathLike, writes: bool = True, overwrites: bool = False):
         self.path = pathlib.Path(path)
         self.writes, self.overwrites = writes, overwrites
-        # Records of this session and of its first checkpoint, independent of later changes to the file.
         self.records: list[dict[str, Any]] = []
-        self._metrics = None
 
     @property
     def config_path(self) -> pathlib.Path:
@@ -139,11 +129,8 @@ class Run:
     def config(self, program: str | None = None) -> dict[str, Any]:
         """Return the content of config.json.
 
-        Args:
-            program: name of the program that must have started the run; None: any program.
-
         Raises:
-            UsageError: the file is missing or damaged, or another program started the run.
+            UsageError: the file is missing or damaged, or another program than `program` started the run.
         """
         if not self.exists():
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
@@ -161,12 +148,7 @@ class Run:
         return make(DataDescription, self.config()["data"], f"{self.config_path}, data")
 
     def check_data(self, digest: str, origin: str) -> None:
-        """Raise UsageError unless the run was trained on the data with a checksum.
-
-        Args:
-            digest: checksum of the data.
-            origin: description of their source.
-        """
+        """Raise UsageError unless the run was trained on the data with this checksum, from the source `origin`."""
         saved = self.config()["data"]
         if saved.get("digest") != digest:
             raise UsageError(
@@ -174,21 +156,10 @@ class Run:
                 f"checksums differ. The order of the images is part of the checksum."
             )
 
-    def check_same(
-        self,
-        settings: Mapping[str, Any],
-        saved: Mapping[str, Any] | None = None,
-        free: Collection[str] = WHERE_DATA_ARE,
-    ) -> None:
-        """Raise a UsageError that names the settings that differ from the saved ones and may not.
-
-        Args:
-            settings: JSON values by name.
-            saved: settings to compare with; None: those of config.json.
-            free: names of the settings that may differ; by default, those of the location of the data.
-        """
+    def check_same(self, settings: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> None:
+        """Raise a UsageError that names the settings that differ from saved ones, by default those of config.json."""
         before: Mapping[str, Any] = self.config()["settings"] if saved is None else saved
-        differing = describe_differences(before, settings, [name for name in settings if name not in free])
+        differing = describe_differences(before, settings, [name for name in settings if name not in WHERE_DATA_ARE])
         if differing:
             raise UsageError(
                 f"{self.path} contains a run with other settings: {'; '.join(differing)}. Use the same settings to "
@@ -204,59 +175,38 @@ class Run:
     ) -> None:
         """Write config.json for a new or overwritten run, or check that the data of an existing run are the same.
 
-        The function warns if versions, threads or devices of an existing run differ, because results then differ by
-        rounding.
-
-        Args:
-            settings: JSON values by name.
-            data: description of the data set, with a `digest` and an `origin`.
-            program: name of the program, such as "trainers.cifar".
-            numerics: result of `idmatters_tf._environment.describe_numerics`.
+        Print a warning if versions, threads or devices of an existing run differ, because results then differ by
+        rounding. All arguments are JSON values; `data` has a `digest` and an `origin`.
 
         Raises:
             UsageError: the run was trained on other data.
         """
+        versions = _environment.collect_versions()
         if self.exists() and not self.overwrites:
-            config = self.config()
             self.check_data(data["digest"], data["origin"])
-            now = {"versions": _environment.collect_versions(), "numerics": numerics or {}}
-            warning = _environment.describe_environment_change(config, now)
+            now = {"versions": versions, "numerics": numerics or {}}
+            warning = _environment.describe_environment_change(self.config(), now)
             if warning is not None and self.writes:
                 print_message(warning)
-            return
-        if not self.writes:
-            return
-        check_held(self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        for name in FILES + FOLDERS:
-            remove(self.path / name)
-        config = {"program": program, "settings": settings, "data": data, "versions": _environment.collect_versions()}
-        if numerics is not None:
-            config["numerics"] = numerics
-        config["command"] = sys.argv
-        write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
+        elif self.writes:
+            check_held(self.path)
+            self.path.mkdir(parents=True, exist_ok=True)
+            for name in FILES + FOLDERS:
+                remove(self.path / name)
+            config = {"program": program, "settings": settings, "data": data, "versions": versions}
+            config |= {} if numerics is None else {"numerics": numerics}
+            self._write("config.json", config | {"command": sys.argv})
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        write_atomically(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def extend(self, settings: Mapping[str, Any]) -> None:
-        """Record settings with more steps. The run is no longer finished.
-
-        Args:
-            settings: JSON values by name.
-        """
+        """Record settings with more steps. The run is no longer finished."""
         config = self.config()
         before = {"steps": config["settings"].get("steps"), "command": config.get("command")}
         config["extended"] = [*config.get("extended", ()), before]
-        config |= {"settings": settings, "command": sys.argv}
-        write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
+        self._write("config.json", config | {"settings": settings, "command": sys.argv})
         self.result_path.unlink(missing_ok=True)
-
-    def is_empty(self) -> bool:
-        """Return True if there is only the config, because the run was stopped before it had results."""
-        return list_names(self.path) == [RUN]
-
-    def remove_unfinished(self) -> None:
-        """Remove incomplete files of killed processes, except for checkpoints, which `Checkpoints` cleans up."""
-        for folder in (self.path, self.path / "best"):
-            remove_unfinished(folder)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the valid records of metrics.jsonl."""
@@ -270,19 +220,11 @@ class Run:
 
     def record(self, **values: Any) -> None:
         """Append a record to metrics.jsonl. Raises FolderLost if the folder no longer exists."""
-        if not self.writes:
-            return
-        check_held(self.path)
-        if self._metrics is None:
-            self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept open
-        self.records.append(values)
-        self._metrics.write(encode([values]))
-        self._metrics.flush()
-
-    def sync_metrics(self) -> None:
-        """Flush the records so far to the disk."""
-        if self._metrics is not None:
-            os.fsync(self._metrics.fileno())
+        if self.writes:
+            check_held(self.path)
+            self.records.append(values)
+            with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+                file.write(encode([values]))
 
     def result(self) -> dict[str, Any] | None:
         """Return the final result, or None if the run is not finished. Raises UsageError if the file is damaged."""
@@ -293,7 +235,7 @@ class Run:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json, which marks the run as finished."""
-        write_atomically(self.result_path, json.dumps(result, indent=2) + "\n")
+        self._write("result.json", result)
 
 
 def _check_config(config: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ atomic operation on a parameter server counts. A Keras optimizer's own counter l
 import functools
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -23,10 +23,9 @@ from idmatters_tf.distribute import ClusterDescription
 from idmatters_tf.optimizers import Muon
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_message
-from trainers.run.folder import Run
 from trainers.run.signals import SignalHandler
 from trainers.training.checkpoints import KEPT, RUN, explain_write_errors, pack
-from trainers.training.objectives import TOP5_CLASSES, compute_errors
+from trainers.training.measure import TOP5_CLASSES, compute_errors
 from trainers.training.reports import MEANS, Reports
 from trainers.training.task import Task
 
@@ -135,19 +134,14 @@ class AsynchronousTrainer:
 
 
 def fit_asynchronously(
-    task: Task,
-    model: keras.Model,
-    run: Run,
-    cluster: ClusterDescription,
-    checkpoint: saved.Checkpoint | None,
-    identity: Mapping[str, Any] | None,
+    task: Task, model: keras.Model, cluster: ClusterDescription, checkpoint: saved.Checkpoint | None
 ) -> signal.Signals | None:
     """Train as `trainers.training.fit.fit`. Workers wait for one another at records, evaluations and checkpoints."""
-    steps, intervals = task.settings.recipe.steps, task.settings.run
+    run, steps, intervals = task.run, task.settings.recipe.steps, task.settings.run
     done = 0 if checkpoint is None else checkpoint.step
     trainer = AsynchronousTrainer(model, task.settings.recipe.clip_norm, cluster.workers, done)
     test = functools.partial(trainer.measure, task.source.test_batches(), task.source.test_images)
-    reports = Reports(run, task.settings, model, test, identity, checkpoint)
+    reports = Reports(task, model, test, checkpoint)
     batches = trainer.worker_batches(task.source.train_batches())
     print_message("compiling the training step ...")
     with SignalHandler() as handler, reports.progress:
@@ -186,8 +180,7 @@ def fit_asynchronously(
             if done % intervals.evaluate_every == 0 or done == steps:
                 reports.evaluate(done)
             with explain_write_errors(run.checkpoints_path):
-                texts = {RUN: pack(identity, run.records)}
-                saved.save(run.checkpoints_path, done, model, texts, ("model", "optimizer"))
+                saved.save(run.checkpoints_path, done, model, {RUN: pack(task)}, ("model", "optimizer"))
                 remove_steps(run.checkpoints_path, list_steps(run.checkpoints_path)[:-KEPT])
     return None if done == steps else handler.received
 

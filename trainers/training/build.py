@@ -14,7 +14,7 @@ from idmatters_tf.data.numpy_batches import NumpyBatches, compute_ahead
 from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.layers import PatchWhitening2D
 from trainers.cli.arguments import UsageError
-from trainers.training.objectives import make_loss, make_metrics
+from trainers.training.measure import make_loss, make_metrics
 from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
 from trainers.training.task import Task

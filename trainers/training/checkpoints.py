@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ from idmatters_tf.callbacks import saved
 from idmatters_tf.checkpointing import checkpoint_path, describe_differences, describe_newest, list_steps, remove_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.startup import print_message
+from trainers.training.task import Task
 
 # Number of checkpoints that are kept, besides the one with the lowest test error.
 KEPT = 3
@@ -28,12 +29,9 @@ REMEDY = "Make sure that the disk is writable and not full"
 def read(
     folder: str | os.PathLike, identity: Mapping[str, Any] | None = None, repair: bool = False
 ) -> saved.Checkpoint | None:
-    """Return the newest intact checkpoint of a run, or None, with a message about each damaged one.
+    """Return the newest intact checkpoint of a run with this identity, or None, with a message about each damaged one.
 
-    Args:
-        folder: folder of the checkpoints.
-        identity: identity of the run, see `trainers.training.task.Task.identity`; None: any run.
-        repair: True to remove unfinished files and rename damaged checkpoints.
+    With `repair`, unfinished files are removed and damaged checkpoints renamed.
 
     Raises:
         UsageError: the checkpoint belongs to another run.
@@ -60,9 +58,9 @@ def read_step(folder: pathlib.Path, step: int) -> saved.Checkpoint:
     return saved.read(folder, step)
 
 
-def pack(identity: Mapping[str, Any] | None, records: Sequence[dict[str, Any]], window: Any = None) -> str:
+def pack(task: Task, window: Any = None) -> str:
     """Return the identity and the records of a run, and its updates since the last record, as text."""
-    return json.dumps({"identity": identity, "records": records, "window": window})
+    return json.dumps({"identity": task.identity, "records": task.run.records, "window": window})
 
 
 def unpack(checkpoint: saved.Checkpoint) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -92,10 +90,11 @@ def restore_weights(
     return None if checkpoint is None else checkpoint.step
 
 
-def save_best(folder: pathlib.Path, step: int, model: keras.Model, identity: Mapping[str, Any] | None) -> None:
+def save_best(task: Task, step: int, model: keras.Model) -> None:
     """Save the weights in place of the best ones so far. Raises RunError if they cannot be written."""
+    folder = task.run.checkpoints_path
     with explain_write_errors(folder):
-        saved.save(folder / BEST, step, model, {RUN: pack(identity, [])})
+        saved.save(folder / BEST, step, model, {RUN: json.dumps({"identity": task.identity})})
     # A run that falls back to an earlier checkpoint may have left later ones.
     remove_steps(folder / BEST, {*list_steps(folder / BEST)} - {step})
 

@@ -10,7 +10,6 @@ import keras
 from idmatters_tf.curvature import CurvatureMonitor
 from idmatters_tf.optimizers import Momentum
 from trainers.cli.arguments import UsageError
-from trainers.run.folder import Run
 from trainers.training.build import in_float32
 from trainers.training.optimizers import RecipeMomentum
 from trainers.training.task import Task
@@ -21,18 +20,15 @@ EXAMPLES = 256
 EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
 
 
-def curvature_callback(task: Task, model: keras.Model, run: Run, every: int) -> Callable[[int, float], None]:
-    """Return a callback that measures every `every` steps and adds records of kind "curvature" to metrics.jsonl.
+def curvature_callback(task: Task, model: keras.Model, every: int) -> Callable[[int, float], None]:
+    """Return a function of step and seconds that measures every `every` steps and adds records of kind "curvature".
 
-    Args:
-        task: training task.
-        model: compiled network. One that trains in bfloat16 is measured in float32.
-        run: folder of the run.
-        every: number of steps between measurements.
+    A network that trains in bfloat16 is measured in float32.
 
     Raises:
         UsageError: the loss cannot be measured.
     """
+    run = task.run
     copy = None
     if task.settings.recipe.precision != "float32":
         strategy: Any = getattr(model, "distribute_strategy", None)

@@ -9,24 +9,33 @@ from typing import TYPE_CHECKING, Any
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.startup import has_tensorflow, import_tensorflow, print_lines, runs_on_tensorflow
 from trainers.cluster import make_strategy
-from trainers.run.folder import Run, hold_lock
+from trainers.run.folder import hold_lock
 from trainers.run.outputs import EXPORT, check_output, write_mark
 from trainers.training.task import Task
 
 if TYPE_CHECKING:
     import keras
 
+_EXPORT = """
+import pathlib, sys
+from trainers.run.folder import Run
+from trainers.training import evaluate, task
+name, path, folder = sys.argv[1:]
+run = Run(path)
+evaluate.export_newest(task.Task(name, task.recorded_settings(name, run), run), pathlib.Path(folder))
+"""
 
-def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
+
+def evaluate(task: Task, mirror: bool = False) -> int:
     """Print the test error of the newest checkpoint, computed on this machine."""
-    model, step = restore_model(task, run)
+    model, step = restore_model(task)
     from trainers.training.measure import average_over_mirror_images, measure
 
     batches, count = task.source.test_batches(), task.source.test_images
     measured: Any = measure(model, batches, count)
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
     print_lines(
-        f"{run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
+        f"{task.run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
         f"{measured['loss']:.4f} on {measured['count']:,} images"
     )
     if mirror:
@@ -35,13 +44,13 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     return 0
 
 
-def restore_model(task: Task, run: Run) -> tuple["keras.Model", int]:
-    """Return a compiled network on this machine with the weights of a run's newest intact checkpoint, and the step.
+def restore_model(task: Task) -> tuple["keras.Model", int]:
+    """Return a compiled network on this machine with the weights of the run's newest intact checkpoint, and the step.
 
     Raises:
         UsageError: there is no such checkpoint, or the data are not those of the run.
     """
-    run.check_data(task.data.digest(), task.data.origin)
+    task.run.check_data(task.data.digest(), task.data.origin)
     import_tensorflow()
     from trainers.training.build import build_model
 
@@ -50,75 +59,57 @@ def restore_model(task: Task, run: Run) -> tuple["keras.Model", int]:
         name = task.settings.devices.strategy
         strategy = make_strategy(name if name in ("one", "mirrored") else "auto")
     model = build_model(task, strategy)
-    return model, _restore(task, run, model)
+    return model, _restore(task, model)
 
 
-def export_again(task: Task, run: Run, out: str | None = None) -> int:
-    """Write the exports of the newest checkpoint and of the best one, without the data.
-
-    Args:
-        task: task with the settings of the run.
-        run: run with a checkpoint.
-        out: output folder; None: the folder of the run.
+def export_again(task: Task, out: str | None = None) -> int:
+    """Write the exports of the newest checkpoint and of the best one, without the data, by default into the run.
 
     Raises:
-        UsageError: another process uses the folder, or it contains other files.
+        UsageError: there is no checkpoint, another process uses the folder, or it contains other files.
     """
-    folder = pathlib.Path(out or run.path)
-    if folder.resolve() == run.path.resolve():
-        run.check_usable()
-    else:
+    folder = pathlib.Path(out or task.run.path)
+    is_other = folder.resolve() != task.run.path.resolve()
+    if is_other:
         check_output(folder, EXPORT)
+    else:
+        task.run.check_usable()
     with hold_lock(folder):
-        Run(folder).remove_unfinished()
-        if folder.resolve() != run.path.resolve():
-            write_mark(folder, EXPORT, task.program, run=str(run.path))
-        export_newest(task, run, folder)
+        if is_other:
+            write_mark(folder, EXPORT, task.program, run=str(task.run.path))
+        export_newest(task, folder)
     return 0
 
 
-def export_newest(task: Task, run: Run, folder: pathlib.Path) -> None:
+def export_newest(task: Task, folder: pathlib.Path) -> None:
     """Write the exports of the newest checkpoint and of the best one to a folder whose lock is held.
 
     On JAX, a process with TensorFlow as Keras' backend writes them, if TensorFlow is installed.
     """
     if not runs_on_tensorflow() and has_tensorflow():
-        _export_in_tensorflow(task, run, folder)
+        environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+        command = [sys.executable, "-c", _EXPORT, task.program, str(task.run.path), str(folder)]
+        if subprocess.run(command, env=environment, check=False).returncode:
+            again = program_command(task.program, "--export-only", task.run.path)
+            raise RunError("the export failed, see above.", f"Repeat it by {again}")
         return
-    described = run.data()
+    described = task.run.data()
     import_tensorflow()
     from trainers.training.build import build_network
     from trainers.training.export import export_run
 
     model = build_network(task, described.image_shape, described.classes, "float32")
-    step = _restore(task, run, model)
-    print_lines(f"{run.path}, step {step}:")
-    export_run(task, run, model, step, folder)
+    step = _restore(task, model)
+    print_lines(f"{task.run.path}, step {step}:")
+    export_run(task, model, step, folder)
 
 
-def _export_in_tensorflow(task, run, folder):
-    code = (
-        "import pathlib, sys; from trainers.run.folder import Run; from trainers.training import evaluate, task; "
-        "name, path, folder = sys.argv[1:]; run = Run(path); "
-        "evaluate.export_newest(task.Task(name, task.recorded_settings(name, run)), run, pathlib.Path(folder))"
-    )
-    environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-    command = [sys.executable, "-c", code, task.program, str(run.path), str(folder)]
-    if subprocess.run(command, env=environment, check=False).returncode:
-        again = program_command(task.program, "--export-only", run.path)
-        raise RunError("the export failed, see above.", f"Repeat it by {again}")
-
-
-def _restore(task: Task, run: Run, model: "keras.Model") -> int:
-    """Restore the weights of a run's newest intact checkpoint. Returns its step.
-
-    Raises:
-        UsageError: there is no such checkpoint, or it belongs to another run.
-    """
+def _restore(task: Task, model: "keras.Model") -> int:
+    """Restore the weights of the run's newest intact checkpoint. Returns its step."""
     from trainers.training.checkpoints import restore_weights
 
-    step = restore_weights(run.checkpoints_path, model, task.identity(run))
+    step = restore_weights(task.run.checkpoints_path, model, task.identity)
     if step is None:
-        resume = program_command(task.program, "--resume", "--out", run.path)
-        raise UsageError(f"{run.path} has no intact checkpoint. Train it first: {resume}")
+        resume = program_command(task.program, "--resume", "--out", task.run.path)
+        raise UsageError(f"{task.run.path} has no intact checkpoint. Train it first: {resume}")
     return step

@@ -11,30 +11,26 @@ from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers import preprocessing as fitted
 from trainers.cli.arguments import RunError, program_command
 from trainers.cli.startup import has_tensorflow, print_lines
-from trainers.run.folder import Run
 from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, REMEDY, restore_weights
 from trainers.training.task import Task
 
 
-def export_model(task: Task, run: Run, network: keras.Model) -> keras.Model:
+def export_model(task: Task, network: keras.Model) -> keras.Model:
     """Return a model from uint8 images to logits: preprocessing, network, and a layer "classes" with the names.
 
-    Args:
-        task: task of the run.
-        run: run with a checkpoint.
-        network: network of the task in float32 for one device.
+    The network is that of the task, in float32 and for one device.
 
     Raises:
         UsageError: the preprocessing of the run is missing or damaged.
     """
     if task.settings.data.has_preprocessing:
-        preprocessing = fitted.load(run.path)
+        preprocessing = fitted.load(task.run.path)
     else:
         preprocessing = PerImageStandardization(name="standardization")
     images = keras.Input(network.input_shape[1:], dtype="uint8", name="images")
     logits = network(preprocessing(images))
-    class_names = run.data().class_names
+    class_names = task.run.data().class_names
     if class_names:
         logits = ClassNames(class_names, name="classes")(logits)
     return keras.Model(images, logits, name=f"{network.name}_on_pixels")
@@ -48,11 +44,6 @@ def export(model: keras.Model, folder: str | os.PathLike, class_names: Sequence[
     - `serving_default` returns a dict with `logits`, `probabilities`, the most probable class `label` and, with
       `class_names`, its `name`.
     - `logits` returns the logits.
-
-    Args:
-        model: result of `export_model`.
-        folder: folder, which is created if it does not exist.
-        class_names: one name per logit, or none.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,28 +71,24 @@ def _export_saved_model(model, folder, class_names):
         archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | os.PathLike | None = None) -> None:
-    """Export the network of a run, and its best weights if they differ, and print how to load them.
+def export_run(task: Task, model: keras.Model, step: int, out: str | os.PathLike) -> None:
+    """Export the network of a run after a number of steps, and its best weights if they differ, to a folder.
 
-    Args:
-        task: task of the run.
-        run: run with a checkpoint.
-        model: trained network.
-        step: number of updates made.
-        out: output folder; None: the folder of the run. The best weights are exported to its subfolder `best`; earlier
-            exports there are removed if the best weights are those of the network.
+    The best weights are exported to the subfolder `best`; earlier exports there are removed if the best weights are
+    those of the network. How to load the exports is printed.
 
     Raises:
         RunError: the files could not be written.
         UsageError: the best weights belong to another run.
     """
-    folder, names = pathlib.Path(out or run.path), run.data().class_names
+    run = task.run
+    folder, names = pathlib.Path(out), run.data().class_names
     # Rebuilt in float32 for one device: the export should not depend on the precision and devices of the training.
     network = in_float32(task, model, run.data().image_shape)
     checkpoints = run.checkpoints_path / BEST
     best = list_steps(checkpoints)
     try:
-        export(export_model(task, run, network), folder, names)
+        export(export_model(task, network), folder, names)
         print_lines(
             f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model("
             f"{str(folder / 'model.keras')!r})",
@@ -112,11 +99,11 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         )
         if best == [step]:
             remove(folder / "best")
-        elif best and restore_weights(checkpoints, network, task.identity(run)) is not None:
-            export(export_model(task, run, network), folder / "best", names)
+        elif best and restore_weights(checkpoints, network, task.identity) is not None:
+            export(export_model(task, network), folder / "best", names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
     except (OSError, *_tensorflow_errors()) as error:
-        other = [] if folder == pathlib.Path(run.path) else ["--out", folder]
+        other = [] if folder == run.path else ["--out", folder]
         again = program_command(task.program, "--export-only", run.path, *other)
         raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
 

@@ -9,7 +9,7 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, as_dict, options, parse, with_defaults
 from trainers.run.folder import Run
 from trainers.training.settings import Command, Settings
-from trainers.training.task import Task, free_on_resume, recorded_settings
+from trainers.training.task import Task, recorded_settings, select_relevant
 
 # He et al. (2015), section 4.2: warm-up for depth 110, none for shallower networks.
 _WARM_UP_DEPTH = 110
@@ -47,20 +47,18 @@ class Program:
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Train, evaluate or export according to the command line. Returns the exit code."""
         command, typed = self.split(parse(self.parser(), argv))
-        if command.evaluate is not None:
-            from trainers.training.evaluate import evaluate
+        if command.evaluate is not None or command.export_only is not None:
+            from trainers.training import evaluate
 
-            run = Run(command.evaluate)
-            return evaluate(Task(self.name, self.saved_settings(run, typed)), run, command.mirror)
-        if command.export_only is not None:
-            from trainers.training.evaluate import export_again
-
-            run = Run(command.export_only)
-            return export_again(Task(self.name, self.saved_settings(run, typed)), run, command.out)
+            run = Run(command.evaluate or command.export_only)
+            task = Task(self.name, self.saved_settings(run, typed), run)
+            if command.evaluate is not None:
+                return evaluate.evaluate(task, command.mirror)
+            return evaluate.export_again(task, command.out)
         from trainers.training.train import train
 
         folder, settings = self.settings_to_train(command, typed)
-        return train(Task(self.name, settings), folder, command.overwrite)
+        return train(Task(self.name, settings, Run(folder, overwrites=command.overwrite)))
 
     def split(self, typed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Split typed options into (command, settings)."""
@@ -97,22 +95,19 @@ class Program:
             if run.exists() and command.overwrite:
                 run.config(self.name)
             elif run.exists():
-                _check_same(run, settings, self.recorded_settings(run))
+                _check_same(run, settings, recorded_settings(self.name, run))
         run.check_usable()
         return run.path, settings
 
     def saved_settings(self, run: Run, typed: Mapping[str, Any], may_extend: bool = False) -> Settings:
-        """Return the settings of a run, updated with typed settings that may differ.
+        """Return the settings of an existing run, updated with typed settings that may differ.
 
-        Args:
-            run: existing run.
-            typed: typed settings by name.
-            may_extend: True if the number of steps may be larger than that of the run.
+        With `may_extend`, the number of steps may be larger than that of the run.
 
         Raises:
             UsageError: a typed setting differs that may not.
         """
-        saved = self.recorded_settings(run)
+        saved = recorded_settings(self.name, run)
         settings = with_defaults(Settings, as_dict(saved), typed)
         extends = may_extend and settings.recipe.steps > saved.recipe.steps
         if extends and settings.recipe.depends_on_steps:
@@ -123,10 +118,6 @@ class Program:
             )
         _check_same(run, settings, saved, {"steps"} if extends else ())
         return settings
-
-    def recorded_settings(self, run: Run, **changes: Any) -> Settings:
-        """Return the settings in a run's config.json, with changes."""
-        return recorded_settings(self.name, run, **changes)
 
 
 def _read(words: str) -> dict[str, Any]:
@@ -144,4 +135,5 @@ def default_out(settings: Settings, preset: str) -> str:
 
 def _check_same(run: Run, settings: Settings, saved: Settings, free: Collection[str] = ()) -> None:
     """Raise a UsageError that names the settings that differ from those of a run and may not."""
-    run.check_same(as_dict(settings), as_dict(saved), free_on_resume().union(free))
+    compared = {name: value for name, value in select_relevant(as_dict(settings)).items() if name not in free}
+    run.check_same(compared, as_dict(saved))

@@ -1,8 +1,9 @@
-"""Training tasks: settings of one run of a program, and its data."""
+"""Training tasks: settings of one run of a program, its folder and its data."""
 
 import dataclasses
 import functools
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf.data.protocols import DataSet
@@ -18,15 +19,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Settings of one run of a program, and its data, which are loaded and fitted once.
-
-    Attributes:
-        program: name of the program, such as "trainers.cifar".
-        settings: settings of the run.
-    """
+    """Settings and folder of one run of a program such as "trainers.cifar", and its data, which are loaded once."""
 
     program: str
     settings: Settings
+    run: Run
 
     @functools.cached_property
     def source(self) -> Source:
@@ -47,30 +44,27 @@ class Task:
             f"{self.settings.recipe.seed}"
         )
 
-    def identity(self, run: Run) -> dict[str, Any]:
-        """Return the identity of a run: its program, its data and all settings that affect its results.
+    @functools.cached_property
+    def identity(self) -> dict[str, Any] | None:
+        """Identity of an existing run: its program, its data and all settings that affect its results.
 
-        The number of steps is included only if each update depends on it, because runs may be extended.
-
-        Args:
-            run: existing run.
-
-        Returns:
-            JSON values by name.
+        The number of steps is included only if each update depends on it, because runs may be extended. None for the
+        tasks of a cluster other than the chief, which need no access to the folder.
         """
-        settings = recorded_settings(self.program, run)
-        free = free_on_resume() | (set() if settings.recipe.depends_on_steps else {"steps"})
-        values = {name: value for name, value in as_dict(settings).items() if name not in free}
-        values |= {"the program": self.program, "the checksum of the data": run.data().digest}
+        if not self.run.writes:
+            return None
+        settings = recorded_settings(self.program, self.run)
+        values = select_relevant(as_dict(settings))
+        if not settings.recipe.depends_on_steps:
+            del values["steps"]
+        values |= {"the program": self.program, "the checksum of the data": self.run.data().digest}
         return json.loads(json.dumps(values))
 
     def check_cluster(self, cluster: "ClusterDescription | None") -> None:
         """Raise UsageError if the settings do not fit the cluster (None: no cluster)."""
         if self.settings.run.curvature_every is not None and cluster is not None:
             raise UsageError("--curvature-every works on one machine, not in a cluster. Remove it.")
-        if cluster is None or not cluster.asynchronous:
-            return
-        for name in ("lookahead", "train_sizes"):
+        for name in ("lookahead", "train_sizes") if cluster is not None and cluster.asynchronous else ():
             if getattr(self.settings.recipe, name):
                 raise UsageError(
                     f"--{name.replace('_', '-')} requires synchronous training, not parameter servers. Remove it."
@@ -82,6 +76,7 @@ def recorded_settings(program: str, run: Run, **changes: Any) -> Settings:
     return make(Settings, {**run.config(program)["settings"], **changes}, run.config_path)
 
 
-def free_on_resume() -> set[str]:
-    """Return the settings that may differ when a run is resumed: they affect results only by rounding."""
-    return {*WHERE_DATA_ARE, *options(Devices), *options(Intervals)}
+def select_relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that must be the same when a run is resumed; others affect results only by rounding."""
+    free = {*WHERE_DATA_ARE, *options(Devices), *options(Intervals)}
+    return {name: value for name, value in settings.items() if name not in free}

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import math
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,27 +12,19 @@ from idmatters_tf.distribute.tasks import wait_for_tasks
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict
 from trainers.cli.startup import import_tensorflow, print_lines, print_message, runs_on_tensorflow
-from trainers.cluster import check_agreement, gather, make_strategy
-from trainers.run.folder import WHERE_DATA_ARE, DataDescription, Run, hold_lock
+from trainers.cluster import check_agreement, gather, make_strategy, serve
+from trainers.run.folder import WHERE_DATA_ARE, DataDescription, hold_lock
 from trainers.training.settings import resolve_strategy
 from trainers.training.task import Task
 
 
-def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
-    """Start or resume a run.
-
-    Args:
-        task: training task.
-        folder: folder of the run.
-        overwrite: True to discard an existing run.
-
-    Returns:
-        The exit code: 0, or 128 + N after signal N, when a checkpoint has been saved.
-    """
-    result = None if overwrite else Run(folder).result()
+def train(task: Task) -> int:
+    """Start or resume a run. Returns the exit code: 0, or 128 + N after signal N, when a checkpoint has been saved."""
+    run = task.run
+    result = None if run.overwrites else run.result()
     if result is not None and result["steps"] >= task.settings.recipe.steps:
         print_lines(
-            f"{folder} is finished. {describe_result(result)} Use another --out for a new run, --overwrite, or "
+            f"{run.path} is finished. {describe_result(result)} Use another --out for a new run, --overwrite, or "
             f"--resume with more --steps."
         )
         return 0
@@ -41,25 +32,20 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     description = find_cluster(devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
     task.check_cluster(description)
-    advice = functools.partial(describe_newest, Run(folder).checkpoints_path)
+    advice = functools.partial(describe_newest, run.checkpoints_path)
     # Only the chief writes to the folder.
-    writes = description is None or description.is_chief
-    with (
-        hold_lock(folder) if writes else contextlib.nullcontext(),
-        explain_lost_tasks(description, advice),
-    ):
+    run.writes = description is None or description.is_chief
+    with hold_lock(run.path) if run.writes else contextlib.nullcontext(), explain_lost_tasks(description, advice):
         if description is not None:
             import_tensorflow()
             if description.asynchronous and not description.is_chief:
-                from trainers.training.serve import serve
-
-                return serve(description, devices.cluster_timeout, print_message)
+                return serve(description, devices.cluster_timeout)
             wait_for_tasks(description, devices.cluster_timeout, print_message, "--cluster-timeout")
-        return _train(task, Run(folder, writes, overwrite), description, strategy_name)
+        return _train(task, description, strategy_name)
 
 
-def _train(task: Task, run: Run, description: ClusterDescription | None, strategy_name: str) -> int:
-    settings, steps = task.settings, task.settings.recipe.steps
+def _train(task: Task, description: ClusterDescription | None, strategy_name: str) -> int:
+    run, settings, steps = task.run, task.settings, task.settings.recipe.steps
     # In a cluster, only the chief prints messages.
     say_once = print_message if run.writes else lambda _text: None
 
@@ -98,8 +84,6 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     names = tuple(data.class_names)
     described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
     run.start(as_dict(settings), as_dict(described), task.program, describe_numerics(keras.backend.backend()))
-    if run.writes:
-        run.remove_unfinished()
     if run.writes and task.source.preprocessing is not None:
         preprocessing.save(task.source.preprocessing, data.image_shape, run.path)
     say_once(
@@ -109,9 +93,7 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     late = [drop for drop in find_drop_steps(settings.recipe, task.source.training_images) if drop >= steps]
     if late:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
-    # Only the chief needs access to the run's folder.
-    identity = task.identity(run) if run.writes else None
-    checkpoint = checkpoints.read(run.checkpoints_path, identity, repair=True) if run.writes else None
+    checkpoint = checkpoints.read(run.checkpoints_path, task.identity, repair=True) if run.writes else None
     step = gather(strategy, None if checkpoint is None else checkpoint.step)[0]
     if step is not None and checkpoint is None:
         checkpoint = checkpoints.read_step(run.checkpoints_path, step)
@@ -128,11 +110,11 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
         if description is not None and description.asynchronous:
             from trainers.training.asynchronous import fit_asynchronously
 
-            signal = fit_asynchronously(task, model, run, description, checkpoint, identity)
+            signal = fit_asynchronously(task, model, description, checkpoint)
         else:
             from trainers.training.fit import fit
 
-            signal = fit(task, model, run, description, checkpoint, identity)
+            signal = fit(task, model, description, checkpoint)
     if signal is not None:
         resume = program_command(task.program, "--resume", "--out", run.path)
         same_command = resume if description is None else "run the same command again"
@@ -149,11 +131,11 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     if runs_on_tensorflow():
         from trainers.training.export import export_run
 
-        export_run(task, run, model, steps)
+        export_run(task, model, steps, run.path)
     else:
         from trainers.training.evaluate import export_newest
 
-        export_newest(task, run, run.path)
+        export_newest(task, run.path)
     run.finish(result)
     print_lines(describe_result(result), f"convergence plot:      {run.path / 'convergence.png'}")
     return 0

@@ -34,7 +34,6 @@ def test_damaged_and_truncated_lines_are_left_out(run, damage):
 def test_records_of_the_checkpoint_are_restored_and_continued(run):
     run.restore_metrics(RECORDS[:2])
     run.record(**RECORDS[2])
-    run.sync_metrics()
     assert run.records == Run(run.path).metrics() == RECORDS[:3]
 
 

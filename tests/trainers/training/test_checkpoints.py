@@ -3,6 +3,8 @@
 import json
 import resource
 import shutil
+import types
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,6 +16,7 @@ from tests.support.processes import records
 from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
 from trainers.cli.arguments import RunError
+from trainers.run.folder import Run
 from trainers.training.checkpoints import BEST, restore_weights, save_best
 from trainers.training.reports import Reports
 
@@ -101,13 +104,16 @@ def test_a_signal_ends_an_evaluation_which_is_then_made_first(run, finished, mon
 
 def test_the_best_weights_replace_earlier_ones(finished, tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    task: Any = types.SimpleNamespace(identity={"seed": 0}, run=Run(tmp_path))
+    best = tmp_path / "checkpoints" / BEST
     for step in (10, 5):
-        save_best(tmp_path, step, model, {"seed": 0})
-        assert list_steps(tmp_path / BEST) == [step]
+        save_best(task, step, model)
+        assert list_steps(best) == [step]
     weights = model.get_weights()
     model.layers[0].kernel.assign([[7.0], [8.0]])
-    assert restore_weights(tmp_path / BEST, model, {"seed": 0}) == 5
+    assert restore_weights(best, model, {"seed": 0}) == 5
     np.testing.assert_array_equal(model.get_weights()[0], weights[0])
-    (tmp_path / "file").write_text("")
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "checkpoints").write_text("")
     with pytest.raises(RunError, match="could not be saved in"):
-        save_best(tmp_path / "file", 6, model, None)
+        save_best(task, 6, model)

@@ -8,6 +8,7 @@ import pytest
 
 from trainers.cifar import PROGRAM
 from trainers.cli.arguments import RunError
+from trainers.run.folder import Run
 from trainers.training import export
 from trainers.training.task import Task
 
@@ -18,18 +19,14 @@ def test_a_full_disk_during_the_export_is_named(file, tmp_path, monkeypatch):
     inputs = keras.Input((8, 8, 3))
     network = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
     monkeypatch.setattr(export, "in_float32", lambda task, model, shape: network)
-    monkeypatch.setattr(export.Run, "data", lambda self: types.SimpleNamespace(class_names=(), image_shape=(8, 8, 3)))
-    whole, run, task = (
-        export.Run(tmp_path / "whole"),
-        export.Run(tmp_path / "it's"),
-        Task(PROGRAM.name, PROGRAM.resolve()),
-    )
-    export.export_run(task, whole, network, 1)
+    monkeypatch.setattr(Run, "data", lambda self: types.SimpleNamespace(class_names=(), image_shape=(8, 8, 3)))
+    whole, run = Run(tmp_path / "whole"), Run(tmp_path / "it's")
+    export.export_run(Task(PROGRAM.name, PROGRAM.resolve(), whole), network, 1, whole.path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((whole.path / file).stat().st_size - 1, hard))
     try:
         with pytest.raises(RunError) as failed:
-            export.export_run(task, run, network, 1)
+            export.export_run(Task(PROGRAM.name, PROGRAM.resolve(), run), network, 1, run.path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "File too large" in str(failed.value)

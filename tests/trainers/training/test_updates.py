@@ -12,8 +12,7 @@ from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Muon
 from trainers.training.build import with_image_size
-from trainers.training.measure import average_over_mirror_images, measure
-from trainers.training.objectives import compute_errors, make_loss, make_metrics
+from trainers.training.measure import average_over_mirror_images, compute_errors, make_loss, make_metrics, measure
 from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
 from trainers.training.sizes import ScaledBatches, resize
