@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from idmatters_tf.callbacks._monitor import Monitor
+from idmatters_tf._monitor import Monitor
 from idmatters_tf.isometry.norms import branch_bounds, kernel_norms, summarize_norms
 
 

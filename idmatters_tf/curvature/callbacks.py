@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.callbacks._monitor import Monitor
+from idmatters_tf._monitor import Monitor
 from idmatters_tf.curvature.measurement import Measurement, measure
 from idmatters_tf.curvature.operators import HessianOperator
 from idmatters_tf.curvature.stability import stability_threshold

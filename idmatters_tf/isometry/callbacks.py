@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._monitor import Monitor
 from idmatters_tf._results import Figure
-from idmatters_tf.callbacks._monitor import Monitor
 from idmatters_tf.isometry.measurement import Isometry, measure, plot_distances
 
 

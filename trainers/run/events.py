@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf.callbacks._monitor import write_summary
+from idmatters_tf._monitor import write_summary
 from idmatters_tf.callbacks.block_norms import NormsMeasurement
 from idmatters_tf.checkpointing import remove_unfinished, replacing
 from idmatters_tf.isometry import block_norms
