@@ -1,8 +1,8 @@
 """Files and folders replace only what they may replace, entirely or not at all, whenever the process is killed."""
 
+import itertools
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -17,7 +17,6 @@ from idmatters_tf.checkpointing import (
     write_atomically,
 )
 from idmatters_tf.checkpointing.files import MANIFEST
-from tests.conftest import ROOT
 from tests.support.occupants import tree
 
 
@@ -77,139 +76,111 @@ def test_an_error_leaves_what_was_there_and_nothing_else(tmp_path, as_folder):
     assert texts(tmp_path) == before
 
 
-# Counts what changes names, by the events of Python's own auditing, and kills the process before one of them.
-KILL = """
-import os, pathlib, signal, sys
+def save(folder, text="new", step=7):
+    with saving(folder, step) as beside:
+        (beside / "index").write_text(text)
 
-folder, last, what = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-from idmatters_tf.checkpointing import saving
-from idmatters_tf.checkpointing import remove, remove_unfinished, replacing
 
-def write(text):
-    if what == "checkpoint":
-        with saving(folder, 7) as beside:
-            (beside / "index").write_text(text)
-        return
-    if what == "file":
-        with replacing(folder / "x") as beside:
-            beside.write_text(text)
-        return
-    with replacing(folder / "x", folder=True) as beside:
-        (beside / "variables").mkdir(parents=True)
-        (beside / "variables" / "index").write_text(text)
-        (beside / "saved_model.pb").write_text(text)
+# Functions that write to a folder, and the files that they leave.
+WRITES = {
+    "folder": (
+        lambda folder, text: write_folder(folder / "x", text),
+        {"x/variables/variables.index", "x/saved_model.pb"},
+    ),
+    "checkpoint": (save, {"step-00000007/index"}),
+    "file": (lambda folder, text: write_atomically(folder / "x", text), {"x"}),
+}
 
-if not os.listdir(folder):
-    write("old")
-count = 0
-def hook(event, arguments):
-    global count
-    writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-    if writes or event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink"):
-        count += 1
-        if count > last:
+
+def killed(last, function, *arguments):
+    """Return True if a process was killed before operation number `last + 1` that changes a name, else False."""
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL)
+        return code != 0
+    count = itertools.count()
+
+    def hook(event, arguments):
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        names = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink")
+        if (writes or event in names) and next(count) >= last:
             os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(hook)
-if sys.argv[4] == "recover":
-    remove_unfinished(folder)
-elif sys.argv[4] == "remove":
-    remove(folder / "step-00000007")
-else:
-    write("new")
-print("through")
-"""
+
+    code = 1
+    try:
+        sys.addaudithook(hook)
+        function(*arguments)
+        code = 0
+    finally:
+        os._exit(code)
 
 
-def killed(folder, last, what, then="write"):
-    """Return True if a process was killed before its operation number `last + 1`, and False if it ended."""
-    command = [sys.executable, "-c", KILL, str(folder), str(last), what, then]
-    ended = subprocess.run(command, cwd=ROOT, timeout=900, check=False, capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) in ((-signal.SIGKILL, ""), (0, "through\n")), ended.stderr
-    return ended.returncode != 0
-
-
-@pytest.mark.parametrize("what", ["folder", "checkpoint", "file"])
-def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, what):
-    seen, number, missing = set(), 0, 0
-    while True:
+@pytest.mark.parametrize("kind", WRITES)
+def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, kind):
+    (write, files), seen, missing = WRITES[kind], set(), 0
+    for number in itertools.count():
         folder = tmp_path / str(number)
         folder.mkdir()
-        was_killed = killed(folder, number, what)
-        target = folder / ("step-00000007" if what == "checkpoint" else "x")
-        missing += not target.exists()
+        write(folder, "old")
+        was_killed = killed(number, write, folder, "new")
+        missing += not any(path.name in ("x", "step-00000007") for path in folder.iterdir())
         remove_unfinished(folder)
-        found = texts(folder)
-        values = {text for name, text in found.items() if not name.endswith(MANIFEST)}
-        assert values <= {"old", "new"}
-        assert len(values) == 1
-        assert {name for name in found if not name.endswith(MANIFEST)} == {
-            "folder": {"x/variables/index", "x/saved_model.pb"},
-            "checkpoint": {"step-00000007/index"},
-            "file": {"x"},
-        }[what]
+        found = {name: text for name, text in texts(folder).items() if not name.endswith(MANIFEST)}
+        assert found.keys() == files
+        assert len(set(found.values())) == 1
         assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
-        seen |= values
-        if what in ("folder", "checkpoint"):
-            # It can be replaced again.
-            assert not killed(folder, 1000, what)
+        seen |= set(found.values())
+        # It can be replaced again.
+        write(folder, "newest")
         if not was_killed:
             break
-        number += 1
     assert seen == {"old", "new"}
-    assert number >= {"folder": 8, "checkpoint": 6, "file": 2}[what]
-    if what in ("folder", "checkpoint"):
-        # The window in which neither had the name was met.
-        assert missing == 1
+    assert number >= {"folder": 8, "checkpoint": 6, "file": 2}[kind]
+    # The window in which neither folder had the name was met.
+    assert missing == (kind != "file")
 
 
 def test_a_kill_of_the_recovery_is_recovered_from(tmp_path):
-    number = 0
-    while True:
-        # The old one has been renamed, the new one not yet.
+    for number in itertools.count():
         folder = tmp_path / str(number)
-        folder.mkdir()
+        # The old folder has been renamed and replaced, and has not been removed.
         for name, text in (("x", "old"), (".replaced-x", "older")):
             write_folder(folder / name, text)
-        if not killed(folder, number, "folder", "recover"):
-            break
+        was_killed = killed(number, remove_unfinished, folder)
         remove_unfinished(folder)
         assert os.listdir(folder) == ["x"]
         assert (folder / "x" / "saved_model.pb").read_text() == "old"
-        number += 1
+        if not was_killed:
+            break
     assert number > 3
 
 
-def save(folder, step):
-    with saving(folder, step) as beside:
-        (beside / "index").write_text(str(step))
-
-
 def test_a_killed_removal_leaves_all_or_nothing(tmp_path):
-    number, seen = 0, set()
-    while True:
+    seen = set()
+    for number in itertools.count():
         folder = tmp_path / str(number)
-        save(folder, 7)
+        save(folder)
         before = tree(folder)
-        was_killed = killed(folder, number, "checkpoint", "remove")
+        was_killed = killed(number, remove, folder / "step-00000007")
         remove_unfinished(folder)
         seen.add(not tree(folder))
         assert tree(folder) in ({}, before)
         if not was_killed:
             break
-        number += 1
     assert seen == {False, True}
 
 
 def test_objects_that_are_no_checkpoints_are_kept(tmp_path):
     for step in (1, 2):
-        save(tmp_path, step)
-    (tmp_path / "step-00000003").mkdir()
-    for step in (4, 5):
+        save(tmp_path, step=step)
+    for step in (3, 4, 5):
         (tmp_path / f"step-0000000{step}").mkdir()
+    for step in (4, 5):
         (tmp_path / f"step-0000000{step}" / "notes.txt").write_text("mine")
     remove_steps(tmp_path, [1, 3, 4])
     assert list_steps(tmp_path) == [2, 4, 5]
-    save(tmp_path, 5)
+    save(tmp_path, step=5)
     assert list_steps(tmp_path) == [2, 4, 5]
     assert len(list(tmp_path.rglob("notes.txt"))) == 2
     remove(tmp_path / "step-00000009")
