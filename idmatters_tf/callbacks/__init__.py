@@ -18,11 +18,10 @@ from idmatters_tf._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches
-    from idmatters_tf.callbacks.block_norms import BlockNorms, NormsMeasurement
     from idmatters_tf.callbacks.exact_resume import ExactResume
     from idmatters_tf.callbacks.saved import load_weights
     from idmatters_tf.curvature.callbacks import CurvatureMonitor
-    from idmatters_tf.isometry.callbacks import IsometryMonitor
+    from idmatters_tf.isometry.callbacks import BlockNorms, IsometryMonitor, NormsMeasurement
 
 _ORIGINS = {
     "ArrayBatches": "idmatters_tf.callbacks.batches",
@@ -30,8 +29,8 @@ _ORIGINS = {
     "ExactResume": "idmatters_tf.callbacks.exact_resume",
     "FunctionBatches": "idmatters_tf.callbacks.batches",
     "load_weights": "idmatters_tf.callbacks.saved",
-    "BlockNorms": "idmatters_tf.callbacks.block_norms",
-    "NormsMeasurement": "idmatters_tf.callbacks.block_norms",
+    "BlockNorms": "idmatters_tf.isometry.callbacks",
+    "NormsMeasurement": "idmatters_tf.isometry.callbacks",
     "CurvatureMonitor": "idmatters_tf.curvature.callbacks",
     "IsometryMonitor": "idmatters_tf.isometry.callbacks",
 }

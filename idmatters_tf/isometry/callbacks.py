@@ -1,5 +1,6 @@
-"""Callback that measures distances from the identity during `model.fit`."""
+"""Callbacks that measure distances from the identity, and norms of residual blocks, during `model.fit`."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from idmatters_tf._monitor import Monitor
 from idmatters_tf._results import Figure
 from idmatters_tf.isometry.measurement import Isometry, measure, plot_distances
+from idmatters_tf.isometry.norms import branch_bounds, kernel_norms, summarize_norms
 
 
 class IsometryMonitor(Monitor[Isometry]):
@@ -70,3 +72,94 @@ class IsometryMonitor(Monitor[Isometry]):
         chosen = np.unique(np.linspace(0, len(numbers) - 1, 6).round().astype(int))
         curves = {f"{self.unit} {numbers[index]}": self.measurements[numbers[index]].distances() for index in chosen}
         plot_distances(figure.subplots(), curves)
+
+
+@dataclasses.dataclass(frozen=True)
+class NormsMeasurement:
+    """Norms of the residual blocks of a model.
+
+    Attributes:
+        blocks: norms by block name, see `idmatters_tf.isometry.block_norms`.
+        bounds: bounds by block name, see `idmatters_tf.isometry.branch_bounds`.
+    """
+
+    blocks: dict[str, dict[str, float]]
+    bounds: dict[str, float]
+
+    @property
+    def tau(self) -> float:
+        """Largest bound of a branch: |||A||| of linear residual layers. NaN if no block has a finite bound."""
+        known = [bound for bound in self.bounds.values() if np.isfinite(bound)]
+        return max(known, default=float("nan"))
+
+    @property
+    def inside(self) -> bool:
+        """True if every block has a finite bound and tau is below 1."""
+        return bool(np.isfinite(list(self.bounds.values())).all() and self.tau < 1)
+
+    def summary(self) -> dict[str, float]:
+        """Return the mean Frobenius norm, the largest spectral norm and, if tau is finite, tau and `inside`."""
+        numbers = {
+            "mean_frobenius": float(np.mean([norms["frobenius"] for norms in self.blocks.values()])),
+            "largest_spectral": max(norms["spectral"] for norms in self.blocks.values()),
+        }
+        if np.isfinite(self.tau):
+            numbers |= {"tau": self.tau, "inside_ball": float(self.inside)}
+        return numbers
+
+
+class BlockNorms(Monitor[NormsMeasurement]):
+    """Callback that periodically measures the norms of the kernels of each residual block.
+
+    tau = |||A||| is the largest spectral norm of linear residual layers h + A h. If tau is below 1, the gradient
+    dominance of Hardt & Ma (2.3, version 3) bounds the excess risk by the gradient, see
+    `idmatters_tf.linear.gradient_dominance`. For tau of 1 and above there is no bound. For blocks with activations tau
+    is a bound on the Lipschitz constants of the branches. Below 1 every block is then invertible, but the theorem does
+    not apply.
+
+    TensorBoard shows `norms/mean_frobenius`, `norms/largest_spectral`, `norms/tau`, `norms/inside_ball`, and for each
+    block `norms_frobenius/BLOCK`, `norms_spectral/BLOCK` and `norms_bound/BLOCK`.
+
+    Args:
+        every: interval between measurements: a number of training steps, or a text such as "100 steps" or "2 epochs".
+        log_dir: folder of TensorBoard's files (written by TensorFlow). If None, none are written.
+        tolerance: relative tolerance of the spectral norms of convolutions.
+
+    Attributes:
+        measurements: `NormsMeasurement` by the number of completed epochs or steps.
+
+    Raises:
+        ValueError: the model has no residual blocks. Raised when `fit` begins.
+    """
+
+    prefix = "norms"
+
+    def __init__(self, every: int | str = "epoch", log_dir: Any = None, tolerance: float = 1e-3):
+        super().__init__(every, log_dir)
+        self._tolerance = tolerance
+
+    @property
+    def left_ball(self) -> int | None:
+        """Number of epochs or steps at the first measurement with tau of at least 1, or None."""
+        return next((number for number, measured in sorted(self.measurements.items()) if measured.tau >= 1), None)
+
+    def measure(self) -> NormsMeasurement:
+        model: Any = self.model
+        norms = kernel_norms(model, self._tolerance)
+        if not norms:
+            raise ValueError(
+                f"BlockNorms requires residual layers of idmatters_tf.layers, or sums x + f(x) of Conv2D or Dense "
+                f"layers in a functional model. Received: {model.name!r}, which has none."
+            )
+        blocks = {name: summarize_norms(kernels) for name, kernels in norms.items()}
+        return NormsMeasurement(blocks, branch_bounds(model, norms))
+
+    def logged(self, measured: NormsMeasurement) -> dict[str, float]:
+        return measured.summary()
+
+    def scalars(self, measured: NormsMeasurement) -> dict[str, float]:
+        scalars = super().scalars(measured)
+        for block, norms in measured.blocks.items():
+            scalars |= {f"{self.prefix}_{kind}/{block}": value for kind, value in norms.items()}
+        bounds = {name: bound for name, bound in measured.bounds.items() if np.isfinite(bound)}
+        return scalars | {f"{self.prefix}_bound/{name}": bound for name, bound in bounds.items()}

@@ -12,9 +12,9 @@ from typing import Any
 import keras
 
 from idmatters_tf._monitor import write_summary
-from idmatters_tf.callbacks.block_norms import NormsMeasurement
 from idmatters_tf.checkpointing import remove_unfinished, replacing
 from idmatters_tf.isometry import block_norms
+from idmatters_tf.isometry.callbacks import NormsMeasurement
 from trainers.cli.startup import has_tensorflow
 
 # Tags of the values of a record that are shown.
