@@ -147,14 +147,17 @@ class RunningFit:
         """
         iterator = self._iterator
         iterator.steps_per_epoch, iterator._num_batches = None, steps
-        strategy = self.strategy
-        if getattr(strategy, "num_replicas_in_sync", 1) > 1:
-            self._count(lambda: _split_among_replicas(begin(), strategy), lambda: None, steps)
+        if getattr(self.strategy, "num_replicas_in_sync", 1) > 1:
+            self._count(lambda: self._distribute(begin()), lambda: None, steps)
         elif keras.backend.backend() == "jax" and keras.distribution.distribution() is not None:
             iterator.data_adapter = _Iterators(begin)
             self._count(lambda: iter(iterator._get_iterator()), lambda: None, steps)
         else:
             self._count(begin, lambda: None, steps)
+
+    def _distribute(self, batches):
+        is_distributed = isinstance(batches, tf.distribute.DistributedIterator)
+        return batches if is_distributed else _split_among_replicas(batches, self.strategy)
 
     def _count(self, begin, end, steps):
         """Set the number of batches of an epoch in `fit`, and functions called before and after an epoch."""
@@ -180,7 +183,8 @@ class RunningFit:
 def running_fit(model: keras.Model) -> RunningFit | None:
     """Return the running `fit` of the model from the call stack, because Keras does not pass it to callbacks.
 
-    None without one, and if the model overrides `fit` with another loop.
+    None without one, and if the model overrides `fit` with another loop. A method of callbacks that receives the epoch
+    iterator before training, and an `initial_epoch` that callbacks may set, would replace this search and `_ReadOnce`.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -307,16 +311,10 @@ class _Iterators(DataAdapter):
 
 
 def _split_among_replicas(batches, strategy):
-    """Return the batches in consecutive parts for the replicas, whose sizes differ by at most one example.
+    """Yield the batches in consecutive parts for the replicas, whose sizes differ by at most one example.
 
     Unlike in `tf.distribute`, this includes the parts of a smaller last batch.
     """
-    if isinstance(batches, tf.distribute.DistributedIterator):
-        return batches
-    return _split(batches, strategy)
-
-
-def _split(batches, strategy):
     replicas = strategy.num_replicas_in_sync
     for batch in batches:
         examples = len(next(iter(keras.tree.flatten(batch))))

@@ -1,8 +1,7 @@
 """Serialization of the state of callbacks.
 
 The state of Keras' callbacks is a fixed list of attributes for each class. Other callbacks may implement `get_state()`
-and `set_state(state)`. Otherwise the attributes that have changed since training began are saved: plain data, and
-objects of the kinds in `_object_graphs`.
+and `set_state(state)`. Otherwise the attributes that have changed since training began are saved, see `_encoding`.
 """
 
 import pathlib
@@ -14,22 +13,17 @@ import keras
 from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot
-from idmatters_tf.callbacks._object_graphs import KnownObjects, ObjectGraph
+from idmatters_tf.callbacks._known_objects import KnownObjects
 
 # Parts of a state that are not attributes: the content of the file of a `CSVLogger`, the result of `get_state`, and the
 # names of the attributes that the callback has deleted.
-_TEXT, STATE, _DELETED = "text of the file", "get_state()", "deleted attributes"
+_TEXT, _STATE, _DELETED = "text of the file", "get_state()", "deleted attributes"
 
 
 class CallbackStates:
-    """States of several callbacks, which can be saved and restored.
+    """States of several callbacks, which can be saved and restored, without attributes "Class.attribute" in `ignore`.
 
     Create it when training begins, after the `on_train_begin` of the callbacks.
-
-    Args:
-        callbacks: the callbacks.
-        model: their model.
-        ignore: attributes that are not part of the state, as "Class.attribute".
 
     Raises:
         ValueError: the state of a callback cannot be saved.
@@ -37,47 +31,45 @@ class CallbackStates:
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model, ignore: Collection[str] = ()):
         self._known = KnownObjects(model)
-        named = name_callbacks(callbacks)
-        for name, callback in named.items():
+        # By the class, with a number from the second instance on.
+        named: dict[str, keras.callbacks.Callback] = {}
+        for callback in callbacks:
+            name = make_unique_name(type(callback).__qualname__, named, " ")
+            named[name] = callback
             self._known.add(f"callback {name}", callback)
         for module in ("builtins", *(type(callback).__module__ for callback in callbacks)):
             self._known.add_settings(module)
         self._states = {name: _CallbackState(each, name, self._known, ignore) for name, each in named.items()}
 
     def get(self, unchanged: bool = False) -> dict[str, Any]:
-        """Return the current states as plain data and arrays.
+        """Return the current states as a `Snapshot`, and "texts" with the results of `get_state` that are strings.
 
-        Args:
-            unchanged: True to include the attributes that have not changed since training began.
-
-        Raises:
-            ValueError: a state cannot be saved.
+        With `unchanged`, they include the attributes that have not changed since training began.
         """
-        graph = ObjectGraph(self._known)
-        states = {name: state.get(graph, unchanged) for name, state in self._states.items()}
-        return {"states": states, "objects": graph.nodes}
+        states = {name: state.get(unchanged) for name, state in self._states.items()}
+        texts = {name: state.get(_STATE) for name, state in states.items() if state}
+        texts = {name: text if isinstance(text, str) else None for name, text in texts.items()}
+        return {"texts": texts, "states": Snapshot(states, self._known)}
 
     def set(self, saved: dict[str, Any]) -> None:
         """Restore states that `get` returned for callbacks of the same classes. They can be restored repeatedly."""
-        graph = ObjectGraph(self._known, saved["objects"])
-        for name, state in saved["states"].items():
-            if state:
-                self._states[name].set({key: graph.decode(value) for key, value in state.items()})
+        for name, state in saved["states"].restore(self._known).items():
+            if state and name in self._states:
+                self._states[name].set(state)
 
     def find_lost(self, saved: dict[str, Any]) -> list[str]:
         """Return the names of the missing callbacks that have a saved state."""
-        return [name for name, state in saved["states"].items() if state and name not in self._states]
+        return [name for name in saved["texts"] if name not in self._states]
 
 
 class _CallbackState:
     """State of one callback."""
 
     def __init__(self, callback: keras.callbacks.Callback, name: str, known: KnownObjects, ignore: Collection[str]):
-        if isinstance(callback, keras.callbacks.BackupAndRestore):
-            raise ValueError(
-                "ExactResume and BackupAndRestore cannot be used together. Remove BackupAndRestore from the callbacks."
-            )
-        self._callback, self._name, self._known, self._ignore = callback, name, known, ignore
+        self._callback: Any = callback
+        self._name = name
+        self._known = known
+        self._ignore = ignore
         kind = next((kind for kind in type(callback).__mro__ if kind in CALLBACK_STATES), None)
         self._attributes = () if kind is None else CALLBACK_STATES[kind]
         self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
@@ -86,14 +78,14 @@ class _CallbackState:
         self._before = self._fingerprints(adds_names=True)
         self._restored = self._list_attributes()
 
-    def get(self, graph: ObjectGraph, unchanged: bool) -> dict[str, Any]:
-        """Return the current state with references to the nodes of a graph."""
-        callback: Any = self._callback
+    def get(self, unchanged: bool) -> dict[str, Any]:
+        """Return the current state."""
+        callback = self._callback
         if self._has_methods:
             state = callback.get_state()
-            self._take_snapshot(STATE, state)
+            self._take_snapshot(_STATE, state)
             # Without a state, `set_state` is not called.
-            return {} if state is None else {STATE: graph.encode(state)}
+            return {} if state is None else {_STATE: state}
         state = {name: getattr(callback, name) for name in self._attributes if hasattr(callback, name)}
         if self._log is not None:
             state[_TEXT] = self._log.read()
@@ -104,21 +96,20 @@ class _CallbackState:
         state |= {name: getattr(callback, name) for name in now if unchanged or now[name] != self._before.get(name)}
         if self._before.keys() - now.keys():
             state[_DELETED] = tuple(self._before.keys() - now.keys())
-        return {name: graph.encode(value) for name, value in state.items()}
+        return state
 
     def set(self, state: dict[str, Any]) -> None:
-        """Restore a decoded state."""
-        callback: Any = self._callback
+        """Restore a state."""
         # The callback creates other attributes if it handles the beginning of an epoch between two restorations.
         for name in (self._list_attributes() - self._restored) | set(state.pop(_DELETED, ())):
-            vars(callback).pop(name, None)
+            vars(self._callback).pop(name, None)
         for name, value in state.items():
-            if name == STATE:
-                callback.set_state(value)
+            if name == _STATE:
+                self._callback.set_state(value)
             elif name == _TEXT and self._log is not None:
                 self._log.restore(value)
             else:
-                setattr(callback, name, value)
+                setattr(self._callback, name, value)
         self._restored = self._list_attributes()
 
     def _list_attributes(self):
@@ -129,31 +120,20 @@ class _CallbackState:
 
     def _fingerprints(self, adds_names=False):
         """Return a checksum of each attribute that may be state, in the order of their creation."""
-        attributes = self._list_attributes()
-        return {
-            name: self._take_snapshot(name, value, adds_names).checksum()
-            for name, value in vars(self._callback).items()
-            if name in attributes
-        }
+        names = self._list_attributes()
+        attributes = {name: value for name, value in vars(self._callback).items() if name in names}
+        return {name: self._take_snapshot(name, value, adds_names).checksum() for name, value in attributes.items()}
 
     def _take_snapshot(self, name, value, adds_names=False):
-        path, graph = f"{self._name}.{name}", ObjectGraph(self._known, adds_names=adds_names)
+        path = f"{self._name}.{name}"
         try:
-            return Snapshot((graph.encode(value, path), graph.nodes))
+            return Snapshot(value, self._known, path, adds_names)
         except NotPlainData as error:
             raise ValueError(
                 f"The callback {self._name} cannot be restored: its attribute `{name}` contains {error}. Add methods "
                 f"`get_state()`, which returns plain data and arrays, and `set_state(state)`. If it does not affect "
                 f"training, pass ignore=[{path!r}] to ExactResume."
             ) from error
-
-
-def name_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, keras.callbacks.Callback]:
-    """Return callbacks by name: the class, with a number from the second instance on."""
-    named: dict[str, keras.callbacks.Callback] = {}
-    for callback in callbacks:
-        named[make_unique_name(type(callback).__qualname__, named, " ")] = callback
-    return named
 
 
 class _LogFile:

@@ -5,21 +5,20 @@ import inspect
 import keras
 
 from idmatters_tf._keras_internals import RunningFit
-from idmatters_tf._tensorflow_internals.pipelines import is_never_sharded, is_reshuffled
+from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._sources.random_access import is_changed_by_hooks
 
 
-def check_fit(model: keras.Model, fit: RunningFit, workers: int) -> None:
-    """Raise ValueError if a `fit` on a number of workers cannot be resumed exactly."""
+def check_fit(model: keras.Model, fit: RunningFit) -> None:
+    """Raise ValueError if a `fit` cannot be resumed exactly."""
     backend = keras.backend.backend()
     if backend not in ("tensorflow", "jax"):
         raise ValueError(f"ExactResume supports the backends tensorflow and jax. Received: {backend}")
     _devices.check_devices(model)
-    if workers > 1 and is_never_sharded(fit.data):
+    if any(isinstance(callback, keras.callbacks.BackupAndRestore) for callback in fit.callbacks):
         raise ValueError(
-            "The training data have the auto-sharding policy OFF, so that every worker trains on data of its own. "
-            "ExactResume requires the same data on all workers, of which each takes its share. Remove the policy."
+            "ExactResume and BackupAndRestore cannot be used together. Remove BackupAndRestore from the callbacks."
         )
     # Each pass over the validation data must have the same order.
     data = fit.validation_data

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import types
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +11,16 @@ import keras
 import numpy as np
 
 from idmatters_tf._arguments import abbreviate
-from idmatters_tf._keras_internals import compile_arguments, get_graph, layers_within, loss_arguments
+from idmatters_tf._keras_internals import (
+    compile_arguments,
+    get_graph,
+    is_internal_attribute,
+    layers_within,
+    loss_arguments,
+)
 from idmatters_tf._names import make_unique_name
-from idmatters_tf.callbacks._model_parts import find_optimizers
+from idmatters_tf.callbacks._encoding import Snapshot, is_variable
+from idmatters_tf.callbacks._training_state import find_optimizers, list_parts, may_own
 
 # Locations of classes, and seeds, since the states of their generators are restored.
 _DROPPED = {"build_config", "build_input_shape", "compile_config", "module", "registered_name", "seed"}
@@ -32,26 +40,13 @@ def describe_configuration(model: keras.Model) -> dict[str, Any]:
     compiled = compile_arguments(model) or {}
     parts = {
         "the model": _describe_layers(model),
-        **_describe_optimizers(model),
+        **{label_optimizer(path): _to_plain_data(own) for path, own in find_optimizers(model).items()},
         "the loss": {name: _to_plain_data(compiled.get(name)) for name in ("loss", "loss_weights")},
         "the metrics": {
             **{name: _to_plain_data(compiled.get(name)) for name in ("metrics", "weighted_metrics")},
             "own": [_to_plain_data(metric) for metric in model.metrics],
         },
     }
-    return _flatten(parts)
-
-
-def describe_optimizers(model: keras.Model) -> dict[str, Any]:
-    """Return the entries of `describe_configuration` of the optimizers."""
-    return _flatten(_describe_optimizers(model))
-
-
-def _describe_optimizers(model):
-    return {label_optimizer(path): _to_plain_data(own) for path, own in find_optimizers(model).items()}
-
-
-def _flatten(parts):
     leaves = keras.tree.flatten_with_path(parts)
     return {f"{path[0]}: {'.'.join(map(str, path[1:]))}": value for path, value in leaves}
 
@@ -62,15 +57,10 @@ def label_optimizer(path: str) -> str:
 
 
 def find_difference(start: Mapping[str, Any], current: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a description of the first difference between a configuration and that of a run, or None.
+    """Return a description of the first difference between the configuration now and that of a run, or None.
 
     Callbacks change learning rates and other values, so each value may equal that at the start or in the checkpoint. A
     missing value equals None.
-
-    Args:
-        start: configuration at the beginning of the run.
-        current: configuration in the checkpoint.
-        now: configuration to compare.
     """
     for path in dict.fromkeys([*now, *start]):
         if now.get(path) not in (start.get(path), current.get(path)):
@@ -154,3 +144,37 @@ def _abbreviate_array(value: Any) -> Any:
     if not isinstance(value, list) or len(text) <= _LONGEST_ARRAY or "{" in text:
         return value
     return f"{len(value)} values, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def describe_attributes(model: keras.Model, start: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the attributes of layers, optimizers, metrics and losses, and of objects in them, as "Class.attribute".
+
+    Functions and plain data are described, the latter by their value or its checksum. Variables and Keras' own internal
+    attributes are left out.
+
+    Args:
+        model: built and compiled model.
+        start: an earlier result. Tensors that it does not contain, such as features kept by a layer, are left out.
+    """
+    losses = keras.tree.flatten((compile_arguments(model) or {}).get("loss"))
+    owners: dict[str, Any] = {}
+    for owner in [*layers_within(model), *find_optimizers(model).values(), *model.metrics, *losses]:
+        owners[make_unique_name(type(owner).__name__, owners, " ")] = owner
+    described: dict[str, Any] = {}
+    seen, queue = set(map(id, owners.values())), list(owners.items())
+    for path, owner in queue:
+        for name, value in list_parts(owner):
+            is_new = start is not None and path + name not in start
+            if value is None or is_variable(value) or (is_new and keras.ops.is_tensor(value)):
+                continue
+            if is_internal_attribute(owner, name.lstrip(".")):
+                continue
+            try:
+                is_short = isinstance(value, (bool, int, float, str, types.FunctionType))
+                described[path + name] = value if is_short else f"SHA-256 {Snapshot(value).checksum()}"
+            except (TypeError, NotImplementedError):
+                # An object, or a tensor of a function that is traced.
+                if id(value) not in seen and may_own(type(value), value.__class__):
+                    seen.add(id(value))
+                    queue.append((path + name, value))
+    return described

@@ -24,11 +24,7 @@ _STRATEGIES = {
 
 
 def read(variable: Any) -> Any:
-    """Return the value of a variable as an array, or a list of the values on each device if they differ.
-
-    Args:
-        variable: a `keras.Variable` or `tf.Variable`.
-    """
+    """Return the value of a variable as an array, or a list of the values on each device if they differ."""
     values: list[Any] = [keras.ops.convert_to_numpy(part) for part in _parts(variable)]
     for value in values:
         # `Snapshot` copies only views, which change with the variable.
@@ -42,7 +38,7 @@ def assign(variable: Any, value: Any, devices: tuple[int, int, int] | None = Non
 
     Args:
         variable: a `keras.Variable` or `tf.Variable`.
-        value: an array, or a list of the values on each device.
+        value: result of `read`.
         devices: number of devices to which the value belongs, number of devices now, and index of the first device of
             this process. By default those of this process.
     """

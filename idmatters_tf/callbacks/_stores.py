@@ -38,11 +38,7 @@ class Store:
         _open[folder] = self
 
     def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
-        """Write a checkpoint and then remove the oldest ones in the background, after the previous write.
-
-        Args:
-            step: number of completed training batches.
-            write: function that writes the files to an empty folder. It must not use values that training changes.
+        """Write a checkpoint by `write(folder)` and remove the oldest ones in the background, after the previous write.
 
         Raises:
             OSError: the previous checkpoint could not be written. Earlier ones are unchanged.

@@ -1,7 +1,10 @@
 """State that `fit` changes: variables of the model, its optimizers and its metrics, and random generators."""
 
+import functools
+import itertools
 import random
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,12 +13,57 @@ import numpy as np
 from idmatters_tf._keras_internals import global_seed_state, make_global_seed_state, recurrent_states
 from idmatters_tf._tensorflow_internals.training import traced_training_steps
 from idmatters_tf.callbacks import _devices
-from idmatters_tf.callbacks._model_parts import find_optimizers
 
 # Random operations of TensorFlow with internal state, which cannot be read.
 _STATEFUL_RANDOM = re.compile(
     "(Parameterized)?TruncatedNormal|Multinomial|Random(Gamma|Poisson(V2)?|Shuffle|StandardNormal|Uniform(Int)?)"
 )
+
+
+# Objects of these packages are not searched, except for Keras' layers, optimizers and maps of optimizers.
+_OTHERS = ("builtins", "jax", "jaxlib", "keras", "numpy", "tensorflow")
+_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer, keras.optimizers.OptimizerMap, Mapping, list, tuple)
+
+
+def find_optimizers(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
+    """Return all optimizers found on a model, by attribute path.
+
+    The search covers attributes of the model, its layers and nested models, lists, tuples and dicts, optimizers that
+    wrap others, and objects of the user. The compiled optimizer comes first, under the name "optimizer".
+    """
+    compiled: Any = getattr(model, "optimizer", None)
+    found: dict[str, Any] = {} if compiled is None else {"optimizer": compiled}
+    seen, queue = {id(model), id(compiled)}, [("", model), *found.items()]
+    # Breadth first, so that the shortest path is the name.
+    for path, owner in queue:
+        for name, value in list_parts(owner):
+            if id(value) in seen or not may_own(type(value), value.__class__):
+                continue
+            seen.add(id(value))
+            queue.append((f"{path}{name}".lstrip("."), value))
+            if isinstance(value, keras.optimizers.Optimizer):
+                found[queue[-1][0]] = value
+    return found
+
+
+def list_parts(owner: Any) -> list[tuple[str, Any]]:
+    """Return the attributes or items of an object by name, such as ".name" or "[0]"."""
+    if isinstance(owner, Mapping) and not isinstance(owner, keras.optimizers.OptimizerMap):
+        return [(f"[{key!r}]", value) for key, value in owner.items()]
+    if isinstance(owner, (list, tuple)):
+        return [(f"[{index}]", value) for index, value in enumerate(owner)]
+    # TensorFlow's list of dependencies repeats the attributes.
+    own = [name for name in getattr(owner, "__dict__", ()) if not name.startswith("_self_")]
+    return [(f".{name}", vars(owner)[name]) for name in sorted(own, key=lambda name: name.startswith("_"))]
+
+
+# A model is searched several times for each checkpoint.
+@functools.cache
+def may_own(kind: type, wrapped: type) -> bool:
+    """Return True if values of a class, or of the class that a proxy wraps, may own optimizers."""
+    if issubclass(wrapped, _OWNERS):
+        return True
+    return not issubclass(wrapped, (type, keras.Variable)) and kind.__module__.partition(".")[0] not in _OTHERS
 
 
 def variables(model: keras.Model) -> dict[str, list[Any]]:
@@ -67,14 +115,7 @@ def read(model: keras.Model) -> dict[str, Any]:
 
 
 def assign(model: keras.Model, state: dict[str, Any], parts: int | None = None, index: int = 0) -> None:
-    """Assign the values that `read` returned for a model with the same variables.
-
-    Args:
-        model: the model.
-        state: result of `read`, also with the result of `join` as its variables.
-        parts: number of devices of all workers in `state`. By default that of the model.
-        index: index of this worker.
-    """
+    """Assign the values that `read` returned, for `parts` devices of all workers, to the variables of a worker."""
     now = _devices.count_replicas(model)
     devices = parts or now, now, index * _devices.count_parts(model)
     for owner, several in variables(model).items():
@@ -92,13 +133,7 @@ def assign(model: keras.Model, state: dict[str, Any], parts: int | None = None, 
 def select_differing(
     model: keras.Model, values: dict[str, list[Any]], checksums: list[dict[str, list[int]]], names: list[str]
 ) -> dict[str, list[Any]]:
-    """Return the values of variables with None in place of those that are equal on all workers.
-
-    Args:
-        model: the model.
-        values: values that `read` returned, by owner.
-        checksums: checksums of the values of each worker, by owner.
-        names: names of the workers.
+    """Return the values that `read` returned, with None in place of those whose checksums are equal on all workers.
 
     Raises:
         ValueError: a trainable weight or a variable of an optimizer differs.
@@ -120,11 +155,9 @@ def select_differing(
 
 
 def join(values: list[dict[str, list[Any]]], counts: list[int]) -> dict[str, list[Any]]:
-    """Return the values of variables on the devices of all workers.
+    """Return the values on all devices from those of the chief and those that `select_differing` returned elsewhere.
 
-    Args:
-        values: values of the chief by owner, and those that `select_differing` returned on the other workers.
-        counts: numbers of devices of the workers.
+    The workers have `counts` devices.
     """
     if len(values) == 1:
         return values[0]
@@ -141,13 +174,13 @@ def join(values: list[dict[str, list[Any]]], counts: list[int]) -> dict[str, lis
 def find_difference(saved: dict[str, list[list[str]]], now: dict[str, list[list[str]]]) -> str | None:
     """Return a text that names the first difference of two descriptions, or None if shapes and types are equal."""
     for owner in dict.fromkeys([*saved, *now]):
-        before, after = saved.get(owner, []), now.get(owner, [])
-        for old, new in zip(before, after, strict=False):
+        for old, new in itertools.zip_longest(saved.get(owner, []), now.get(owner, [])):
+            if old is None:
+                return f"{' '.join(new)} of the {owner} is new"
+            if new is None:
+                return f"{' '.join(old)} of the {owner} is missing"
             if old[1:] != new[1:]:
                 return f"{' '.join(old)} of the {owner} has become {' '.join(new)}"
-        if len(before) != len(after):
-            longer, word = (before, "is missing") if len(before) > len(after) else (after, "is new")
-            return f"{' '.join(longer[min(len(before), len(after))])} of the {owner} {word}"
     return None
 
 

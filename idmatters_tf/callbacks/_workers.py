@@ -4,6 +4,7 @@ The chief writes `step-N`, as a single process does. Worker k writes `worker-k/s
 those of the chief, and the state of its generators and callbacks.
 """
 
+import functools
 import pathlib
 import uuid
 import warnings
@@ -49,10 +50,7 @@ class Workers:
         self.index = 0 if cluster is None else self.names.index(cluster.task)
 
     def run(self, function: Callable[[], Any]) -> list[Any]:
-        """Call a function on all workers, and return their JSON results, the chief's first.
-
-        Args:
-            function: a function without collective operations.
+        """Call a function without collective operations on all workers. Return their JSON results, the chief's first.
 
         Raises:
             Exception: the function fails on a worker. The message on the others begins with the name of that worker.
@@ -98,8 +96,7 @@ class Workers:
         token = uuid.uuid4().hex
         if len(self.names) > 1:
             write_atomically(folder / _TOKEN, token)
-        accept = lambda step: is_complete(folder, step)  # noqa: E731
-        return token, find_newest_intact(folder, _encoding.STATE, _warn_of_damage, repair=True, accept=accept)
+        return token, find_newest_complete(folder, repair=True)
 
     def _check_shared(self, folder, token):
         path = folder / _TOKEN
@@ -140,7 +137,13 @@ def _folder_of(folder, index):
     return folder / f"worker-{index}" if index else folder
 
 
-def is_complete(folder, step):
+def find_newest_complete(folder: pathlib.Path, on_damage: Any = None, repair: bool = False) -> int | None:
+    """Return the newest step that all workers have saved, see `find_newest_intact`. Damage is a warning by default."""
+    accept = functools.partial(_is_complete, folder)
+    return find_newest_intact(folder, _encoding.STATE, on_damage or _warn_of_damage, repair, accept)
+
+
+def _is_complete(folder, step):
     """Return True if all workers have saved a step in the same run as the chief."""
     chief = _encoding.read_plain(checkpoint_path(folder, step))
     for index in range(1, chief.get("workers", 1)):
@@ -154,6 +157,4 @@ def is_complete(folder, step):
 
 
 def _warn_of_damage(path, damage):
-    if (path / "checkpoint.index").exists():
-        raise ValueError(f"{path} was written by another program. Pass a separate folder to ExactResume.")
     warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)

@@ -37,19 +37,17 @@ class ExactResume(keras.callbacks.Callback):
       batches is a function of (`seed`, epoch). A resumed run repeats the calls of its `on_epoch_begin` and
       `on_epoch_end`, with the global generators of Python and NumPy seeded by (`seed`, epoch);
     - a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step;
-    - a `tf.data.Dataset` whose iterator TensorFlow can save, with seeds, see `_sources.tf_data`; a Grain `IterDataset`
-      or `DataLoader`;
+    - a `tf.data.Dataset` whose iterator TensorFlow can save, with seeds; a Grain `IterDataset` or `DataLoader`;
     - `ArrayBatches`, or `FunctionBatches` of a function of the step.
 
     With `steps_per_epoch` in `fit`, an epoch is that number of batches of an endless sequence of passes over the data,
     and the next epoch continues after them.
 
     A checkpoint contains the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
-    accumulated gradients; see `idmatters_tf.callbacks._model_parts.find_optimizers`) and of its metrics, also within an
-    epoch; the generators of dropout and augmentation layers; the global generators of Python, NumPy and Keras; the
-    position in the data; the history; and the state of the other callbacks, see
-    `idmatters_tf.callbacks._callback_states`. State that cannot be restored raises a ValueError when training begins or
-    when the first checkpoint is saved. Supported are TensorFlow, also under the strategies of
+    accumulated gradients) and of its metrics, also within an epoch; the generators of dropout and augmentation layers;
+    the global generators of Python, NumPy and Keras; the position in the data; the history; and the state of the other
+    callbacks. State that cannot be restored raises a ValueError when training begins or when the first checkpoint is
+    saved. Supported are TensorFlow, also under the strategies of
     `idmatters_tf.distribute`, and JAX, also under `keras.distribution`, in one process. A run resumes on other devices
     with a warning: its results are then equal up to rounding only.
 
@@ -123,11 +121,11 @@ class ExactResume(keras.callbacks.Callback):
         workers = Workers(model)
 
         def append():
-            check_fit(model, fit, len(workers.names))
+            check_fit(model, fit)
             if sum(isinstance(callback, ExactResume) for callback in fit.callbacks) > 1:
                 raise ValueError("There is more than one ExactResume among the callbacks. Remove all but one.")
             # Keras is iterating over this list: an appended callback is called after all others at each event.
-            last = StateCallback(self, fit, workers)
+            last = StateCallback(self, fit, model, workers)
             last.set_params(self.params)
             last.set_model(model)
             fit.callbacks.append(last)

@@ -1,18 +1,15 @@
 """Checkpoints of `ExactResume` outside of `fit`: the weights for evaluation and export, and the state of callbacks."""
 
 import dataclasses
-import functools
 import os
 import pathlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from idmatters_tf.callbacks import _devices, _encoding, _training_state, _workers
-from idmatters_tf.callbacks._callback_states import STATE
-from idmatters_tf.checkpointing import checkpoint_path, find_newest_intact, saving
+from idmatters_tf.checkpointing import checkpoint_path, saving
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +58,7 @@ def read_newest(
         on_damage: called with the path and a description of each newer damaged checkpoint; by default a warning.
         repair: see `idmatters_tf.checkpointing.find_newest_intact`.
     """
-    folder = pathlib.Path(folder)
-    accept = functools.partial(_workers.is_complete, folder)
-    step = find_newest_intact(folder, _encoding.STATE, on_damage or _warn_of_damage, repair, accept)
+    step = _workers.find_newest_complete(pathlib.Path(folder), on_damage, repair)
     return None if step is None else read(folder, step)
 
 
@@ -71,8 +66,7 @@ def read(folder: str | os.PathLike, step: int) -> Checkpoint:
     """Return the checkpoint of a step, which is intact."""
     path = checkpoint_path(folder, step)
     saved = _encoding.read(path)
-    states = {name: state.get(STATE) for name, state in saved["callbacks"]["states"].items()}
-    texts = {name: state for name, state in states.items() if isinstance(state, str)}
+    texts = {name: text for name, text in saved["callbacks"]["texts"].items() if text is not None}
     return Checkpoint(path, step, texts, saved["state"]["variables"], saved["description"])
 
 
@@ -94,11 +88,14 @@ def save(
     """
     described, several = _training_state.describe_variables(model), _training_state.variables(model)
     values = {owner: [_devices.read(variable) for variable in several[owner]] for owner in owners}
-    states = {name: {STATE: text} for name, text in texts.items()}
-    state = {"format": 0, "description": {owner: described[owner] for owner in owners}, "callbacks": {"states": states}}
-    snapshot = _encoding.Snapshot({**state, "state": {"variables": values}})
+    state = {
+        "format": 0,
+        "description": {owner: described[owner] for owner in owners},
+        "callbacks": {"texts": dict(texts)},
+        "state": {"variables": values},
+    }
     with saving(folder, step) as beside:
-        snapshot.write(beside)
+        _encoding.Snapshot(state).write(beside)
 
 
 def load_weights(model: keras.Model, folder: str | os.PathLike) -> int | None:
@@ -119,8 +116,5 @@ def load_weights(model: keras.Model, folder: str | os.PathLike) -> int | None:
     saved = read_newest(folder)
     if saved is not None:
         saved.load_into(model)
-    return None if saved is None else saved.step
-
-
-def _warn_of_damage(path, damage):
-    warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)
+        return saved.step
+    return None

@@ -80,7 +80,7 @@ class ClusterDescription:
 
         if self.source == "TF_CONFIG":
             return tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
-        return _slurm_resolver(self.jobs.get("ps", ()))
+        return _slurm_resolver(len(self.jobs.get("ps", ())))
 
 
 def find_cluster(parameter_servers: int = 0) -> ClusterDescription | None:
@@ -168,34 +168,26 @@ def _from_slurm(parameter_servers):
             f"{parameter_servers} parameter servers need at least {parameter_servers + 2} Slurm tasks (one chief, one "
             f"worker). Received: {tasks}. Start more tasks with srun --ntasks."
         )
-    resolver = _slurm_resolver(range(parameter_servers))
     try:
+        resolver = _slurm_resolver(parameter_servers)
         jobs = resolver.cluster_spec().as_dict()
+        job, index = resolver.get_task_info()
+        if job is None:
+            number = reprlib.repr(os.environ["SLURM_PROCID"])
+            raise ValueError(f"SLURM_PROCID is {number} among {tasks} tasks")
     except (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError) as error:
         raise ClusterError(
             f"Slurm's variables do not describe a cluster: {error}. Start the program with srun."
         ) from error
-    job, index = resolver.get_task_info()
-    if job is None:
-        raise ClusterError(
-            f"Slurm's variables do not describe a cluster: SLURM_PROCID is {reprlib.repr(os.environ['SLURM_PROCID'])} "
-            f"among {tasks} tasks. Start the program with srun."
-        )
     return ClusterDescription(jobs, job, index, "Slurm")
 
 
-def _slurm_resolver(parameter_servers):
+def _slurm_resolver(servers):
     import tensorflow as tf
 
     tasks = _slurm_tasks()
-    servers = len(parameter_servers)
     jobs = {"chief": 1, "ps": servers, "worker": tasks - servers - 1} if servers else {"worker": tasks}
-    try:
-        # Slurm's --gpus-per-task assigns the GPUs: the resolver divides by zero on machines without GPUs.
-        return tf.distribute.cluster_resolver.SlurmClusterResolver(
-            jobs=jobs, gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False, rpc_layer="grpc"
-        )
-    except (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError) as error:
-        raise ClusterError(
-            f"Slurm's variables do not describe a cluster: {error}. Start the program with srun."
-        ) from error
+    # Slurm's --gpus-per-task assigns the GPUs: the resolver divides by zero on machines without GPUs.
+    return tf.distribute.cluster_resolver.SlurmClusterResolver(
+        jobs=jobs, gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False, rpc_layer="grpc"
+    )

@@ -1,9 +1,10 @@
 """Strategies of tf.distribute with which Keras' `fit`, `evaluate` and `predict` work."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from idmatters_tf._progress import Progress
+from idmatters_tf.data.protocols import Share
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError, find_cluster
 from idmatters_tf.distribute.tasks import wait_for_tasks
 
@@ -75,6 +76,22 @@ def mirrored_strategy(devices: Sequence[str] | None = None) -> "tf.distribute.Mi
 
     _correct_keras()
     return tf.distribute.MirroredStrategy(devices)
+
+
+def distribute_dataset(strategy: "tf.distribute.Strategy | None", make_dataset: Callable[[Share], Any]) -> Any:
+    """Return a distributed data set; `make_dataset(share)` builds the data set of one input pipeline.
+
+    On one replica it is the data set itself.
+    """
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        return make_dataset(Share())
+    return strategy.distribute_datasets_from_function(lambda context: make_dataset(share_of(context)))
+
+
+def share_of(context: "tf.distribute.InputContext") -> Share:
+    """Return the replicas that an input pipeline feeds."""
+    count = context.num_replicas_in_sync // context.num_input_pipelines
+    return Share(context.num_replicas_in_sync, context.input_pipeline_id * count, count)
 
 
 def _correct_keras():

@@ -10,7 +10,7 @@ import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume
 from idmatters_tf.callbacks._configuration import describe_configuration
-from idmatters_tf.callbacks._model_parts import find_optimizers
+from idmatters_tf.callbacks._training_state import find_optimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -136,13 +136,6 @@ def test_nothing_was_trained(tmp_path):
     assert len(fit(tmp_path, compiled(), epochs=4).epoch) == 4
 
 
-def test_stopped_by_a_callback(tmp_path):
-    stops = functools.partial(keras.callbacks.EarlyStopping, "loss", min_delta=100, patience=1)
-    fit(tmp_path, compiled(), stops(), epochs=9)
-    with pytest.raises(UserWarning, match="was not trained further: it ended in epoch 2, and a callback stopped it"):
-        fit(tmp_path, compiled(), stops(), epochs=9)
-
-
 @pytest.mark.parametrize("model", [lambda: Own("relu"), lambda: sequential(lambda x: x**2)])
 def test_more_epochs_after_changes_by_callbacks(tmp_path, model):
     make = functools.partial(compiled, model)
@@ -170,12 +163,10 @@ def test_an_exception_leaves_any_rate(tmp_path):
     model = compiled()
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, model, Slower(), keras.callbacks.LambdaCallback(on_train_batch_end=breaks))
-    # The checkpoint is that of the first epoch, the optimizer's rate that of the second one.
+    # The checkpoint is that of the first epoch, the optimizer's rate that of the second one, or any other.
     model.optimizer.learning_rate = 0.3
-    with pytest.raises(UserWarning, match="optimizer: learning_rate was 0.00499.*, now 0.3.*: .* of the checkpoint"):
-        fit(tmp_path, model, Slower())
-    model.optimizer.learning_rate = 0.0025
     fit(tmp_path, model, Slower())
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.0025)
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path / "anew", model, keras.callbacks.LambdaCallback(on_train_batch_end=interrupts))
     # A different optimizer is still compared.

@@ -62,6 +62,7 @@ def test_anything_else_is_refused(tmp_path, value):
 
 def test_files_cannot_instantiate_foreign_classes(tmp_path):
     write(tmp_path, None)
-    (tmp_path / "state.json").write_text('{"dataclass": ["tests.callbacks.test_encoding", "Foreign"], "fields": null}')
+    text = '{"value": {"class": [["tests.callbacks.test_encoding", "Foreign"]]}, "objects": []}'
+    (tmp_path / "state.json").write_text(text)
     with pytest.raises(NotPlainData, match="Foreign, not an .* or dataclass of idmatters_tf"):
         read(tmp_path)

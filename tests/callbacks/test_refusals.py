@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _state_callback
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _run_state, _state_callback
 from idmatters_tf.checkpointing import FolderInUse, FolderLock, list_steps
 from idmatters_tf.optimizers import Muon
 from tests.support.adversarial import Adversarial
@@ -271,7 +271,7 @@ def test_a_dataset_that_changes_differently(tmp_path):
 
 def test_another_environment(tmp_path, monkeypatch):
     fit(tmp_path)
-    monkeypatch.setattr(_state_callback, "describe_numerics", lambda backend: {"oneDNN": "off"})
+    monkeypatch.setattr(_run_state, "describe_numerics", lambda backend: {"oneDNN": "off"})
     with pytest.warns(UserWarning, match="oneDNN was .*, now 'off': results will differ by rounding"):
         fit(tmp_path, epochs=2)
 
@@ -376,8 +376,8 @@ def _interrupt(*_):
 
 def test_another_format(tmp_path, monkeypatch):
     fit(tmp_path)
-    monkeypatch.setattr(_state_callback, "_FORMAT", 2)
-    with pytest.raises(ValueError, match=r"4 has format 1 of idmatters_tf \d\S*, not format 2"):
+    monkeypatch.setattr(_run_state, "_FORMAT", 3)
+    with pytest.raises(ValueError, match=r"4 has format 2 of idmatters_tf \d\S*, not format 3"):
         fit(tmp_path)
 
 

@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from idmatters_tf._progress import Progress
 from idmatters_tf.callbacks import saved
-from idmatters_tf.callbacks._sources.any_step import share_of
 from idmatters_tf.checkpointing import list_steps, remove_steps
 from idmatters_tf.distribute import ClusterDescription
+from idmatters_tf.distribute.strategies import share_of
 from idmatters_tf.optimizers import Muon
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_message

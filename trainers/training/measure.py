@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from idmatters_tf._progress import Progress
-from idmatters_tf.callbacks._sources.any_step import distribute
 from idmatters_tf.data.protocols import EvaluationBatchSource
+from idmatters_tf.distribute.strategies import distribute_dataset
 
 # With fewer classes the top-5 error is not informative.
 TOP5_CLASSES = 50
@@ -79,7 +79,7 @@ def measure(
     """
     strategy: Any = getattr(model, "distribute_strategy", None)
     silent: Any = 0  # Keras annotates `verbose` as a string
-    dataset = batches.dataset() if strategy is None else distribute(strategy, batches.dataset)
+    dataset = batches.dataset() if strategy is None else distribute_dataset(strategy, batches.dataset)
     with Progress(batches.steps, "evaluating", progress, unit="batches", delay=0) as bar:
         watch = _Watch(bar, is_interrupted)
         measured = model.evaluate(dataset, steps=batches.steps, verbose=silent, callbacks=[watch], return_dict=True)

@@ -1,9 +1,8 @@
 """Training data that `ExactResume` can resume: common interface and choice of the class.
 
 random_access  batches that are a function of the step: arrays, PyDataset, Grain's MapDataset, `Batches`
-any_step       `tf.data.Dataset`s that begin at any step: `FunctionBatches` of a `TrainBatchSource` on TensorFlow
 iterators      data with a serializable iterator: Grain's IterDataset and DataLoader
-tf_data        tf.data.Dataset
+tf_data        a serializable iterator of a tf.data.Dataset
 """
 
 from collections.abc import Mapping
@@ -78,9 +77,7 @@ def make_source(fit: RunningFit, seed: int) -> Source:
     from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
 
     if getattr(fit.data, "source", None) is not None and keras.backend.backend() == "tensorflow":
-        from idmatters_tf.callbacks._sources.any_step import AnyStepDataset
-
-        return AnyStepDataset(fit.data)
+        return random_access.AnyStepDataset(fit.data)
     if isinstance(fit.data, Batches):
         return random_access.RandomAccess(fit.data, fit.steps_per_epoch)
     if fit.kind == "arrays":

@@ -12,8 +12,9 @@ import numpy as np
 from idmatters_tf._keras_internals import RunningFit, has_global_seed
 from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches, as_arrays, checksum
+from idmatters_tf.distribute.strategies import distribute_dataset
 
-# Grain's infinite datasets have about 2^63 batches, divided by the batch size.
+# More batches than any training has. Grain's infinite datasets have about 2^63, divided by the batch size.
 _ENDLESS = 2**40
 
 
@@ -31,7 +32,7 @@ class RandomAccess(Source):
         if steps_per_epoch not in (None, batches.steps_per_epoch):
             batches = _copy_workers(batches, FunctionBatches(batches.batch, steps_per_epoch))
         # A copy, since callbacks may use the object of the user, which has a position of its own.
-        self._batches = copy.copy(batches)
+        self._batches: Any = copy.copy(batches)
         self.steps_per_epoch = batches.steps_per_epoch
         self.first_batch = self._batches.arrays(0)
         self.digest = checksum(self.first_batch)
@@ -51,6 +52,37 @@ class RandomAccess(Source):
 
     def close(self) -> None:
         self.seek(0)
+
+
+class AnyStepDataset(RandomAccess):
+    """Batches of a `TrainBatchSource` on TensorFlow, in `tf.data.Dataset`s that begin at any step.
+
+    There is no Python between the batches, and each replica computes its share. One iterator yields the batches of
+    successive epochs.
+    """
+
+    # Iterator, and step of its next batch after this epoch.
+    _iterator: Any = None
+    _next = -1
+
+    def attach(self, fit: RunningFit) -> None:
+        self._strategy = fit.strategy
+        fit.take_iterators(self._begin, self.steps_per_epoch)
+
+    def seek(self, epoch: int, offset: int = 0) -> None:
+        self._begins = epoch * self.steps_per_epoch + offset
+
+    def close(self) -> None:
+        self._iterator = None
+
+    def _begin(self) -> Any:
+        if self._iterator is None or self._begins != self._next:
+            first = self._begins
+            self._iterator = iter(
+                distribute_dataset(self._strategy, lambda share: self._batches.source.dataset(first, _ENDLESS, share))
+            )
+        self._next = (self._begins // self.steps_per_epoch + 1) * self.steps_per_epoch
+        return self._iterator
 
 
 class HookedPyDataset(RandomAccess):
@@ -111,13 +143,9 @@ def _seeded(*seed: int) -> Iterator[None]:
 
 
 class PyDatasetBatches(Batches):
-    """Batches of a `keras.utils.PyDataset`, in an order that is a function of (seed, epoch).
+    """Batches of a `keras.utils.PyDataset`, with `shuffle` in an order that is a function of (seed, epoch).
 
-    Args:
-        data: the dataset. Its hooks are not called.
-        steps_per_epoch: batches in an epoch.
-        shuffle: if False, the batches keep their order. A dataset of infinite length is not shuffled.
-        seed: seed of the order.
+    The hooks of the dataset are not called. A dataset of infinite length is not shuffled.
     """
 
     def __init__(self, data: keras.utils.PyDataset, steps_per_epoch: int, shuffle: bool, seed: int):

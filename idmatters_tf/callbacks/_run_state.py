@@ -1,0 +1,242 @@
+"""State of a training run for `ExactResume`: its identity, its checkpoints and their restoration."""
+
+import json
+import pathlib
+import warnings
+import weakref
+from typing import Any
+
+import keras
+
+import idmatters_tf
+from idmatters_tf._environment import COMPUTING, collect_versions, describe_environment_change, describe_numerics
+from idmatters_tf._keras_internals import RunningFit, build_for_training
+from idmatters_tf.callbacks import _devices, _training_state
+from idmatters_tf.callbacks._callback_states import CallbackStates
+from idmatters_tf.callbacks._configuration import (
+    describe_attributes,
+    describe_configuration,
+    find_difference,
+    label_optimizer,
+)
+from idmatters_tf.callbacks._sources import make_source
+from idmatters_tf.callbacks._workers import Workers, compute_checksum, read_checkpoints
+from idmatters_tf.checkpointing import checkpoint_path, describe_differences
+
+# Increase it with each change of the entries of a checkpoint.
+_FORMAT = 2
+# The only value of the identity of a run that may change.
+_DEVICES = "the set of devices"
+
+
+class RunState:
+    """State of a `fit` with an `ExactResume`, and the source of its training data."""
+
+    def __init__(self, resume: Any, fit: RunningFit, model: keras.Model, workers: Workers):
+        self._resume = resume
+        self._fit = fit
+        self._model: Any = model
+        self._workers = workers
+        self.source = make_source(fit, resume.seed)
+        self._checked = False
+
+    def build(self) -> None:
+        """Create all variables, and make the `fit` take its batches from the source."""
+        weights = self._fit.class_weight
+        self._identity = {
+            "Keras' backend": keras.backend.backend(),
+            _DEVICES: _devices.describe_devices(self._model),
+            "steps_per_epoch": self.source.steps_per_epoch,
+            "steps_per_execution": self._model.steps_per_execution,
+            "the optimizer": type(self._model.optimizer).__name__,
+            "class_weight": None if weights is None else {int(key): float(value) for key, value in weights.items()},
+            "the kind of data": type(self.source).__name__,
+            "the checksum of batch 0": self.source.digest,
+            **self.source.order,
+        }
+        self._environment = {
+            "versions": collect_versions(COMPUTING),
+            "numerics": describe_numerics(keras.backend.backend()),
+        }
+        try:
+            with _devices.scope(self._model):
+                build_for_training(self._model, self.source.first_batch)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ValueError(
+                "ExactResume requires the variables of the model, its metrics and optimizer before the first step, but "
+                f"Keras could not create them from a batch of the data: {error}"
+            ) from error
+        self.source.attach(self._fit)
+
+    def describe(self, callbacks: list[keras.callbacks.Callback]) -> dict[str, Any]:
+        """Describe the run at its beginning. Return the values that must be equal on all workers."""
+        self._variables = _training_state.describe_variables(self._model)
+        # Configuration at the start of the run.
+        self._configuration = describe_configuration(self._model)
+        self._attributes = describe_attributes(self._model)
+        self._states = CallbackStates(callbacks, self._model, self._resume.ignore)
+        settings = {f"ExactResume's `{name}`": getattr(self._resume, name) for name in ("every", "keep", "seed")}
+        return self._identity | settings
+
+    def collect(self, epoch: int, batch: int, is_ended: bool) -> dict[str, Any]:
+        """Return the values of a checkpoint of this process."""
+        difference = _training_state.find_difference(self._variables, _training_state.describe_variables(self._model))
+        if difference is not None:
+            raise ValueError(
+                f"{difference}: the first training step created it, so that a restarted process cannot restore it. "
+                f"Create all variables when the model is built, and build further optimizers before `fit`."
+            )
+        if not self._checked:
+            _training_state.check_complete(self._model)
+            self._checked = True
+        current = describe_configuration(self._model)
+        self._check_unchanged(current)
+        return {
+            "format": _FORMAT,
+            "version": idmatters_tf.__version__,
+            "workers": len(self._workers.names),
+            "parts": _devices.count_parts(self._model),
+            "epoch": epoch,
+            "batch": batch,
+            "ended": is_ended,
+            "identity": self._identity,
+            "environment": self._environment,
+            "configuration": {"start": self._configuration, "current": current},
+            "description": self._variables,
+            "state": _training_state.read(self._model),
+            "data": self.source.state(batch),
+            "callbacks": self._states.get(),
+        }
+
+    def compute_checksums(self, state: dict[str, Any]) -> dict[str, list[int]]:
+        """Return the checksums of the values of the variables, by owner, for `select_own`."""
+        return {owner: [compute_checksum(value) for value in own] for owner, own in state["state"]["variables"].items()}
+
+    def select_own(self, state: dict[str, Any], checksums: list[dict[str, list[int]]]) -> dict[str, Any]:
+        """Return the values that this worker saves. Raise ValueError if weights differ between the workers."""
+        values = state["state"]["variables"]
+        differing = _training_state.select_differing(self._model, values, checksums, self._workers.names)
+        state = {**state, "save": json.dumps(checksums[0])}
+        if self._workers.index:
+            state |= {"state": {**state["state"], "variables": differing}, "data": None}
+        return state
+
+    def _check_unchanged(self, current):
+        """Raise ValueError if a callback has changed a layer, an optimizer or the loss."""
+        start = {**_select_layers(self._configuration), **self._attributes}
+        now = {**_select_layers(current), **describe_attributes(self._model, self._attributes)}
+        for settings in (start, now):
+            for name in self._resume.ignore:
+                settings.pop(name, None)
+        difference = find_difference(start, start, now)
+        if difference is not None:
+            raise ValueError(
+                f"{difference}: a callback has changed it, so that a restarted process cannot restore it. Make it a "
+                f"weight of the layer (`add_weight`), or change it between two calls of `fit`. If it does not affect "
+                f"training, name it in ExactResume(ignore=...)."
+            )
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the newest intact checkpoint, or None. Raise ValueError if it does not belong to this run."""
+        step = self._workers.find_newest(self._resume.folder)
+        loaded: list[dict[str, Any]] = []
+        if step is not None:
+            self._workers.run(lambda: loaded.append(self._read(step)))
+        return loaded[0] if loaded else None
+
+    def _read(self, step):
+        checkpoints = read_checkpoints(self._resume.folder, step)
+        # A worker that did not exist continues with the generators and callbacks of the chief.
+        is_own = self._workers.index < len(checkpoints)
+        saved = checkpoints[self._workers.index if is_own else 0]
+        mismatch = self._find_mismatch(saved, is_own)
+        if mismatch is not None:
+            raise ValueError(
+                f"{checkpoint_path(self._resume.folder, step)} {mismatch}. Start the same script as before, or pass "
+                f"another folder to ExactResume."
+            )
+        devices, now = saved["identity"].get(_DEVICES), self._identity[_DEVICES]
+        if devices != now:
+            warnings.warn(
+                f"The checkpoint was saved on {devices}, now {now}: the results equal those of an uninterrupted run "
+                f"only up to rounding, and random numbers that each replica draws differ.",
+                stacklevel=2,
+            )
+        warning = describe_environment_change(saved["environment"], self._environment)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=2)
+        self._configuration = saved["configuration"]["start"]
+        counts = [each.get("parts", 0) for each in checkpoints]
+        variables = _training_state.join([each["state"]["variables"] for each in checkpoints], counts)
+        state = {**saved["state"], "variables": variables}
+        return {**saved, "state": state, "parts": sum(counts), "data": checkpoints[0]["data"]}
+
+    def _find_mismatch(self, saved, is_own):
+        """Return the reason why a checkpoint does not belong to this run, or None."""
+        if saved.get("format") != _FORMAT:
+            return f"has format {saved.get('format')} of idmatters_tf {saved.get('version')}, not format {_FORMAT}"
+        names = [name for name in saved["identity"] if name != _DEVICES]
+        differences = describe_differences(saved["identity"], self._identity, names)
+        if differences:
+            return f"is a checkpoint of another run: {'; '.join(differences)}"
+        difference = _training_state.find_difference(saved["description"], self._variables)
+        if difference is not None:
+            return f"is a checkpoint of another model: {difference}"
+        start, current = saved["configuration"]["start"], saved["configuration"]["current"]
+        difference = find_difference(start, current, self._configuration | self._select_interrupted(start))
+        if difference is not None:
+            return f"is a checkpoint of another run: {difference}"
+        lost = self._states.find_lost(saved["callbacks"])
+        if lost and is_own:
+            return f"contains the state of {', '.join(lost)}, not among the callbacks"
+        epoch, initial_epoch = saved["epoch"], self._fit.initial_epoch
+        if epoch < initial_epoch:
+            return f"is a checkpoint of epoch {epoch}, but `fit` begins with initial_epoch={initial_epoch}"
+        if saved["batch"] and epoch >= self._fit.epochs:
+            return (
+                f"is a checkpoint within epoch {epoch + 1}, after {saved['batch']} batches. Received: "
+                f"epochs={self._fit.epochs}. Call `fit` with epochs={epoch + 1} or more"
+            )
+        return None
+
+    def _select_interrupted(self, start):
+        """Return the configuration at the start of the optimizers of a `fit` that ended with an exception.
+
+        An exception leaves any learning rate, which is restored instead of compared.
+        """
+        optimizers = _training_state.find_optimizers(self._model).items()
+        names = [label_optimizer(path) for path, each in optimizers if _unfinished.get(each) == self._resume.folder]
+        return dict.fromkeys(_select(self._configuration, *names)) | _select(start, *names)
+
+    def mark_unfinished(self, unfinished: bool = True) -> None:
+        """Record that the optimizers belong to a `fit` that has not ended, or that it has."""
+        for optimizer in _training_state.find_optimizers(self._model).values():
+            _unfinished.pop(optimizer, None)
+            if unfinished:
+                _unfinished[optimizer] = self._resume.folder
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Restore a checkpoint when training begins."""
+        self._workers.run(lambda: self.source.restore(saved["data"]))
+        self.restore(saved)
+        # The callbacks handle the beginning of the epoch again, which may change other attributes.
+        saved["callbacks"] = self._states.get(unchanged=True)
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Restore the variables, the generators and the callbacks."""
+        _training_state.assign(self._model, saved["state"], saved["parts"], self._workers.index)
+        self._states.set(saved["callbacks"])
+
+
+def _select(configuration, *parts):
+    """Return the entries of parts of a configuration, such as "the model"."""
+    return {path: value for path, value in configuration.items() if path.partition(":")[0] in parts}
+
+
+def _select_layers(configuration):
+    """Return the configuration of the layers as "Class.argument"."""
+    return {path.partition(": ")[2]: value for path, value in _select(configuration, "the model").items()}
+
+
+# Folders of `fit`s that have begun and not ended, by optimizer.
+_unfinished: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDictionary()
