@@ -52,7 +52,7 @@ def remove_identities(
 
     - a layer or nested model with kernels whose output has the shape of its input, such as `ResidualConv2D`, except
       Keras' own layers;
-    - a sum of a tensor and a branch computed from this tensor, by `keras.layers.Add` or `+`, as in
+    - a sum of a tensor and a branch computed from its values, by `keras.layers.Add` or `+`, as in
       `keras.applications.ResNet50`. It is removed with all layers of the branch.
 
     A block is removed if ||block(x) - x|| <= tolerance ||x||. Each distance is measured with all other blocks in place.

@@ -46,6 +46,9 @@ def test_sums_and_layers_of_layers_are_told_apart():
     # Both calls of a shared layer are skipped.
     data = np.ones((2, 3, 4), "float32"), np.zeros((2, 3, 4), "float32")
     assert list(layer_influence(model, "mse", data).blocks) == ["sum", "shared", "long"]
+    # Only the sum of a perceptron and x, not that of the constants.
+    sums = [name for name in remove_identities(model, 0.0, data[0]).distances if name.startswith("add")]
+    assert len(sums) == 1
 
 
 class Noise(keras.layers.Layer):

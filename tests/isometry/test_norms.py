@@ -60,12 +60,6 @@ def test_maps_that_are_zero_or_not_finite():
         assert np.isnan(singular_values(matrix)).all()
 
 
-def test_unknown_image_sizes_raise():
-    unknown = keras.Sequential([keras.Input((None, None, 4)), ResidualConv2D(4, name="block")])
-    with pytest.raises(ValueError, match="norms of 'block' depend on the size of its images, which is unknown"):
-        kernel_norms(unknown)
-
-
 def convolution_sums():
     """Return a model of sums x + f(x), built of Keras' own layers."""
     inputs = keras.Input((6, 5, 2))
@@ -111,6 +105,9 @@ def test_norms_of_sums():
     assert norms["padded"][0].spectral >= np.linalg.norm(dense_matrix(valid, (6, 5)), 2) * 0.999
     assert bounds["matrices"] == pytest.approx(np.linalg.norm(dense, 2))
     assert np.isnan([bounds["padded"], bounds["with_norm"]]).all()
+    unknown = keras.Sequential([keras.Input((None, None, 4)), ResidualConv2D(4, name="block")])
+    with pytest.raises(ValueError, match="norms of 'block' depend on the size of its images, which is unknown"):
+        kernel_norms(unknown)
     nested = keras.Sequential([keras.Input((6, 5, 2)), model])
     assert kernel_norms(nested, tolerance=1e-6) == {f"body/{name}": values for name, values in norms.items()}
 

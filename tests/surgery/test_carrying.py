@@ -5,7 +5,6 @@ from keras import layers, ops
 
 from idmatters_tf.optimizers import Muon
 from idmatters_tf.surgery import deepen, remove_identities
-from tests.support.surgery_cases import TwoLayerBlock
 
 OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.01, amsgrad=True, clipvalue=1.0),
@@ -143,24 +142,3 @@ def test_optimizers_that_cannot_be_carried_raise():
         optimizer.build(built_for.trainable_variables)
         with pytest.raises(ValueError, match=message):
             deepen(model, "hidden", optimizer=optimizer)
-
-
-def test_shared_variables_raise():
-    class Tied(layers.Layer):
-        def __init__(self, source=None, **kwargs):
-            super().__init__(**kwargs)
-            self.source = source
-
-        def build(self, input_shape):
-            self.kernel = self.add_weight(shape=(3, 3)) if self.source is None else self.source.kernel
-
-        def call(self, inputs):
-            return ops.matmul(inputs, ops.transpose(self.kernel))
-
-        def get_config(self):
-            return {**super().get_config(), "source": None}
-
-    dense = layers.Dense(3, use_bias=False, name="dense")
-    model = keras.Sequential([keras.Input((3,)), dense, Tied(dense)])
-    with pytest.raises(ValueError, match="dense/kernel belongs to two layers"):
-        deepen(model, "dense", TwoLayerBlock())

@@ -9,6 +9,7 @@ from idmatters_tf.layers import ResidualDense
 from idmatters_tf.surgery import deepen, remove_identities
 
 NUMBERS = np.array([1, 2, 30, 30, 5])
+TEXT = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there text can be processed")
 
 
 @pytest.fixture(autouse=True)
@@ -16,38 +17,26 @@ def seed():
     keras.utils.set_random_seed(0)
 
 
-def adapted(layer, data, dtype=None):
-    """Return a model with a layer adapted to data, and a block."""
-    layer.adapt(data)
-    inputs = keras.Input((1,), dtype=dtype or data.dtype)
-    features = layers.Activation("linear", dtype="float32")(layer(inputs))
-    model = keras.Model(inputs, ResidualDense(3, name="block")(features))
-    for variable in model.trainable_variables:
-        variable.assign(np.random.default_rng(0).normal(size=variable.shape))
-    return model
-
-
-def check_adapted(model, x):
-    """Check that both functions keep the outputs of a model with a block called "block"."""
-    expected = np.array(model(x))
-    np.testing.assert_array_equal(remove_identities(model, 0.0, x).model(x), expected)
-    np.testing.assert_array_equal(deepen(model, "block", ResidualDense(16), data=x)(x), expected)
-
-
-def test_adapted_preprocessing():
-    for layer, data in (
+@pytest.mark.parametrize(
+    ("layer", "data"),
+    [
         (layers.Discretization(num_bins=3), NUMBERS.astype("float32")),
         (layers.IntegerLookup(output_mode="tf_idf"), NUMBERS[:, None]),
         (layers.Normalization(axis=None), NUMBERS.astype("float32")),
-    ):
-        check_adapted(adapted(layer, data), data.reshape(-1, 1))
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there text can be processed")
-def test_adapted_text():
-    words = np.array(["a b", "b", "c d a", "a"])
-    model = adapted(layers.TextVectorization(output_mode="tf_idf"), words, "string")
-    check_adapted(model, ops.convert_to_tensor(words[:, None]))
+        pytest.param(layers.TextVectorization(output_mode="tf_idf"), np.array(["a b", "b", "c d a", "a"]), marks=TEXT),
+    ],
+)
+def test_adapted_preprocessing(layer, data):
+    layer.adapt(data)
+    inputs = keras.Input((1,), dtype="string" if data.dtype.kind == "U" else data.dtype)
+    block = ResidualDense(3, name="block")
+    model = keras.Model(inputs, block(layers.Activation("linear", dtype="float32")(layer(inputs))))
+    for variable in model.trainable_variables:
+        variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+    x = data.reshape(-1, 1) if data.dtype.kind != "U" else ops.convert_to_tensor(data[:, None])
+    expected = np.array(model(x))
+    np.testing.assert_array_equal(remove_identities(model, 0.0, x).model(x), expected)
+    np.testing.assert_array_equal(deepen(model, "block", ResidualDense(16), data=x)(x), expected)
 
 
 def classifier():

@@ -117,15 +117,11 @@ def test_shared_block_is_measured_over_all_calls():
     assert result.distances["block"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_all_layers_are_removed(stack):
-    _, x, _ = stack
-    model = keras.Sequential([keras.Input((6,)), ResidualDense(5, last_kernel_initializer="zeros")])
-    np.testing.assert_array_equal(remove_identities(model, 0.0, x).model(x), x)
-
-
-def test_wrong_arguments(stack):
+def test_forms_of_data_and_a_model_without_other_layers(stack):
     model, x, _ = stack
     distances = remove_identities(model, 0.0, x).distances
+    only = keras.Sequential([keras.Input((6,)), ResidualDense(5, last_kernel_initializer="zeros")])
+    np.testing.assert_array_equal(remove_identities(only, 0.0, x).model(x), x)
     # Inputs by name, without targets.
     assert remove_identities(model, 0.0, {model.inputs[0].name: x}).distances == distances
     for tolerance, data, message in ((-1, x, "`tolerance` must be 0"), (0.1, [], "`data` must contain at least one")):
