@@ -10,70 +10,64 @@ from tests.support import curvature_cases as cases
 
 X, Y = np.ones((6, 4), np.float32) * np.arange(6, dtype=np.float32)[:, None], np.ones((6, 2), np.float32)
 EXAMPLES = tf.data.Dataset.from_tensor_slices((X, Y))
+MEAN = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
 
 
-def network(*more, activation="tanh"):
-    return keras.Sequential(
-        [keras.Input((4,)), keras.layers.Dense(3, activation=activation), *more, keras.layers.Dense(2)]
-    )
+def network(*more):
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), *more, keras.layers.Dense(2)])
+
+
+def mean_output(y, f):
+    return tf.reduce_mean(f)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("loss", "data", "message"),
     [
-        (lambda: (lambda x: x, "mse", (X, Y)), "`model` must be a keras.Model. Received: function"),
-        (lambda: (keras.Sequential([keras.layers.Dense(2)]), "mse", (X, Y)), r"`model` must be built.*model.build"),
-        (lambda: (network(), "mse", (X[:0], Y[:0])), "`data` must contain at least one example"),
-        (lambda: (network(), "mse", (X, Y[:5])), "cardinality is ambiguous"),
-        (lambda: (network(), "mse", [X, Y]), "Keras cannot compute the loss .*Pass arrays as a tuple"),
-        (lambda: (network(), "mse", iter([(X, Y)])), "can be iterated repeatedly"),
-        (lambda: (network(), (X, Y)), "`data` must be given after `loss`. Received: tuple in the place of `loss`"),
-        (lambda: (network(), "mse"), r"`data` must be given after `loss`. Received: None. Pass \(model, loss, data\)"),
-        (lambda: (network(), "mse", {"x": X}), "Received: a dict. For a model with named inputs, pass"),
-        (lambda: (network(), "mse", X), "`data` must be a tf.data.Dataset of batches"),
-        (lambda: (network(), "mse", EXAMPLES), "incompatible"),
-        (lambda: (network(), "mse", EXAMPLES.map(lambda x, y: (x, y[0]))), "Received: single examples"),
-        (lambda: (network(), "mse", [(tf.sparse.from_dense(X), Y)]), "ragged or sparse"),
-        (lambda: (network(), "mse", EXAMPLES.batch(4).repeat()), r"`data` must be finite.*infinite.*take\(batches\)"),
-        (lambda: (network(), "mse", (np.full_like(X, np.nan), Y)), "loss on the data must be finite. Received: nan"),
-        (lambda: (network(), "mse", (X, Y), network().trainable_variables), "variables or layers of the model.*not"),
-        (lambda: (network(), "mse", (X, Y), []), "`variables` must contain at least one variable"),
-        (lambda: (network(), 3, (X, Y)), "Keras cannot compute the loss .*Could not interpret loss identifier: 3"),
-        (lambda: (network(), {"c": "mse"}, (X, Y)), "Keras cannot compute the loss"),
-        (lambda: (network(), None, (X, Y)), "`loss` is required: the model .* was not compiled with a loss"),
-        (lambda: (network(), lambda model, batch: model(batch[0]), (X, Y)), "must return a scalar tensor"),
-        (lambda: (network(), lambda y, f: tf.reduce_mean(f), (X, Y, Y[:, 0])), "must return a value for each example"),
+        ("mse", (X[:0], Y[:0]), "`data` must contain at least one example"),
+        ("mse", (X, Y[:5]), "cardinality is ambiguous"),
+        ("mse", [X, Y], "Keras cannot compute the loss .*Pass arrays as a tuple"),
+        ("mse", iter([(X, Y)]), "can be iterated repeatedly"),
+        ((X, Y), None, "`data` must be given after `loss`. Received: tuple in the place of `loss`"),
+        ("mse", None, r"`data` must be given after `loss`. Received: None. Pass \(model, loss, data\)"),
+        ("mse", {"x": X}, "Received: a dict. For a model with named inputs, pass"),
+        ("mse", X, "`data` must be a tf.data.Dataset of batches"),
+        ("mse", EXAMPLES, "incompatible"),
+        ("mse", EXAMPLES.map(lambda x, y: (x, y[0])), "Received: single examples"),
+        ("mse", [(tf.sparse.from_dense(X), Y)], "ragged or sparse"),
+        ("mse", EXAMPLES.batch(4).repeat(), r"`data` must be finite.*infinite.*take\(batches\)"),
+        ("mse", (np.full_like(X, np.nan), Y), "loss on the data must be finite. Received: nan"),
+        (3, (X, Y), "Keras cannot compute the loss .*Could not interpret loss identifier: 3"),
+        ({"c": "mse"}, (X, Y), "Keras cannot compute the loss"),
+        (None, (X, Y), "`loss` is required: the model .* was not compiled with a loss"),
+        (lambda model, batch: model(batch[0]), (X, Y), "must return a scalar tensor"),
+        (mean_output, (X, Y, Y[:, 0]), "must return a value for each example"),
+        (MEAN, (X, Y, np.zeros(6)), "sample weights with a positive sum"),
     ],
 )
-def test_refused(make, message):
-    arguments = make()
+def test_losses_and_data_that_do_not_fit_raise(loss, data, message):
     with pytest.raises(ValueError, match=message):
-        HessianOperator(*arguments)
+        HessianOperator(network(), loss, data)
 
 
-def test_refused_options():
+def test_models_and_options_that_do_not_fit_raise():
     random = keras.layers.Dropout(0.5)
-    model = network(random)
-    twice = [*model.trainable_variables, model.trainable_variables[0]]
-    for options, message in (
-        ({"chunk": 0}, "`chunk` must be a positive integer"),
-        ({"variables": twice}, "must not contain a variable twice"),
-        ({"variables": random.variables}, "must contain floating-point variables. Received: .*seed"),
+    model, (by_hand, loss, data) = network(random), cases.case("of the model")
+    variables = model.trainable_variables
+    operator = HessianOperator(model, "mse", (X, Y), check=False)
+    for make, message in (
+        (lambda: HessianOperator(len, "mse", (X, Y)), "`model` must be a keras.Model. Received: builtin_function"),
+        (lambda: HessianOperator(keras.Sequential([random]), "mse", (X, Y)), r"`model` must be built.*model.build"),
+        (lambda: HessianOperator(model, "mse", (X, Y), by_hand.weights), "variables or layers of the model.*not"),
+        (lambda: HessianOperator(model, "mse", (X, Y), []), "`variables` must contain at least one variable"),
+        (lambda: HessianOperator(model, "mse", (X, Y), variables * 2), "must not contain a variable twice"),
+        (lambda: HessianOperator(model, "mse", (X, Y), random.variables), "floating-point variables. Received: .*seed"),
+        (lambda: HessianOperator(model, "mse", (X, Y), chunk=0), "`chunk` must be a positive integer"),
+        (lambda: GaussNewtonOperator(by_hand, loss, data, check=False), "requires a loss of the outputs"),
+        (lambda: dense_hessian(operator, "mse"), "Pass it alone"),
     ):
         with pytest.raises(ValueError, match=message):
-            HessianOperator(model, "mse", (X, Y), **options)
-    weighted_mean = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-    with pytest.raises(ValueError, match="sample weights with a positive sum"):
-        HessianOperator(model, weighted_mean, (X, Y, np.zeros(6)))
-    by_hand, loss, data = cases.case("of the model")
-    with pytest.raises(ValueError, match="requires a loss of the outputs"):
-        GaussNewtonOperator(by_hand, loss, data, check=False)
-
-
-def test_a_dense_hessian_of_an_operator_takes_no_further_arguments():
-    operator = HessianOperator(network(), "mse", (X, Y), check=False)
-    with pytest.raises(ValueError, match="Pass it alone"):
-        dense_hessian(operator, "mse")
+            make()
 
 
 def test_randomness_in_the_model():

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason=
 
 
 def test_jax_gives_what_tensorflow_gives(tmp_path, program, slow):
-    ours, weights = matrices(None if slow else ("weights", "masks", "repeated outputs", "language model"))
+    ours, weights = matrices(None if slow else ("weights", "masks", "repeated outputs"))
     arrays = {f"{name}/{place}": part for name, parts in weights.items() for place, part in enumerate(parts)}
     np.savez(tmp_path / "weights.npz", **arrays)
     # The nested structures are also those of the closed forms, and recurrent layers take half of the time.

@@ -1,15 +1,11 @@
 """CurvatureMonitor, measurements, stability thresholds, and models on several devices."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 
 from idmatters_tf.curvature import CurvatureMonitor, HessianOperator, measure, stability_threshold
 from idmatters_tf.optimizers import Momentum, Muon
-from tests.conftest import ROOT
 from tests.support import curvature_cases as cases
 
 
@@ -109,29 +105,7 @@ def test_threshold_of_the_current_rate_of_plain_descent():
     assert stability_threshold(wrapped) == pytest.approx(380)
 
 
-REPLICAS = """
-import numpy as np, tensorflow as tf
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
-from tests.support import curvature_cases as cases
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-kinds = {"labels and L2": HessianOperator, "convolution": GaussNewtonOperator}
-for name, kind in kinds.items():
-    model, loss, data = cases.case(name)
-    expected = kind(model, loss, data, batch_size=5, check=False)
-    vectors = np.random.default_rng(0).normal(size=(expected.shape[0], 2))
-    with strategy.scope():
-        mirrored, _, _ = cases.case(name)
-        mirrored.set_weights(model.get_weights())
-        operator = kind(mirrored, loss, data, batch_size=5, check=False)
-    np.testing.assert_allclose(operator @ vectors, expected @ vectors, rtol=1e-10, atol=1e-12)
-print("the same on two devices")
-"""
-
-
 @pytest.mark.slow
-def test_a_model_on_two_devices():
-    command = [sys.executable, "-c", REPLICAS]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=480, check=False)
-    assert "the same on two devices" in result.stdout, result.stderr
+def test_a_model_on_two_devices(program):
+    result = program("tests.support.curvature_cases", timeout=480)
+    assert result.stdout.splitlines()[-1:] == ["the same on two devices"], result.stderr

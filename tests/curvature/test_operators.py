@@ -18,7 +18,9 @@ from idmatters_tf.models.linear import assign_weights, shortcut_network
 from tests.support import curvature_cases as cases
 
 
-@pytest.mark.parametrize("name", ["labels and L2", "convolution", "two outputs", "of the model"])
+@pytest.mark.parametrize(
+    "name", ["labels and L2", "two outputs", "of the model", pytest.param("convolution", marks=pytest.mark.slow)]
+)
 def test_hessian_against_differences_of_plain_gradients(name):
     model, loss, (x, y) = cases.case(name)
     expected = cases.differences(model, lambda: cases.plain_gradient(model, loss, x, y))
@@ -35,7 +37,7 @@ def test_hessian_against_differences_of_plain_gradients(name):
     np.testing.assert_allclose(operator.gradient(), cases.plain_gradient(model, loss, x, y), atol=1e-12)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_hessian_against_the_closed_form_of_linear_networks(seed, shortcut):
     keras.config.set_dtype_policy("float64")

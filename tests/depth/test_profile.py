@@ -29,7 +29,7 @@ def test_linear_networks_at_zero_have_the_spectrum_of_theorem_1(n):
     sxx, syx, _ = linear.sufficient_statistics(X.T, Y.T)
 
     build = functools.partial(shortcut_network, 3, shortcut_depth=n, kernel_initializer="zeros")
-    profile = depth_profile(build, (1, 4), (X, Y), depth_cases.half_squares, seeds=1)
+    profile = depth_profile(build, (1, 2), (X, Y), depth_cases.half_squares, seeds=1)
     for m in profile.measurements:
         expected = summarize(linear.zero_hessian_spectrum(m.depth, n, sxx, syx))
         for name in ("largest", "smallest", "p10_abs", "condition"):

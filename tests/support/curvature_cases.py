@@ -1,4 +1,7 @@
-"""Small models with losses and data, and oracles that are independent of `idmatters_tf.curvature`."""
+"""Small models with losses and data, and oracles that are independent of `idmatters_tf.curvature`.
+
+`python -m tests.support.curvature_cases` compares operators of models on one device and on two devices.
+"""
 
 import keras
 import numpy as np
@@ -128,3 +131,21 @@ def relative_error(operator, step=1e-5):
         gradients.append(operator.gradient())
     expected = (gradients[0] - gradients[1]) / (2 * step)
     return np.linalg.norm(operator @ vector - expected) / np.linalg.norm(expected)
+
+
+if __name__ == "__main__":
+    from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    for name, kind in (("labels and L2", HessianOperator), ("convolution", GaussNewtonOperator)):
+        model, loss, data = case(name)
+        expected = kind(model, loss, data, batch_size=5, check=False)
+        vectors = np.random.default_rng(0).normal(size=(expected.shape[0], 2))
+        with strategy.scope():
+            mirrored = case(name)[0]
+            mirrored.set_weights(model.get_weights())
+            operator = kind(mirrored, loss, data, batch_size=5, check=False)
+        np.testing.assert_allclose(operator @ vectors, expected @ vectors, rtol=1e-10, atol=1e-12)
+    print("the same on two devices")

@@ -14,7 +14,6 @@ import numpy as np
 from keras import ops
 
 ROWS, STEPS = 6, 4
-OUTPUTS = ("list", "dict", "nested")
 LOSSES = {
     "one": "mse",
     "list": ["mse", "mae"],
@@ -24,18 +23,23 @@ LOSSES = {
     "nested": {"c": ["mse", "mae"]},
     "two for one": ["mse", ["mae", "mse"]],
 }
-WEIGHTS = {
-    "list": [0.5, 2.0],
-    "dict": {"b": 2.0, "a": 0.5},
-    "nested": {"c": [0.5, 2.0]},
-    "short": [0.5],
-    "number": 3.0,
-}
-LABELS = ("list", "dict", "nested", "first", "array", "none")
+FORMS = ("list", "dict", "nested", "first", "array", "none")
+
+
+def pack(form, first, second):
+    """Return outputs, labels or weights of two outputs in a container."""
+    return {
+        "list": [first, second],
+        "dict": {"b": second, "a": first},
+        "nested": {"c": [first, second]},
+        "first": [first],
+        "array": first,
+        "none": None,
+    }[form]
 
 
 def squares(y, output):
-    """Return a loss that broadcasts to (N, N) if the ranks are not aligned."""
+    """Return a loss for each example, which broadcasts to (N, N) if the ranks are not aligned."""
     return ops.mean(ops.square(y - output), axis=-1)
 
 
@@ -58,49 +62,24 @@ def _random(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def _two_outputs(outputs):
+def _two_outputs(form):
     inputs = keras.Input((3,))
     first, second = keras.layers.Dense(2, name="a")(inputs), keras.layers.Dense(1, name="b")(inputs)
-    structure = {
-        "list": [first, second],
-        "dict": {"b": second, "a": first},
-        "nested": {"c": [first, second]},
-    }
-    return keras.Model(inputs, structure[outputs])
-
-
-def _labels(form):
-    first, second = _random(ROWS, 2, seed=1), _random(ROWS, 1, seed=2)
-    return {
-        "list": [first, second],
-        "dict": {"b": second, "a": first},
-        "nested": {"c": [first, second]},
-        "first": [first],
-        "array": first,
-        "none": None,
-    }[form]
+    return keras.Model(inputs, pack(form, first, second))
 
 
 def containers():
     """Yield (name, model, compile arguments, labels, sample weights): two outputs in all containers."""
-    plain = np.linspace(0.5, 2, ROWS)
-    by_output = {
-        "none": None,
-        "array": plain,
-        "column": plain[:, None],
-        "list": [plain, plain**2],
-        "dict": {"b": plain**2, "a": plain},
-        "of one": [plain],
-    }
-    for outputs in OUTPUTS:
-        for loss, labels in itertools.product(LOSSES, LABELS):
-            yield f"{outputs} / {loss} / {labels}", (_two_outputs, outputs), (LOSSES[loss], None), _labels(labels), None
-        for loss, weights in itertools.product(LOSSES, WEIGHTS):
-            arguments = LOSSES[loss], WEIGHTS[weights]
-            yield f"{outputs} / {loss} x {weights}", (_two_outputs, outputs), arguments, _labels(outputs), None
-        for (weights, given), labels in itertools.product(by_output.items(), {outputs, "list", "dict"}):
-            name = f"{outputs} / labels {labels} / sample weights {weights}"
-            yield name, (_two_outputs, outputs), ("mse", None), _labels(labels), given
+    y, plain = (_random(ROWS, 2, seed=1), _random(ROWS, 1, seed=2)), np.linspace(0.5, 2, ROWS)
+    for outputs in FORMS[:3]:
+        model = _two_outputs, outputs
+        for (loss, given), form in itertools.product(LOSSES.items(), FORMS):
+            yield f"{outputs} / {loss} / {form}", model, (given, None), pack(form, *y), None
+            weights = 3.0 if form == "none" else pack(form, 0.5, 2.0)
+            yield f"{outputs} / {loss} x {form}", model, (given, weights), pack(outputs, *y), None
+        for form, labels in itertools.product(("none", "array", "list", "dict", "first"), {outputs, "list", "dict"}):
+            name = f"{outputs} / labels {labels} / sample weights {form}"
+            yield name, model, ("mse", None), pack(labels, *y), pack(form, plain, plain**2)
 
 
 def _single(units, activation, policy, masked=False, steps=None):
