@@ -154,13 +154,6 @@ def test_arguments_that_do_not_fit_raise(arguments, message):
         deepen(sequential()[0], **{"after": "hidden"} | arguments)
 
 
-def test_quantized_models_raise():
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, name="hidden"), keras.layers.Dense(2)])
-    model.layers[0].quantize("int8")
-    with pytest.raises(ValueError, match="must not be quantized. Received: layer 'hidden' in int8. Change the depth"):
-        deepen(model, "hidden")
-
-
 @pytest.mark.slow
 def test_type_checkers_know_the_type_of_the_result(tmp_path):
     """The type of the result is that of the model."""
