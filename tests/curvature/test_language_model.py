@@ -26,12 +26,12 @@ def training_step(model, data):
 def test_gradient_and_products(rank, step, tolerance):
     model, loss, data = language_model(rank)
     model.compile(keras.optimizers.SGD(1.0), loss)
-    operator = HessianOperator(model, data=data, batch_size=2, check=rank is None)
+    operator = HessianOperator(model, data=data, check=rank is None)
     expected = training_step(model, data)
     np.testing.assert_allclose(operator.gradient(), expected, rtol=0, atol=tolerance * np.abs(expected).max())
     assert relative_error(operator, step) < tolerance
     if rank is not None:
-        # In two layers, for queries and values: factors of the kernel for two heads of width 4, and the bias.
-        size = 2 * 2 * (2 * 8 + 4 + 8)
+        # For queries and values: factors of the kernel for two heads of width 4, and the bias.
+        size = 2 * (2 * 8 + 4 + 8)
         assert operator.shape == (size, size)
         assert trace(operator, size).value == pytest.approx(np.trace(operator.to_dense()), rel=1e-3)

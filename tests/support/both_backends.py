@@ -37,10 +37,10 @@ def _of_model(model, batch):
 
 
 def language_model(rank=None):
-    """Return GPT-2, its loss, and tokens with padding and weights, in float64. With a rank only LoRA is trained."""
+    """Return GPT-2 of one layer, its loss, and padded, weighted tokens in float64. A rank trains LoRA alone."""
     from tests.support import hub_models
 
-    model, rng = hub_models.gpt2(dropout=0.0, dtype="float64"), np.random.default_rng(1)
+    model, rng = hub_models.gpt2(num_layers=1, dropout=0.0, dtype="float64"), np.random.default_rng(1)
     model.preprocessor = None
     if rank is not None:
         model.backbone.enable_lora(rank)
