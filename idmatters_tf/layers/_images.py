@@ -145,10 +145,6 @@ class ConvolutionBlock(ImageLayer):
             self.norm1.build(input_shape if self.normalizes_inputs else inner_shape)
             self.norm2.build(inner_shape)
 
-    def changes_shape(self, input_shape: Shape) -> bool:
-        """Return True if the outputs have another shape than the inputs."""
-        return self.strides > 1 or self.input_channels(input_shape) != self.filters
-
     def normalize_inputs(self, inputs: Tensor, training: bool | None) -> Tensor:
         """Return the inputs, normalized if a normalization precedes the first convolution."""
         if self.norm1 is None or not self.normalizes_inputs:

@@ -8,7 +8,7 @@ from keras import ops
 from idmatters_tf._arguments import check_choice
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.layers._images import ConvolutionBlock, batch_normalization
-from idmatters_tf.layers.convolutional import SHORTCUTS, PadShortcut2D
+from idmatters_tf.layers.convolutional import SHORTCUTS, make_skip
 
 # Constants of batch normalization in the published Torch code.
 TORCH_NORM: dict[str, Any] = {"momentum": 0.9, "epsilon": 1e-5}
@@ -88,17 +88,10 @@ class BasicBlock2D(ConvolutionBlock):
         return batch_normalization(self.norm, self.norm_regularizer, self.data_format, **options)
 
     def build(self, input_shape: Shape) -> None:
-        changes_shape = self.changes_shape(input_shape)
-        if changes_shape and self.shortcut == "pad":
-            options = {"data_format": self.data_format, "dtype": self.dtype_policy, "name": "skip"}
-            self.skip = PadShortcut2D(self.filters, self.strides, "none", **options)
-        elif changes_shape and self.shortcut == "projection":
-            self.skip = self.convolution("skip", 2, 1, self.strides, use_bias=False)
-            if self.preactivation is None:
-                self.skip_norm = self._normalization("skip_norm")
-                self.skip_norm.build(self.compute_output_shape(input_shape))
-        if self.skip is not None:
-            self.skip.build(input_shape)
+        self.skip = make_skip(self, input_shape, "none")
+        if self.skip is not None and self.shortcut == "projection" and self.preactivation is None:
+            self.skip_norm = self._normalization("skip_norm")
+            self.skip_norm.build(self.compute_output_shape(input_shape))
         super().build(input_shape)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:

@@ -58,6 +58,20 @@ class PadShortcut2D(ImageLayer):
         return self.pad_channels(self.pool(outputs, self.strides if self.pooling == "average" else 1))
 
 
+def make_skip(block: Any, input_shape: Shape, pooling: str, initializer: Initializer = None) -> Any:
+    """Return the built skip of a `ConvolutionBlock` with the attribute `shortcut`; None for the identity or no skip."""
+    if block.shortcut == "none" or (block.strides == 1 and block.input_channels(input_shape) == block.filters):
+        return None
+    skip: Any = None
+    if block.shortcut == "pad":
+        options = {"data_format": block.data_format, "dtype": block.dtype_policy, "name": "skip"}
+        skip = PadShortcut2D(block.filters, block.strides, pooling, **options)
+    else:
+        skip = block.convolution("skip", 2, 1, block.strides, initializer, use_bias=False)
+    skip.build(input_shape)
+    return skip
+
+
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ResidualConv2D(ConvolutionBlock):
     """Residual block of two convolutions with one activation between them: `x + C2(activation(C1 x))`.
@@ -148,14 +162,7 @@ class ResidualConv2D(ConvolutionBlock):
         self.scale: keras.Variable | None = None
 
     def build(self, input_shape: Shape) -> None:
-        changes_shape = self.changes_shape(input_shape)
-        if changes_shape and self.shortcut == "pad":
-            options = {"data_format": self.data_format, "dtype": self.dtype_policy, "name": "skip"}
-            self.skip = PadShortcut2D(self.filters, self.strides, **options)
-        elif changes_shape and self.shortcut == "projection":
-            self.skip = self.convolution("skip", 2, 1, self.strides, self.projection_initializer, use_bias=False)
-        if self.skip is not None:
-            self.skip.build(input_shape)
+        self.skip = make_skip(self, input_shape, "average", self.projection_initializer)
         super().build(input_shape)
         if self.branch_scale is not None:
             initializer = keras.initializers.Constant(self.branch_scale)

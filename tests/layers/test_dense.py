@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idmatters_tf.expressivity import ResidualDenseStack
-from idmatters_tf.initializers import ScaledGlorot
-from idmatters_tf.layers import LinearResidual, RandomProjection, ResidualDense, ShortcutUnit
+from idmatters_tf.initializers import IdentityNormal, ScaledGlorot
+from idmatters_tf.layers import LinearResidual, RandomProjection, ResidualConv2D, ResidualDense, ShortcutUnit
 from tests.support.checks import check_layer, check_saving
 
 rng = np.random.default_rng(1)
@@ -80,19 +80,20 @@ def test_random_projection_follows_from_its_seed_and_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "shape"),
     [
-        lambda dtype: LinearResidual(keras.initializers.RandomNormal(stddev=1e-3, seed=0), dtype=dtype),
-        lambda dtype: ResidualDense(16, kernel_initializer=ScaledGlorot(seed=0), dtype=dtype),
-        lambda dtype: ShortcutUnit(2, mid="relu", kernel_initializer=ScaledGlorot(seed=0), dtype=dtype),
-        lambda dtype: ResidualDenseStack(3, 8, 2, keras.initializers.RandomNormal(stddev=0.01, seed=0), dtype=dtype),
+        (lambda dtype: LinearResidual(keras.initializers.RandomNormal(stddev=1e-3, seed=0), dtype=dtype), (16,)),
+        (lambda dtype: ResidualDense(16, kernel_initializer=ScaledGlorot(seed=0), dtype=dtype), (16,)),
+        (lambda dtype: ShortcutUnit(2, mid="relu", kernel_initializer=ScaledGlorot(seed=0), dtype=dtype), (16,)),
+        (lambda dtype: ResidualDenseStack(3, 8, 2, keras.initializers.RandomNormal(0, 0.01, 0), dtype=dtype), (16,)),
+        (lambda dtype: ResidualConv2D(64, kernel_initializer=IdentityNormal(seed=2), dtype=dtype), (8, 8, 64)),
     ],
 )
-def test_small_branches_survive_16_bits(make):
-    vectors = rng.normal(size=(4, 16)).astype("float32")
+def test_small_branches_survive_16_bits(make, shape):
+    vectors = rng.normal(size=(4, *shape)).astype("float32")
     exact, half = make("float32"), make("mixed_bfloat16")
     branch = np.array(exact(vectors)) - vectors
-    inputs = keras.Input((16,))
+    inputs = keras.Input(shape)
     model = keras.Model(inputs, half(inputs))
     assert model.output.dtype == keras.backend.standardize_dtype(half(vectors).dtype) == "float32"
     error = np.linalg.norm(np.array(half(vectors)) - vectors - branch)
