@@ -16,6 +16,7 @@ import pytest
 
 from idmatters_tf.callbacks import ExactResume, _devices
 from tests.support import two_devices
+from tests.support.fit_sources import aligned
 
 STEPS = 8  # batches in an epoch: seven of 6 examples and one of 2
 rng = np.random.default_rng(0)
@@ -42,15 +43,6 @@ def classifier():
 
 def plain_arrays():
     return {"x": X, "y": Y, "batch_size": 6}
-
-
-def aligned(array):
-    """Return a copy of an array at an address at which TensorFlow does not copy it."""
-    buffer = np.zeros(64 + array.nbytes, np.uint8)
-    start = -buffer.ctypes.data % 64
-    found = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    found[:] = array
-    return found
 
 
 class Rows(keras.utils.PyDataset):
@@ -168,11 +160,9 @@ def test_a_model_split_over_devices(tmp_path):
 
 # Tests of other files in the process on JAX.
 ON_JAX = [
-    "test_background_saving.py::test_training_continues_during_a_write_of_the_values_of_a_step",
-    "test_exact_resume.py::test_stopped_and_started_again[several steps per execution, loss scale, class weights]",
+    "test_exact_resume.py::test_stopped_and_started_again[several steps per execution, loss scale, class weights]"
 ]
 SLOWLY_ON_JAX = ["test_background_saving.py", "test_exact_resume.py", "test_resume_and_callbacks.py", "test_sources.py"]
-SLOWLY_ON_JAX += ["--slow"]
 
 
 @pytest.mark.skipif(two_devices.ARE_MADE, reason="this is the process with two devices")

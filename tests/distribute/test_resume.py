@@ -122,6 +122,7 @@ def test_kills_at_random_moments(tmp_path, whole, source, victim):
         assert compared(folder) == whole(source), f"after {kills} kills"
 
 
+@pytest.mark.slow
 def test_another_number_of_workers(tmp_path):
     """Two workers, one process and two workers end where an uninterrupted process ends, up to rounding."""
     source = SOURCES[0]

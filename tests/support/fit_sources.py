@@ -1,4 +1,4 @@
-"""Training data of every kind that `ExactResume` supports, for runs that are killed and started again.
+"""Training data of several kinds for runs that are killed and started again. `test_sources` tests the other kinds.
 
 Each source returns arguments of `fit` for the same small classification problem, in random order, with batches of 8.
 Optional libraries are imported on use, so that the names can be listed without them.
@@ -22,10 +22,13 @@ def problem(examples: int) -> tuple[np.ndarray, np.ndarray]:
     return x, (x.sum((1, 2, 3)) > 0).astype("int32")
 
 
-def _array_batches(x, y, folder):
-    from idmatters_tf.callbacks import ArrayBatches
-
-    return {"x": ArrayBatches(x, y, batch_size=BATCH, seed=1)}
+def aligned(array):
+    """Return a copy of an array at an address at which TensorFlow does not copy it, as may be that of any array."""
+    memory = np.empty(array.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copied = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copied[:] = array
+    return copied
 
 
 def _function_batches(x, y, folder):
@@ -40,20 +43,6 @@ def _function_batches(x, y, folder):
 
 def _arrays(x, y, folder):
     return {"x": x, "y": y, "batch_size": BATCH, "shuffle": True}
-
-
-def _py_dataset(x, y, folder):
-    import keras
-
-    class Rows(keras.utils.PyDataset):
-        def __len__(self):
-            return STEPS
-
-        def __getitem__(self, index):
-            rows = slice(index * BATCH, (index + 1) * BATCH)
-            return x[rows], y[rows]
-
-    return {"x": Rows()}
 
 
 def _changing_py_dataset(x, y, folder):
@@ -76,20 +65,6 @@ def _changing_py_dataset(x, y, folder):
             self.order = self.rng.permutation(len(x))
 
     return {"x": Rows(), "shuffle": False}
-
-
-def _map_dataset(x, y, folder):
-    import grain
-
-    rows = grain.MapDataset.range(len(x)).seed(1).shuffle()
-    return {"x": rows.map(lambda row: (x[row], y[row])).batch(BATCH)}
-
-
-def _iter_dataset(x, y, folder):
-    import grain
-
-    rows = grain.MapDataset.range(len(x)).seed(1).shuffle().repeat().map(lambda row: (x[row], y[row]))
-    return {"x": rows.to_iter_dataset().batch(BATCH), "steps_per_epoch": STEPS}
 
 
 def _data_loader(x, y, folder):
@@ -167,12 +142,8 @@ SOURCES: dict[str, tuple[Callable[[np.ndarray, np.ndarray, pathlib.Path], dict[s
     "`tf.data`, shuffled anew each epoch, prefetched": (_tf_data, ("tensorflow",)),
     "`image_dataset_from_directory`": (_image_folder, ("tensorflow", "PIL.Image")),
     "TFDS": (_tfds, ("tensorflow", "tensorflow_datasets")),
-    "`PyDataset`": (_py_dataset, ()),
     "`PyDataset` with `on_epoch_end`": (_changing_py_dataset, ()),
-    "Grain `MapDataset`": (_map_dataset, ("grain",)),
-    "Grain `IterDataset`": (_iter_dataset, ("grain",)),
     "Grain `DataLoader`": (_data_loader, ("grain",)),
-    "`ArrayBatches`": (_array_batches, ()),
     "`FunctionBatches`": (_function_batches, ()),
 }
 

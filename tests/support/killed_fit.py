@@ -1,7 +1,7 @@
 """`fit` in processes that are killed by SIGKILL at random moments and started again.
 
 `python -m tests.support.killed_fit FOLDER KILLS SEED` trains with the data of each source in
-`tests.support.fit_sources`, or with `--tasks` each KerasHub task in `tests.support.hub_models`, and on each number of
+`tests.support.fit_sources`, or with `--tasks` each KerasHub task in `tests.support.hub_models`, on each number of
 devices. It prints the number of kills survived. A kill is survived if the run ends with the weights, slots, metrics,
 history, CSV file and TensorBoard scalars of an uninterrupted run, bit for bit. The processes are forked after the
 imports, so that a kill costs one second instead of ten. A run is killed until it has ended.
@@ -12,14 +12,13 @@ import hashlib
 import importlib
 import itertools
 import json
+import multiprocessing
 import os
 import pathlib
 import random
-import select
 import signal
 import sys
 import time
-import traceback
 
 import keras
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -74,16 +73,17 @@ def build(network, devices):
         return network()
 
 
-def train(folder, source, progress=None, devices=1, network=classifier):
+def train(folder, progress, source, devices, network):
     """Train in a folder to the end. Return all results for the comparison with an uninterrupted run, by name.
 
     Args:
         folder: folder of the checkpoints and logs; files that all runs share are in its parent.
+        progress: a file to which a byte is written after each batch.
         source: name of the training data in `SOURCES`, or of a task.
-        progress: a file descriptor to which a byte is written after each batch.
         devices: number of logical devices.
         network: function that returns the model and the monitored quantity; that of the task if `source` is one.
     """
+    descriptor = progress.fileno()
     keras.utils.set_random_seed(0)
     model, monitored, *own = build(network, devices)
     # On one device the last batch of an epoch is smaller.
@@ -94,10 +94,7 @@ def train(folder, source, progress=None, devices=1, network=classifier):
         keras.callbacks.CSVLogger(folder / "log.csv"),
         keras.callbacks.TensorBoard(folder / "events", write_graph=False, update_freq=1),
     ]
-    if progress is not None:
-        callbacks.append(
-            keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: os.write(progress, b"."))
-        )
+    callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: os.write(descriptor, b".")))
     [data] = own or [SOURCES[source][0](x, y, folder.parent)]
     validation = (x, y) if network is classifier else None
     epochs = 3 if network is classifier else 2
@@ -139,49 +136,37 @@ class Failed(Exception):
     """A process of a run has failed or does not end."""
 
 
+def work(folder, **options):
+    """Train in a folder, and write the results to its file `result`."""
+    with open(folder / "progress", "a") as progress:
+        (folder / "result").write_text(json.dumps(train(folder, progress, **options)))
+
+
 def in_a_process(folder, after=None, delay=0.0, **options):
     """Train in a separate process. Return True if it was killed.
 
     Args:
-        folder: folder of the run; the checksums are written to `result`.
+        folder: folder of the run.
         after: number of batches before the kill, or None for no kill.
         delay: seconds between these batches and the kill; WRITING: until a checkpoint is being written.
         options: arguments of `train`.
     """
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            os.close(reads)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "result").write_text(json.dumps(train(folder, progress=writes, **options)))
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    os.close(writes)
-    seen, deadline = 0, time.monotonic() + PATIENCE
-    while after is None or seen < after:
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise Failed(f"{folder}: the process has not ended after {PATIENCE} seconds")
-        # The pipe ends with the process.
-        if select.select([reads], [], [], 1)[0]:
-            if not (got := os.read(reads, 1)):
-                break
-            seen += len(got)
+    folder.mkdir(parents=True, exist_ok=True)
+    progress = folder / "progress"
+    progress.touch()
+    begin, deadline = progress.stat().st_size, time.monotonic() + PATIENCE
+    child = multiprocessing.get_context("fork").Process(target=work, args=(folder,), kwargs=options)
+    child.start()
     if after is not None:
+        while child.is_alive() and progress.stat().st_size < begin + after and time.monotonic() < deadline:
+            time.sleep(0.0005)
         wait(folder, delay)
-        os.kill(child, signal.SIGKILL)
-    os.close(reads)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status not in (0, -signal.SIGKILL):
-        raise Failed(f"{folder}: the process ended with exit code {status}")
-    return status == -signal.SIGKILL
+        child.kill()
+    child.join(PATIENCE)
+    if child.exitcode not in (0, -signal.SIGKILL):
+        child.kill()
+        raise Failed(f"{folder}: the process ended with exit code {child.exitcode}")
+    return child.exitcode == -signal.SIGKILL
 
 
 def wait(folder, delay):
@@ -242,16 +227,14 @@ def main(argv):
     parser.add_argument("seed")
     parser.add_argument("--devices", nargs="+", type=int, default=[1])
     parser.add_argument("--network", default="classifier", choices=NETWORKS)
-    parser.add_argument("--tasks", nargs="*", help="words in the names of tasks; all tasks if empty")
+    parser.add_argument("--tasks", action="store_true", help="train the tasks of KerasHub")
+    parser.add_argument("--only", nargs="+", default=[""], help="train cases whose names contain one of these words")
     options = parser.parse_args(argv)
-    if options.tasks is None:
-        networks = dict.fromkeys(installed_sources(), NETWORKS[options.network])
-        modules = {module for source in networks for module in SOURCES[source][1]}
-    else:
-        from tests.support.hub_models import TASKS
-
-        networks = {name: task for name, task in TASKS.items() if all(word in name for word in options.tasks)}
-        modules = {"tensorflow"}
+    networks = dict.fromkeys(installed_sources(), NETWORKS[options.network])
+    if options.tasks:
+        networks = importlib.import_module("tests.support.hub_models").TASKS
+    networks = {name: each for name, each in networks.items() if any(word in name for word in options.only)}
+    modules = {"tensorflow"} if options.tasks else {module for source in networks for module in SOURCES[source][1]}
     for module in sorted(modules):
         importlib.import_module(module)
     counts = []
