@@ -1,5 +1,6 @@
 """Imports, extras and backends of the installed package."""
 
+import os
 import subprocess
 import sys
 
@@ -22,6 +23,13 @@ def test_programs_warn_of_other_backends(program):
     done = program("trainers.shortcuts", "--help", env={"KERAS_BACKEND": "jax"})
     assert done.returncode == 0
     assert done.stderr.startswith("warning: this program runs on tensorflow, not on KERAS_BACKEND=jax")
+
+
+def test_training_programs_run_on_jax_as_console_scripts():
+    code = "import sys; from trainers.console import cifar; sys.argv = ['idmatters-cifar', '--help']; cifar()"
+    env = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert (done.stdout[:22], done.stderr) == ("usage: idmatters-cifar", "")
 
 
 def test_the_mathematics_needs_neither_keras_nor_tensorflow():

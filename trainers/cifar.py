@@ -39,7 +39,7 @@ class CifarCommand(Command):
 
 PROGRAM = Program("trainers.cifar", __doc__, EXAMPLES, CifarCommand, CIFAR_PRESETS, CIFAR_RECIPES)
 parser, main = PROGRAM.parser, PROGRAM.main
-
+BACKENDS = ("tensorflow", "jax")
 
 if __name__ == "__main__":
-    run_program(main, ("tensorflow", "jax"))
+    run_program(main, BACKENDS)

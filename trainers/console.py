@@ -12,7 +12,8 @@ from trainers.cli.startup import run_program
 
 
 def _run(module: str) -> NoReturn:
-    run_program(importlib.import_module(module).main)
+    program = importlib.import_module(module)
+    run_program(program.main, getattr(program, "BACKENDS", ("tensorflow",)))
 
 
 card = functools.partial(_run, "trainers.card.__main__")

@@ -44,7 +44,7 @@ class ImageNetCommand(Command):
 
 PROGRAM = Program("trainers.imagenet", __doc__, EXAMPLES, ImageNetCommand, IMAGENET_PRESETS, IMAGENET_RECIPES)
 parser, main = PROGRAM.parser, PROGRAM.main
-
+BACKENDS = ("tensorflow", "jax")
 
 if __name__ == "__main__":
-    run_program(main, ("tensorflow", "jax"))
+    run_program(main, BACKENDS)

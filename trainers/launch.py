@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
@@ -130,15 +130,9 @@ class Processes:
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         """Start a process in its own session, so that Ctrl-C reaches it once, through `signals`."""
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="backslashreplace",
-            start_new_session=True,
-        )
+        options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        options |= {"errors": "backslashreplace", "start_new_session": True}
+        process = subprocess.Popen(command, env=environment, **options)
         self._processes[name] = process
         reader = threading.Thread(target=self._copy, args=(name, process.stdout), daemon=True)
         reader.start()

@@ -1,13 +1,14 @@
 """Classify image files with a trained network, and list the errors by class of folders of labeled images."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf._progress import Progress
-from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, parse, setting, with_defaults
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import make_parser, parse, setting, with_defaults
 from trainers.cli.startup import import_tensorflow, print_lines, print_message, run_program
 from trainers.run.folder import Run
 
@@ -40,11 +41,7 @@ class Settings:
     debug: bool = setting(False, help="show tracebacks")
 
 
-def parser() -> Parser:
-    """Return the parser of the command line."""
-    parser = Parser(prog="python -m trainers.predict", description=__doc__, epilog=EXAMPLES)
-    add_options(parser, Settings)
-    return parser
+parser = functools.partial(make_parser, "trainers.predict", __doc__, EXAMPLES, Settings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,11 +82,7 @@ def _class_names(model: "keras.Model") -> list[str]:
 
 
 def _labeled_files(folder: pathlib.Path, names: Sequence[str]) -> dict[pathlib.Path, int]:
-    """Return the index of the class of each file in the subfolders of a folder.
-
-    Raises:
-        UsageError: a subfolder has not the name of a class, or there are no files.
-    """
+    """Return the index of the class of each file in the subfolders of a folder, which have the names of classes."""
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
     unknown = [path.name for path in folders if path.name not in names]
     labels = {file: names.index(path.name) for path in folders if not unknown for file in sorted(path.iterdir())}
@@ -138,12 +131,7 @@ def _count(predictions: Iterable[tuple[pathlib.Path, Any]], labels: dict[pathlib
 
 
 def describe(counts: "np.ndarray", names: Sequence[str]) -> list[str]:
-    """Return the lines of the table of errors by class.
-
-    Args:
-        counts: confusion matrix, `(classes, classes)`: the number of images of class i (row) classified as j (column).
-        names: names of the classes.
-    """
+    """Return the lines of the table of errors by class, from a confusion matrix as in `_count`."""
     width = max(map(len, [*names, "all classes"]))
     lines = [f"{'class':{width}}  images   error  classified as"]
     for index, row in enumerate(counts):
@@ -158,13 +146,7 @@ def describe(counts: "np.ndarray", names: Sequence[str]) -> list[str]:
 
 
 def draw(counts: "np.ndarray", names: Sequence[str], path: pathlib.Path) -> None:
-    """Draw a confusion matrix, each row as fractions of its class.
-
-    Args:
-        counts: confusion matrix, see `describe`.
-        names: names of the classes.
-        path: file to write.
-    """
+    """Draw a confusion matrix, each row as fractions of its class."""
     import numpy as np
     from matplotlib.figure import Figure
 

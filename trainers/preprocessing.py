@@ -24,12 +24,7 @@ FILE = "preprocessing.keras"
 
 
 def fit(name: str, images: NDArray[np.uint8]) -> keras.layers.Layer:
-    """Return a layer from raw pixels to inputs of the network.
-
-    Args:
-        name: "channels", "pixels" or "zca".
-        images: training images, uint8 `(n, rows, cols, channels)`.
-    """
+    """Return the layer "channels", "pixels" or "zca" from raw pixels `(n, rows, cols, channels)` to inputs."""
     if name == "zca":
         layer = ZCAWhitening(name="whitening", dtype="float32")
         layer.adapt(images)

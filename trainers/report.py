@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import os
 import pathlib
 import re
@@ -10,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from idmatters_tf.checkpointing import write_atomically
-from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, parse, setting, with_defaults
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import make_parser, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
-from trainers.run.folder import Run
-from trainers.run.outputs import REPORT, check_output, write_mark
+from trainers.run.folder import REPORT, Run, check_output, write_csv, write_mark
 from trainers.training.task import select_relevant
 
 EXAMPLES = """
@@ -41,11 +41,7 @@ class Settings:
     debug: bool = setting(False, help="show tracebacks")
 
 
-def parser() -> Parser:
-    """Return the parser of the command line."""
-    parser = Parser(prog="python -m trainers.report", description=__doc__, epilog=EXAMPLES)
-    add_options(parser, Settings)
-    return parser
+parser = functools.partial(make_parser, "trainers.report", __doc__, EXAMPLES, Settings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UsageError("none of the runs has a test result yet. Wait for the first evaluation (--evaluate-every).")
 
     from trainers.run.figures import comparison
-    from trainers.run.records import write_csv
 
     rows, groups = make_rows(runs), group_seeds(runs)
     text, tables = markdown(rows), [folder / "comparison.csv"]
@@ -95,35 +90,18 @@ def _find_runs(paths: Sequence[str]) -> dict[str, Run]:
 
 
 def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
-    """Return a row of the table for each run.
-
-    Args:
-        runs: runs by name.
-
-    Returns:
-        Dicts with the same keys: errors in percent, sizes, speed, and the settings in which the runs differ.
-    """
+    """Return a row for each run: errors in percent, sizes, speed, and the settings in which the runs differ."""
     settings = _settings_that_matter(runs)
-    differing = _differing_settings(settings)
     rows = []
     for name, run in runs.items():
-        records, result = run.metrics(), run.result() or {}
+        records = run.metrics()
         rates = [record["images_per_second"] for record in records if "images_per_second" in record]
         best, at_step, last, steps = _errors(run)
-        rows.append(
-            {
-                "run": name,
-                "best error, %": _percent(best),
-                "at step": at_step,
-                "last error, %": _percent(last),
-                "steps": steps,
-                "state": _state(run),
-                "parameters": result.get("parameters", ""),
-                "images/s": round(statistics.median(rates)) if rates else "",
-                "minutes": f"{records[-1].get('seconds', 0.0) / 60:.1f}",
-                **{key: as_words(settings[name].get(key)) for key in differing},
-            }
-        )
+        row = {"run": name, "best error, %": _percent(best), "at step": at_step, "last error, %": _percent(last)}
+        row |= {"steps": steps, "state": _state(run), "parameters": (run.result() or {}).get("parameters", "")}
+        row |= {"images/s": round(statistics.median(rates)) if rates else ""}
+        row |= {"minutes": f"{records[-1].get('seconds', 0.0) / 60:.1f}"}
+        rows.append(row | {key: as_words(settings[name].get(key)) for key in _differing_settings(settings)})
     return rows
 
 
@@ -159,20 +137,11 @@ def make_seed_rows(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]])
         states = [_state(runs[member]) for member in members]
         good = [_errors(runs[member]) for member, state in zip(members, states, strict=True) if state == "finished"]
         diverged = sum(state.startswith("diverged") for state in states)
-        columns = {
-            "best error, %": [best for best, _, _, _ in good if best is not None],
-            "last error, %": [last for _, _, last, _ in good if last is not None],
-        }
-        rows.append(
-            {
-                "runs": name,
-                "seeds": " ".join(str(settings[member].get("seed", "")) for member in members),
-                **{column: format_mean_and_deviation(values) for column, values in columns.items()},
-                "diverged": f"{diverged} of {len(members)}",
-                "finished": f"{len(good)} of {len(members)}",
-                **{key: as_words(settings[members[0]].get(key)) for key in differing},
-            }
-        )
+        row = {"runs": name, "seeds": " ".join(str(settings[member].get("seed", "")) for member in members)}
+        for column, index in (("best error, %", 0), ("last error, %", 2)):
+            row[column] = format_mean_and_deviation([errors[index] for errors in good if errors[index] is not None])
+        row |= {"diverged": f"{diverged} of {len(members)}", "finished": f"{len(good)} of {len(members)}"}
+        rows.append(row | {key: as_words(settings[members[0]].get(key)) for key in differing})
     return rows
 
 
@@ -192,15 +161,9 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     numeric = [all(re.fullmatch(r"[-\d.,± ]*", cell) for cell in column[1:]) for column in columns]
     widths = [max(3, *map(len, column)) for column in columns]
     rule = [f"{'-' * (width - 1)}:" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
-    lines = [header, rule, *cells]
-    text = ""
-    for line in lines:
-        padded = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        text += f"| {' | '.join(padded)} |\n"
-    return text
+    pads = [str.rjust if right else str.ljust for right in numeric]
+    lines = ([pad(*cell) for pad, *cell in zip(pads, line, widths, strict=True)] for line in (header, rule, *cells))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def cell(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Make a folder with the weights and the model card of a finished run. Nothing is uploaded."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -12,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idmatters_tf.checkpointing import write_atomically
-from trainers.cli.arguments import Parser, UsageError, program_command
-from trainers.cli.settings import add_options, parse, setting, with_defaults
+from trainers.cli.arguments import UsageError, program_command
+from trainers.cli.settings import make_parser, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
-from trainers.run.folder import WHERE_DATA_ARE, Run, hold_lock
-from trainers.run.outputs import CARD, check_output
+from trainers.run.folder import CARD, WHERE_DATA_ARE, Run, check_output, hold_lock
 from trainers.training.evaluate import restore_model
 from trainers.training.task import Task, recorded_settings
 
@@ -85,11 +85,7 @@ class Settings:
             raise UsageError(f"--repository must be of the form USER/NAME. Received: {self.repository!r}")
 
 
-def parser() -> Parser:
-    """Return the parser of the command line."""
-    parser = Parser(prog="python -m trainers.card", description=__doc__, epilog=EXAMPLES)
-    add_options(parser, Settings)
-    return parser
+parser = functools.partial(make_parser, "trainers.card", __doc__, EXAMPLES, Settings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

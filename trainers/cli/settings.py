@@ -160,6 +160,13 @@ def _read_option(settings: type, field: dataclasses.Field) -> Option:
     return dataclasses.replace(field.metadata["option"], name=field.name, default=field.default, **properties)
 
 
+def make_parser(program: str, description: str | None, epilog: str, settings: type) -> Parser:
+    """Return the parser of a program, the words behind `python -m`, whose options are those of a settings dataclass."""
+    parser = Parser(prog=f"python -m {program}", description=description, epilog=epilog)
+    add_options(parser, settings)
+    return parser
+
+
 def add_options(parser: Parser, settings: type, usual: Mapping[str, Any] = types.MappingProxyType({})) -> None:
     """Add the options of a settings dataclass to a parser, with the defaults `usual` in `--help` if given."""
     groups: dict[str | None, Any] = {None: parser}

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmatters_tf._progress import Progress
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, as_dict, parse, setting, with_defaults
+from trainers.cli.settings import as_dict, make_parser, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, print_message
 from trainers.run.figures import save_figure
-from trainers.run.folder import Run, hold_lock
-from trainers.run.outputs import RUN, list_names
-from trainers.run.records import write_csv
+from trainers.run.folder import RUN, Run, hold_lock, list_names, write_csv
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,9 +161,7 @@ class ExperimentProgram:
 
     def parser(self) -> Parser:
         """Return the argument parser."""
-        parser = Parser(prog=f"python -m {self.name}", description=self.description, epilog=self.epilog)
-        add_options(parser, self.settings)
-        return parser
+        return make_parser(self.name, self.description, self.epilog, self.settings)
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the program and return its exit code."""

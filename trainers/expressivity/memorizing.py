@@ -20,11 +20,8 @@ from trainers.cli.arguments import RunError
 def memorize_and_verify(images: ImageData, labels: np.ndarray, path: pathlib.Path, **options: Any) -> dict[str, Any]:
     """Build the network, save it to a .keras file, and run every row through the reloaded one.
 
-    The network maps the training images to the labels (n,); the options are those of `expressivity.memorize`. Returns
-    the results as JSON values by name.
-
-    Raises:
-        RunError: the network cannot be built, or is wrong on a row.
+    It maps the training images to the labels (n,); the options are those of `expressivity.memorize`. Returns
+    the results as JSON values by name. Raises RunError if the network cannot be built, or is wrong on a row.
     """
     x, test_x = (part.reshape(len(part), -1) for part in (images.train_images, images.test_images))
     start = time.perf_counter()

@@ -1,6 +1,7 @@
 """Run rows of the ledger again and compare their numbers with the recorded ones."""
 
 import dataclasses
+import functools
 import importlib.util
 import pathlib
 import shlex
@@ -9,8 +10,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from trainers.cli.arguments import Parser, UsageError, suggest
-from trainers.cli.settings import add_options, parse, setting, with_defaults
+from idmatters_tf._results import tabulate
+from trainers.cli.arguments import UsageError, suggest
+from trainers.cli.settings import make_parser, parse, setting, with_defaults
 from trainers.cli.startup import print_message, run_program
 from trainers.launch import as_module, child_environment
 from trainers.reproduce.numbers import HEADER
@@ -50,11 +52,7 @@ class Settings:
             raise UsageError("--check requires the name of one row.")
 
 
-def parser() -> Parser:
-    """Return the argument parser of this program."""
-    parser = Parser(prog="python -m trainers.reproduce", description=__doc__, epilog=EXAMPLES)
-    add_options(parser, Settings)
-    return parser
+parser = functools.partial(make_parser, "trainers.reproduce", __doc__, EXAMPLES, Settings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             (row.name, ": ".join(filter(None, (row.paper, row.item))), row.date or "not run", _cost(row))
             for row in rows.values()
         ]
-        print(_table(("row", "item", "recorded", "cost"), lines))
+        print(tabulate(("row", "item", "recorded", "cost"), lines))
         return 0
     for name in settings.rows:
         if name not in rows:
@@ -148,19 +146,13 @@ def _report(row: Row, folder: pathlib.Path) -> int:
         raise UsageError(f"{folder} contains none of the numbers of {row.name}. Use a run of its command.")
     lines = [number.compare(value) for number, value in zip(numbers, values, strict=True)]
     if lines:
-        print(_table(HEADER, lines))
+        print(tabulate(HEADER, lines))
     outside = sum(line[-1] == "DIFFERS" for line in lines)
     outcome = "all numbers are within their tolerances" if lines else "ran with the recorded exit code"
     if outside:
         outcome = f"{outside} of {len(lines)} numbers differ by more than their tolerance"
     print(f"{row.name}: {outcome}")
     return int(outside > 0)
-
-
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return an aligned table of text."""
-    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in (header, *lines))
 
 
 if __name__ == "__main__":

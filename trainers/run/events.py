@@ -34,10 +34,7 @@ _KINDS = {"": ("test", "curvature"), "train": ("train",), "test": ("test",)}
 class Events:
     """Writer of the TensorBoard event files of a run, which requires TensorFlow. Without it nothing is written.
 
-    Args:
-        folder: folder of the event files.
-        writes: False to write nothing.
-        records: records of the run so far. Other points, which a killed process has written, are removed.
+    Points other than those of the records so far, which a killed process has written, are removed.
     """
 
     def __init__(self, folder: str | os.PathLike, writes: bool = True, records: Sequence[Mapping[str, Any]] = ()):
@@ -47,7 +44,7 @@ class Events:
         for run, kinds in _KINDS.items() if writes and self._has_tensorflow else ():
             _discard_points(self._folder / run, {record["step"] for record in records if record["kind"] in kinds})
 
-    def _writer(self, run=""):
+    def _writer(self, run):
         import tensorflow as tf
 
         if run not in self._writers:
@@ -55,36 +52,22 @@ class Events:
             self._writers[run] = make(str(self._folder / run))
         return self._writers[run]
 
-    def scalars(self, step: int, values: Mapping[str, float], run: str = "") -> None:
-        """Write numbers by tag to the TensorBoard run `run` inside this one."""
-        if self._has_tensorflow:
-            write_summary(self._writer(run), step, values)
-
-    def record(self, step: int, kind: str, record: Mapping[str, Any]) -> None:
-        """Write the values of a record.
-
-        Args:
-            step: step of the record.
-            kind: "train" or "test".
-            record: numbers by name.
-        """
-        self.scalars(step, {_TAGS[name]: value for name, value in record.items() if name in _TAGS}, kind)
-
-    def norms(self, model: keras.Model) -> dict[str, Any] | None:
-        """Return the norms of all blocks, their mean Frobenius and largest spectral norm, or None without blocks."""
-        blocks = block_norms(model) if self.writes else None
-        if not blocks:
-            return None
-        return {**NormsMeasurement(blocks, {}).summary(), "blocks": blocks}
-
-    def write_norms(self, step: int, norms: Mapping[str, Any] | None) -> None:
-        """Write the result of `norms`."""
-        if norms is None:
+    def record(self, step: int, kind: str, record: Mapping[str, Any], blocks: Mapping[str, Any] | None = None) -> None:
+        """Write the numbers of a record of kind "train" or "test", and the result of `measure_norms`."""
+        if not self._has_tensorflow:
             return
-        values = {f"norms/{name}": norms[name] for name in ("mean_frobenius", "largest_spectral")}
-        for block, block_values in norms["blocks"].items():
-            values |= {f"norms_{name}/{block}": value for name, value in block_values.items()}
-        self.scalars(step, values)
+        write_summary(self._writer(kind), step, {_TAGS[name]: record[name] for name in record if name in _TAGS})
+        if blocks is not None:
+            values = {f"norms/{name}": blocks[name] for name in ("mean_frobenius", "largest_spectral")}
+            for block, norms in blocks["blocks"].items():
+                values |= {f"norms_{name}/{block}": value for name, value in norms.items()}
+            write_summary(self._writer(""), step, values)
+
+
+def measure_norms(model: keras.Model) -> dict[str, Any] | None:
+    """Return the norms of all blocks, their mean Frobenius and largest spectral norm, or None without blocks."""
+    blocks = block_norms(model)
+    return {**NormsMeasurement(blocks, {}).summary(), "blocks": blocks} if blocks else None
 
 
 def _discard_points(folder: pathlib.Path, steps: Collection[int]) -> None:

@@ -19,13 +19,7 @@ DPI = 150
 
 
 def convergence(records: Records, path: str | os.PathLike, title: str) -> None:
-    """Draw the paper's Figure 1: training and test error against steps.
-
-    Args:
-        records: records of metrics.jsonl.
-        path: file to write, .png, .svg or .pdf.
-        title: title of the plot.
-    """
+    """Draw the paper's Figure 1, training and test error against steps, to a .png, .svg or .pdf file."""
     figure, axes = _make_axes(title)
     axes.set_xlabel("step")
     train, test, drops = _errors(records, "train"), _errors(records, "test"), rate_drops(records)
@@ -55,16 +49,11 @@ def convergence(records: Records, path: str | os.PathLike, title: str) -> None:
 def comparison(
     runs: Mapping[str, Records], path: str | os.PathLike, groups: Mapping[str, Sequence[str]]
 ) -> pathlib.Path:
-    """Draw the test error (lines) and training error (faint) against steps for several runs.
+    """Draw the test error (lines) and training error (faint) of runs to a .png, .svg or .pdf file. Returns its path.
 
-    Args:
-        runs: records of metrics.jsonl by name of the run. Runs without an evaluation appear only in the legend.
-        path: file to write, .png, .svg or .pdf.
-        groups: names of runs by name of the group. Each group is drawn as its mean with a band of one standard
-            deviation. Diverged runs are counted but not part of the mean.
-
-    Returns:
-        The path.
+    `runs` are records by name; those without an evaluation appear only in the legend. `groups` are names of runs by
+    name of the group. Each is drawn as its mean with a band of one standard deviation. Diverged runs are counted but
+    not part of the mean.
     """
     figure, axes = _make_axes("Convergence")
     drawn, errors = 0, []
@@ -152,10 +141,6 @@ def _set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
     """Make the vertical axis logarithmic with labels at 1, 2 and 5 times the powers of 10, or at regular intervals.
 
     Zeros are drawn at the lower edge. An axis without positive values stays linear.
-
-    Args:
-        axes: the axes with all curves.
-        values: values of the curves.
     """
     from matplotlib.ticker import AutoLocator, LogLocator, NullFormatter
 

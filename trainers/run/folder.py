@@ -1,7 +1,7 @@
 """Folder of a run: its lock, its settings, its metrics, and checks before a command resumes it.
 
 config.json      the program, its settings, the data and all versions, written once
-metrics.jsonl    see trainers.run.records
+metrics.jsonl    records, {"kind": ..., "step": ..., ...}, of kinds "train", "test", "curvature" and "diverged"
 checkpoints/     see trainers.training.checkpoints; each checkpoint also contains the records up to its step
 events/          TensorBoard
 result.json      best and last error, written when the run is finished
@@ -9,15 +9,18 @@ convergence.png, model.keras, saved_model/; best/ with the exports of the checkp
 """
 
 import contextlib
+import csv
 import dataclasses
+import io
 import json
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf import _environment
+from idmatters_tf._arguments import abbreviate
 from idmatters_tf.checkpointing import (
     FolderInUse,
     FolderLock,
@@ -31,13 +34,15 @@ from idmatters_tf.checkpointing import (
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import print_message
-from trainers.run.outputs import RUN, check_output
-from trainers.run.records import check_result, encode, read_object, read_records
 
+# Marks of runs, model cards, exports to other folders and comparisons.
+RUN, CARD, EXPORT, REPORT = "config.json", "training.json", "export.json", "report.json"
 WHERE_DATA_ARE = ("data_dir", "download")
 # Outputs of a run, besides its config.json and the tables of experiments.
 FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")
 FOLDERS = ("saved_model", "best", "checkpoints", "events")
+# Values of records that figures and comparisons use.
+_NUMBERS = ("error", "top5_error", "learning_rate", "images_per_second", "seconds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,3 +249,105 @@ def _check_config(config: Mapping[str, Any]) -> None:
     for name, kind in {"settings": dict, "data": dict, "versions": dict, "numerics": dict, "extended": list}.items():
         if not isinstance(config.get(name, optional.get(name)), kind):
             raise ValueError(f"there is no valid {name!r}")
+
+
+def check_output(folder: str | os.PathLike, mark: str) -> None:
+    """Raise UsageError if a program must not write to the folder of --out.
+
+    A program writes only into a folder that it creates, that is empty except for hidden files, or that contains its
+    mark, a JSON file of the program. Inside such a folder it replaces its own files and folders by renaming.
+    """
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise UsageError(f"--out must be a folder, but {folder} is a file. Use another folder.")
+    if list_names(folder) and not _is_mark(pathlib.Path(folder, mark)):
+        raise UsageError(
+            f"--out {folder} contains something other than files of this program (there is no {mark} of it). Use an "
+            f"empty or new folder."
+        )
+
+
+def list_names(folder: str | os.PathLike) -> list[str]:
+    """Return the names in a folder without those of hidden files, such as .lock; none if there is no folder."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [name for name in names if not name.startswith(".")]
+
+
+def write_mark(folder: str | os.PathLike, mark: str, program: str, **values: Any) -> None:
+    """Create a folder with the mark of a program, which contains its name and the values."""
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    write_atomically(pathlib.Path(folder, mark), json.dumps({"program": program, **values}, indent=2) + "\n")
+
+
+def _is_mark(path: pathlib.Path) -> bool:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "program" in content
+
+
+def encode(records: Iterable[dict[str, Any]]) -> str:
+    """Return the records as text, one JSON object per line."""
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def read_object(path: pathlib.Path, check: Callable[[dict[str, Any]], None], remedy: str) -> dict[str, Any]:
+    """Return the JSON object in a file, for which `check` raises no ValueError.
+
+    Raises:
+        UsageError: the file is damaged; the message ends with the remedy.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+        if not isinstance(value, dict):
+            raise ValueError("it contains no JSON object")
+        check(value)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged ({error}). {remedy}") from error
+    return value
+
+
+def check_result(result: Mapping[str, Any]) -> None:
+    """Raise ValueError if a result is neither that of a training program nor that of an experiment."""
+    verdicts = result.get("verdicts")
+    if isinstance(verdicts, list) and all(isinstance(verdict, str) for verdict in verdicts):
+        return
+    for name in ("steps", "best_error", "best_step", "last_error", "parameters", "seconds"):
+        if not _is_number(result.get(name)):
+            raise ValueError(f"{name} must be a number, received {abbreviate(result.get(name))}")
+    if not _is_number(result.get("last_top5_error", 0)):
+        raise ValueError("last_top5_error must be a number")
+
+
+def read_records(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the records in a file; none if there is no file.
+
+    Damaged lines, such as a last line that a crash has truncated, and invalid records are ignored.
+    """
+    records = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict) and _is_record(record):
+                records.append(record)
+    return records
+
+
+def _is_record(record: Mapping[str, Any]) -> bool:
+    required = {"train": ("step", "error"), "test": ("step", "error")}.get(str(record.get("kind")), ("step",))
+    used = (*required, *{*_NUMBERS}.intersection(record))
+    return isinstance(record.get("kind"), str) and all(_is_number(record.get(name)) for name in used)
+
+
+def _is_number(value: Any) -> bool:
+    # Neither infinite nor NaN, nor an integer that is no float.
+    return type(value) in (int, float) and abs(value) < 1e300
+
+
+def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with the same keys atomically as a CSV file. None is an empty cell."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())

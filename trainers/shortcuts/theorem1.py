@@ -52,10 +52,7 @@ def stationary_order(problem: Regression, network: UnitSettings) -> tuple[int, l
 
     The change of the loss is computed as |D|^2 / (2m) - <D, Y - X> / m, where D is the change of the outputs, because a
     difference of losses would cancel. The exponent follows from steps t and 2t with t^n = 1e-5, where n is the number
-    of layers of a unit.
-
-    Returns:
-        (order, exponents): an integer, and the exponents of the lines from which it was rounded.
+    of layers of a unit. Returns the order, an integer, and the exponents of the lines from which it was rounded.
     """
     model = _zero_model(network)
     shape = get_weights(model).shape

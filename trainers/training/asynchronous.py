@@ -31,14 +31,7 @@ from trainers.training.task import Task
 
 
 class AsynchronousTrainer:
-    """Updates of a compiled network, each made by one worker.
-
-    Args:
-        model: network, compiled under a `tf.distribute.ParameterServerStrategy`.
-        clip_norm: bound on the norm of the gradient, or None.
-        workers: number of workers of the cluster.
-        done: number of updates made so far.
-    """
+    """Updates of a network, compiled under a `ParameterServerStrategy`, each made by one of several workers."""
 
     def __init__(self, model: Any, clip_norm: float | None, workers: int, done: int):
         self._model, self._clip_norm, self._workers = model, clip_norm, workers

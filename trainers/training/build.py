@@ -26,12 +26,8 @@ WHITENING_IMAGES = 2000
 def build_model(task: Task, strategy: Any = None) -> keras.Model:
     """Build and compile the network of a task, with random numbers determined by the seed.
 
-    Args:
-        task: training task.
-        strategy: a `tf.distribute.Strategy`; None: one device.
-
     Raises:
-        UsageError: the batch cannot be divided evenly among the replicas.
+        UsageError: the batch cannot be divided evenly among the replicas of the `tf.distribute.Strategy`.
     """
     recipe, data = task.settings.recipe, task.data
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
@@ -81,12 +77,7 @@ def in_float32(task: Task, model: keras.Model, image_shape: Sequence[int], repli
 
 
 def with_image_size(model: keras.Model, rows: int | None = None, cols: int | None = None) -> keras.Model:
-    """Return a model with the same layers and weights for images of another size, by default of any size.
-
-    Args:
-        model: functional model of one input, `(rows, cols, channels)`.
-        rows: rows of the images; None for any number.
-        cols: columns of the images; None for any number.
+    """Return a functional model with the same layers and weights for images of another size, by default of any size.
 
     Raises:
         UsageError: the layers require a fixed image size.
@@ -127,10 +118,6 @@ def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
     """Return the steps at which the learning rate drops: the first updates with a lower rate, in ascending order.
 
     With `--schedule decay`, they are the first steps after each multiple of `decay_epochs` epochs.
-
-    Args:
-        recipe: settings.
-        images: number of training images.
     """
     if recipe.schedule == "linear":
         return ()

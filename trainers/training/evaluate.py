@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.startup import has_tensorflow, import_tensorflow, print_lines, runs_on_tensorflow
 from trainers.cluster import make_strategy
-from trainers.run.folder import hold_lock
-from trainers.run.outputs import EXPORT, check_output, write_mark
+from trainers.run.folder import EXPORT, check_output, hold_lock, write_mark
 from trainers.training.task import Task
 
 if TYPE_CHECKING:

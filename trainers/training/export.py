@@ -11,7 +11,6 @@ from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers import preprocessing as fitted
 from trainers.cli.arguments import RunError, program_command
 from trainers.cli.startup import has_tensorflow, print_lines
-from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, REMEDY, restore_weights
 from trainers.training.task import Task
 
@@ -71,20 +70,18 @@ def _export_saved_model(model, folder, class_names):
         archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def export_run(task: Task, model: keras.Model, step: int, out: str | os.PathLike) -> None:
+def export_run(task: Task, network: keras.Model, step: int, folder: pathlib.Path) -> None:
     """Export the network of a run after a number of steps, and its best weights if they differ, to a folder.
 
-    The best weights are exported to the subfolder `best`; earlier exports there are removed if the best weights are
-    those of the network. How to load the exports is printed.
+    The network is in float32 and for one device, whatever the precision and devices of the training. The best weights
+    are exported to the subfolder `best`; earlier exports there are removed if the best weights are those of the
+    network. How to load the exports is printed.
 
     Raises:
         RunError: the files could not be written.
         UsageError: the best weights belong to another run.
     """
-    run = task.run
-    folder, names = pathlib.Path(out), run.data().class_names
-    # Rebuilt in float32 for one device: the export should not depend on the precision and devices of the training.
-    network = in_float32(task, model, run.data().image_shape)
+    run, names = task.run, task.run.data().class_names
     checkpoints = run.checkpoints_path / BEST
     best = list_steps(checkpoints)
     try:

@@ -17,14 +17,9 @@ DROP, DECAY = 0.1, 0.94
 
 
 def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Any:
-    """Return the optimizer of a recipe.
-
-    Args:
-        recipe: settings.
-        drop_steps: steps at which the rate drops or decays.
-    """
-    rate = RecipeSchedule(recipe.schedule, recipe.learning_rate, recipe.steps, recipe.warm_up_steps, recipe.final_rate)
-    rate.drop_steps = tuple(drop_steps)
+    """Return the optimizer of a recipe, whose rate drops or decays at `drop_steps`."""
+    shape = recipe.steps, recipe.warm_up_steps, recipe.final_rate, tuple(drop_steps)
+    rate = RecipeSchedule(recipe.schedule, recipe.learning_rate, *shape)
     shared: dict[str, Any] = {"momentum": MOMENTUM, "nesterov": recipe.nesterov, "global_clipnorm": recipe.clip_norm}
     shared |= {"lookahead": recipe.lookahead, "steps": recipe.steps}
     if recipe.optimizer == "momentum":
@@ -48,15 +43,20 @@ class RecipeSchedule(keras.optimizers.schedules.LearningRateSchedule):
         steps: number of steps of the run.
         warm_up_steps: number of steps of the increase, or of the warm-up.
         final_rate: with "linear", final rate as a fraction of the peak.
-
-    Attributes:
         drop_steps: first steps with a lower rate.
     """
 
-    def __init__(self, kind: str, rate: float, steps: int, warm_up_steps: int = 0, final_rate: float = 0.0):
-        self.kind, self.rate, self.steps = kind, rate, steps
+    def __init__(
+        self,
+        kind: str,
+        rate: float,
+        steps: int,
+        warm_up_steps: int = 0,
+        final_rate: float = 0.0,
+        drop_steps: Sequence[int] = (),
+    ):
+        self.kind, self.rate, self.steps, self.drop_steps = kind, rate, steps, drop_steps
         self.warm_up_steps, self.final_rate = warm_up_steps, final_rate
-        self.drop_steps: tuple[int, ...] = ()
 
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32")
@@ -83,12 +83,8 @@ class _Recipe(keras.optimizers.Optimizer):
 
     The average moves to `d * average + (1 - d) * weights` every `LOOKAHEAD_STEPS` steps, with
     `d = lookahead^5 (step / steps)^3`, and the weights are set to the average. After the last step they are the average
-    itself. The average therefore has little effect at first and smooths the end of the training.
-
-    Args:
-        schedule: learning rate.
-        lookahead: the factor; 0 for none.
-        steps: number of steps of the run.
+    itself. The average therefore has little effect at first and smooths the end of the training. Without `lookahead`,
+    there is no average.
 
     Attributes:
         norms: sum of the norms of the gradients of all steps, before clipping.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, as_dict, options, parse, with_defaults
+from trainers.cli.settings import add_options, as_dict, make_parser, options, parse, with_defaults
 from trainers.run.folder import Run
 from trainers.training.settings import Command, Settings
 from trainers.training.task import Task, recorded_settings, select_relevant
@@ -17,23 +17,14 @@ _WARM_UP_DEPTH = 110
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A training program.
+    """A training program."""
 
-    Attributes:
-        name: name of the module, for messages and config.json, such as "trainers.cifar".
-        description: description in the help.
-        epilog: end of the help.
-        command: dataclass of the options of the command, including `--preset`.
-        presets: options by value of `--preset`. Those of "paper" are the defaults of the program.
-        recipes: options by value of `--model` that differ from the defaults of the program.
-    """
-
-    name: str
-    description: str | None
-    epilog: str
-    command: type[Command]
-    presets: Mapping[str, str]
-    recipes: Mapping[str, str]
+    name: str  # module, for messages and config.json, such as "trainers.cifar"
+    description: str | None  # in the help
+    epilog: str  # end of the help
+    command: type[Command]  # options of the command, including `--preset`
+    presets: Mapping[str, str]  # options by value of `--preset`; those of "paper" are the defaults of the program
+    recipes: Mapping[str, str]  # options by value of `--model` that differ from the defaults of the program
 
     def parser(self) -> Parser:
         """Return the command line of this program, with the paper's recipe as defaults."""
@@ -122,9 +113,7 @@ class Program:
 
 def _read(words: str) -> dict[str, Any]:
     """Return the settings that options on a command line set."""
-    parser = Parser()
-    add_options(parser, Settings)
-    return parse(parser, words.split())
+    return parse(make_parser("", None, "", Settings), words.split())
 
 
 def default_out(settings: Settings, preset: str) -> str:

@@ -11,7 +11,7 @@ from idmatters_tf._progress import Progress
 from idmatters_tf.callbacks.saved import Checkpoint
 from idmatters_tf.checkpointing import describe_newest
 from trainers.cli.arguments import RunError
-from trainers.run.events import Events
+from trainers.run.events import Events, measure_norms
 from trainers.training.checkpoints import save_best, unpack
 from trainers.training.task import Task
 
@@ -75,11 +75,10 @@ class Reports:
         measured = self._measure(is_interrupted=is_interrupted)
         if measured is None:
             return False
-        norms = self._events.norms(self._network)
+        norms = measure_norms(self._network) if self._run.writes else None
         before = [record["error"] for record in self._run.records if record["kind"] == "test" and record["step"]]
         self._run.record(kind="test", step=step, seconds=self.seconds(), **measured, norms=norms)
-        self._events.record(step, "test", measured)
-        self._events.write_norms(step, norms)
+        self._events.record(step, "test", measured, norms)
         if step and self._run.writes and measured["error"] < min(before, default=math.inf):
             save_best(self.task, step, self._network)
         self.progress.say(f"step {step}: test error {100 * measured['error']:.2f} %, test loss {measured['loss']:.4f}")

@@ -10,12 +10,9 @@ from idmatters_tf.data.protocols import ALONE, Int, Share, TrainBatchSource
 
 
 class ScaledBatches:
-    """Batches of another source, scaled to a size that depends on the step.
+    """Batches of another source, scaled to the next of `sizes` (rows and columns) at each of the steps `ends`.
 
-    Args:
-        source: training batches.
-        sizes: rows and columns of the images.
-        ends: step at which each size ends. After the last one, images have their full size.
+    After the last one, images have their full size.
     """
 
     def __init__(self, source: TrainBatchSource, sizes: Sequence[int], ends: Sequence[int]):
@@ -51,13 +48,5 @@ class ScaledBatches:
 
 
 def resize(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Scale standardized images and standardize them again: scaling reduces the variance of the pixels.
-
-    Args:
-        images: float32, `(batch, rows, cols, channels)`.
-        size: rows and columns of the result.
-
-    Returns:
-        float32, `(batch, size, size, channels)`, each image of mean 0 and variance 1; an image of one color is zero.
-    """
+    """Scale images `(batch, rows, cols, channels)`, and standardize them again: scaling reduces the variance."""
     return standardize(tf.image.resize(images, (size, size), antialias=True))

@@ -125,17 +125,11 @@ def _train(task: Task, description: ClusterDescription | None, strategy_name: st
 
     # Result and exports.
     from trainers.run.figures import convergence
+    from trainers.training.evaluate import export_newest
 
     result = summarize(run.records, steps, count_parameters(model))
     convergence(run.records, run.path / "convergence.png", task.title(count_parameters(model)))
-    if runs_on_tensorflow():
-        from trainers.training.export import export_run
-
-        export_run(task, model, steps, run.path)
-    else:
-        from trainers.training.evaluate import export_newest
-
-        export_newest(task, run.path)
+    export_newest(task, run.path)
     run.finish(result)
     print_lines(describe_result(result), f"convergence plot:      {run.path / 'convergence.png'}")
     return 0

@@ -11,7 +11,7 @@ def test_points_after_the_checkpoint_are_replaced(tmp_path):
     for first, known in ((1, []), (3, records)):
         events = Events(tmp_path, records=known)
         for number in range(first, 5):
-            events.scalars(number, {"loss": 10.0 * first + number}, "train")
+            events.record(number, "train", {"loss": 10.0 * first + number})
         if not known:
             (path,) = (tmp_path / "train").iterdir()
             path.write_bytes(path.read_bytes()[:-3])

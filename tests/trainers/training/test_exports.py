@@ -18,7 +18,6 @@ def test_a_full_disk_during_the_export_is_named(file, tmp_path, monkeypatch):
     """Test errors while Keras writes model.keras and while TensorFlow writes the SavedModel."""
     inputs = keras.Input((8, 8, 3))
     network = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
-    monkeypatch.setattr(export, "in_float32", lambda task, model, shape: network)
     monkeypatch.setattr(Run, "data", lambda self: types.SimpleNamespace(class_names=(), image_shape=(8, 8, 3)))
     whole, run = Run(tmp_path / "whole"), Run(tmp_path / "it's")
     export.export_run(Task(PROGRAM.name, PROGRAM.resolve(), whole), network, 1, whole.path)
