@@ -162,7 +162,10 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     widths = [max(3, *map(len, column)) for column in columns]
     rule = [f"{'-' * (width - 1)}:" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
     pads = [str.rjust if right else str.ljust for right in numeric]
-    lines = ([pad(*cell) for pad, *cell in zip(pads, line, widths, strict=True)] for line in (header, rule, *cells))
+    lines = (
+        [pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=True)]
+        for line in (header, rule, *cells)
+    )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -189,7 +192,7 @@ def _settings_that_matter(runs):
     return {name: select_relevant(run.config()["settings"]) for name, run in runs.items()}
 
 
-def _errors(run):
+def _errors(run: Run) -> tuple[Any, Any, Any, Any]:
     """Return (best error, its step, last error, last step) of a run. Without tests, both errors are None."""
     records = run.metrics()
     tests = [record for record in records if record["kind"] == "test"]

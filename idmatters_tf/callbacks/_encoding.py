@@ -107,7 +107,7 @@ def _class_arguments(value):
         arguments = (value.value,)
     elif isinstance(value, tuple) and hasattr(kind, "_make"):
         arguments = tuple(value)
-    elif dataclasses.is_dataclass(kind) and kind.__module__.startswith(f"{_PACKAGE}."):
+    elif dataclasses.is_dataclass(value) and kind.__module__.startswith(f"{_PACKAGE}."):
         arguments = tuple(getattr(value, field.name) for field in dataclasses.fields(kind) if field.init)
     else:
         return None
