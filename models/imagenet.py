@@ -31,21 +31,8 @@ def identity_resnet34(
     al.'s max pooling, because the paper's networks have no pooling; the stages have 56, 28, 14 and 7 rows.
     `widths=RESNET34_WIDTHS` are He et al.'s widths.
 
-    Args:
-        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images must be standardized, see
-            `idmatters_tf.layers.PerImageStandardization`.
-        classes: number of classes.
-        blocks: number of residual blocks of each stage.
-        widths: channels of each stage.
-        stem: channels of the first convolution.
-        weight_decay: see `cifar.identity_resnet`.
-        seed: non-negative integer that determines all kernels.
-        name: name of the model.
-        ablations: other fields of `layout.Layout` by name; `norm="batch", head="trained"` is nearest to He et al.'s
-            network.
-
-    Returns:
-        A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
+    The arguments and the result are those of `cifar.identity_resnet`, with a number of `blocks` for each stage.
+    `norm="batch", head="trained"` is nearest to He et al.'s network.
     """
     layout = imagenet_layout(blocks, widths, stem, **ablations)
     return identity_network(input_shape, classes, layout, weight_decay=weight_decay, seed=seed, name=name)

@@ -164,7 +164,32 @@ class TrainBatches:
         return without_autotuning(elements.map(examples, num_parallel_calls=2, deterministic=True).prefetch(4))
 
 
-class EvaluationBatches:
+class EvaluationOrder:
+    """Order of batches that contain each of `count` images once. Padding of the last batch has weight 0."""
+
+    def __init__(self, count: int, batch_size: int):
+        self.count = count
+        self.batch_size = batch_size
+
+    @property
+    def steps(self) -> int:
+        """Number of global batches that contain all images."""
+        return -(-self.count // self.batch_size)
+
+    def rows(self, share: Share, first: Int, steps: int | None) -> tuple[tf.data.Dataset, int]:
+        """Return a data set of (indices, weights), one element for each replica in turn, and the size of an element."""
+        elements, size = replica_elements(self.batch_size, share, first, self.steps if steps is None else steps)
+
+        @tf.autograph.experimental.do_not_convert
+        def rows(step, start):
+            positions = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
+            indices = tf.minimum(tf.ensure_shape(positions, [size]), self.count - 1)
+            return indices, tf.cast(positions < self.count, tf.float32)
+
+        return elements.map(rows), size
+
+
+class EvaluationBatches(EvaluationOrder):
     """Batches that contain every image once, without augmentation. Padding of the last batch has weight 0.
 
     Args:
@@ -175,15 +200,10 @@ class EvaluationBatches:
     """
 
     def __init__(self, images: Pixels, labels: Labels, batch_size: int):
-        self.batch_size = batch_size
+        super().__init__(len(images), batch_size)
         self._images = InMemoryImages(images)
         with tf.device("CPU:0"):
             self._labels = tf.constant(labels, tf.int32)
-
-    @property
-    def steps(self) -> int:
-        """Number of global batches that contain all images."""
-        return -(-self._images.count // self.batch_size)
 
     def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> tf.data.Dataset:
         """Return a `tf.data.Dataset` of (images, labels, weights), with one element for each replica in turn.
@@ -195,15 +215,10 @@ class EvaluationBatches:
             first: first global batch.
             steps: number of global batches (default: all).
         """
-        steps = self.steps if steps is None else steps
-        elements, size = replica_elements(self.batch_size, share, first, steps)
-        n = self._images.count
 
         @tf.autograph.experimental.do_not_convert
-        def examples(step, start):
-            positions = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
-            indices = tf.minimum(tf.ensure_shape(positions, [size]), n - 1)
-            images = self._images.batch(indices, None)
-            return images, tf.gather(self._labels, indices), tf.cast(positions < n, tf.float32)
+        def examples(indices, weights):
+            return self._images.batch(indices, None), tf.gather(self._labels, indices), weights
 
-        return without_autotuning(elements.map(examples, num_parallel_calls=2).prefetch(2))
+        rows, _ = self.rows(share, first, steps)
+        return without_autotuning(rows.map(examples, num_parallel_calls=2).prefetch(2))

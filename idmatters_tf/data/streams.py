@@ -17,7 +17,7 @@ from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
 from idmatters_tf.data.augment import standardize
-from idmatters_tf.data.batches import replica_elements, shuffle_positions, without_autotuning
+from idmatters_tf.data.batches import EvaluationOrder, replica_elements, shuffle_positions, without_autotuning
 from idmatters_tf.data.imagenet import StreamedImageData
 from idmatters_tf.data.images import ImageData
 from idmatters_tf.data.protocols import ALONE, Int, Share
@@ -90,7 +90,7 @@ class StreamTrainBatches:
         return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))
 
 
-class StreamEvaluationBatches:
+class StreamEvaluationBatches(EvaluationOrder):
     """Batches that contain every image in files once, without augmentation.
 
     The interface is that of `idmatters_tf.data.batches.EvaluationBatches`. The arguments are those of
@@ -98,13 +98,10 @@ class StreamEvaluationBatches:
     """
 
     def __init__(self, images: ImageFiles | Records, batch_size: int, augmentation: str = "paper", size: int = 224):
-        self.count, self.batch_size, self.augmentation, self.size = len(images), batch_size, augmentation, size
+        super().__init__(len(images), batch_size)
+        self.augmentation = augmentation
+        self.size = size
         self._read = _make_reader(images)
-
-    @property
-    def steps(self) -> int:
-        """Number of global batches that contain all images."""
-        return -(-self.count // self.batch_size)
 
     def dataset(
         self, share: Share = ALONE, first: Int = 0, steps: int | None = None, standardized: bool = True
@@ -117,18 +114,11 @@ class StreamEvaluationBatches:
             steps: number of global batches (default: all).
             standardized: False for images in 0..255.
         """
-        steps = self.steps if steps is None else steps
-        elements, size = replica_elements(self.batch_size, share, first, steps)
-
-        def choose(step, start):
-            indices = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
-            weights = tf.cast(indices < self.count, tf.float32)
-            return tf.minimum(indices, self.count - 1), weights
 
         def finish(images, labels, weights):
             return standardize(images) if standardized else images, labels, weights
 
-        chosen = elements.map(choose, num_parallel_calls=2)
+        chosen, size = self.rows(share, first, steps)
         window = _decoding.evaluation_window(self.augmentation)
         decoded = _decode(self._read, chosen, self.size, lambda _: window).batch(size, drop_remainder=True)
         return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))
