@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf._keras_types import Shape, Tensor
+from idmatters_tf._keras_types import Initializer, Shape, Tensor
 
 
 def serialize_arguments(layer: keras.layers.Layer) -> dict[str, Any]:
@@ -53,6 +53,11 @@ class WideLayer(keras.layers.Layer):
     def wide(self, tensor: Tensor) -> Tensor:
         """Cast inputs or a branch to the dtype of the outputs."""
         return ops.cast(tensor, wide_dtype(self))
+
+    def add_kernel(self, name: str, shape: Shape, initializer: Initializer) -> keras.Variable:
+        """Add a kernel with the layer's regularizer."""
+        own: Any = self
+        return self.add_weight(name=name, shape=shape, initializer=initializer, regularizer=own.kernel_regularizer)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)

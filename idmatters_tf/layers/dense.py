@@ -46,12 +46,7 @@ class LinearResidual(WideLayer):
 
     def build(self, input_shape: Shape) -> None:
         dim = last_dimension(input_shape, self)
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(dim, dim),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-        )
+        self.kernel = self.add_kernel("kernel", (dim, dim), self.kernel_initializer)
 
     def call(self, inputs: Tensor) -> Tensor:
         branch = ops.matmul(self.narrow(inputs), self.narrow(self.kernel))
@@ -105,19 +100,10 @@ class ResidualDense(WideLayer):
 
     def build(self, input_shape: Shape) -> None:
         dim = last_dimension(input_shape, self)
-        self.U = self.add_weight(
-            name="U",
-            shape=(dim, self.units),
-            initializer=reseed(self.kernel_initializer, 0),
-            regularizer=self.kernel_regularizer,
-        )
+        self.U = self.add_kernel("U", (dim, self.units), reseed(self.kernel_initializer, 0))
         self.s = self.add_weight(name="s", shape=(self.units,), initializer=self.bias_initializer)
-        self.V = self.add_weight(
-            name="V",
-            shape=(self.units, dim),
-            initializer=reseed(self.last_kernel_initializer or self.kernel_initializer, 1),
-            regularizer=self.kernel_regularizer,
-        )
+        last_initializer = self.last_kernel_initializer or self.kernel_initializer
+        self.V = self.add_kernel("V", (self.units, dim), reseed(last_initializer, 1))
 
     def call(self, inputs: Tensor) -> Tensor:
         U, s, V = map(self.narrow, (self.U, self.s, self.V))
@@ -170,12 +156,7 @@ class ShortcutUnit(WideLayer):
     def build(self, input_shape: Shape) -> None:
         dim = last_dimension(input_shape, self)
         self.kernels = [
-            self.add_weight(
-                name=f"kernel{number + 1}",
-                shape=(dim, dim),
-                initializer=reseed(self.kernel_initializer, number),
-                regularizer=self.kernel_regularizer,
-            )
+            self.add_kernel(f"kernel{number + 1}", (dim, dim), reseed(self.kernel_initializer, number))
             for number in range(self.depth)
         ]
 
