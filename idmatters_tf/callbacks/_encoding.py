@@ -103,6 +103,7 @@ def _fill(target, content):
 def _class_arguments(value):
     """Return the arguments of a member of an enumeration, named tuple or dataclass of this package; None for others."""
     kind: Any = type(value)
+    location = kind.__module__, kind.__qualname__
     if isinstance(value, enum.Enum):
         arguments = (value.value,)
     elif isinstance(value, tuple) and hasattr(kind, "_make"):
@@ -111,7 +112,7 @@ def _class_arguments(value):
         arguments = tuple(getattr(value, field.name) for field in dataclasses.fields(kind) if field.init)
     else:
         return None
-    return arguments if _find_class(kind.__module__, kind.__qualname__) is kind else None
+    return arguments if _find_class(*location) is kind else None
 
 
 class Snapshot:
