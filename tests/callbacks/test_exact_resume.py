@@ -281,7 +281,10 @@ def assert_same(one, other):
     assert history.epoch == other_history.epoch
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = ("stateful recurrent layers",)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
 def test_stopped_and_started_again(name, tmp_path):
     case = CASES[name]
     model, start, history, _ = run(case, tmp_path / "whole")

@@ -130,10 +130,6 @@ def shuffled_twice():
     return tensors().shuffle(EXAMPLES).shuffle(3, seed=4).batch(BATCH).prefetch(2)
 
 
-def cached():
-    return tensors().cache().shuffle(4, seed=6).batch(BATCH)
-
-
 def iterated(make) -> Iterator[Any]:
     """Return the batches of a `tf.data.Dataset` after one iteration, as in ExactResume and in Keras on JAX."""
     keras.utils.set_random_seed(0)
@@ -202,9 +198,6 @@ CASES = {
     "tf.data, two shuffles, class weights": Case(
         lambda: {"x": shuffled_twice(), "class_weight": {0: 1.0, 1: 3.0}},
         lambda: ((x, y, 1 + 2 * y) for x, y in iterated(shuffled_twice)),
-    ),
-    "tf.data, epochs of other lengths, several steps per execution": Case(
-        lambda: {"x": cached(), "steps_per_epoch": 4}, lambda: iterated(cached), steps=4, steps_per_execution=2
     ),
 }
 
