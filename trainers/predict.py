@@ -132,17 +132,18 @@ def _count(predictions: Iterable[tuple[pathlib.Path, Any]], labels: dict[pathlib
 
 def describe(counts: "np.ndarray", names: Sequence[str]) -> list[str]:
     """Return the lines of the table of errors by class, from a confusion matrix as in `_count`."""
-    width = max(map(len, [*names, "all classes"]))
-    lines = [f"{'class':{width}}  images   error  classified as"]
+    from idmatters_tf._results import tabulate
+
+    rows: list[tuple[Any, ...]] = []
     for index, row in enumerate(counts):
         wrong = {other: count for other, count in enumerate(row) if count and other != index}
         listed = sorted(wrong, key=lambda other: -wrong[other])[:LISTED]
         error = f"{100 * sum(wrong.values()) / row.sum():5.1f} %" if row.sum() else "      -"
         confused = ", ".join(f"{names[other]} ({wrong[other]})" for other in listed)
-        lines.append(f"{names[index]:{width}}  {row.sum():6,}  {error}  {confused}".rstrip())
-    total = counts.sum()
-    error = 100 * (1 - counts.trace() / max(total, 1))
-    return [*lines, f"{'all classes':{width}}  {total:6,}  {error:5.1f} %"]
+        rows.append((names[index], int(row.sum()), error, confused))
+    total = int(counts.sum())
+    rows.append(("all classes", total, f"{100 * (1 - counts.trace() / max(total, 1)):5.1f} %", ""))
+    return tabulate(("class", "images", "  error", "classified as"), rows).splitlines()
 
 
 def draw(counts: "np.ndarray", names: Sequence[str], path: pathlib.Path) -> None:

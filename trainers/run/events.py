@@ -38,30 +38,27 @@ class Events:
     """
 
     def __init__(self, folder: str | os.PathLike, writes: bool = True, records: Sequence[Mapping[str, Any]] = ()):
-        self.writes, self._has_tensorflow = writes, has_tensorflow()
-        self._folder = pathlib.Path(folder)
+        self._folder, self._writes = pathlib.Path(folder), writes and has_tensorflow()
         self._writers: dict[str, Any] = {}
-        for run, kinds in _KINDS.items() if writes and self._has_tensorflow else ():
+        for run, kinds in _KINDS.items() if self._writes else ():
             _discard_points(self._folder / run, {record["step"] for record in records if record["kind"] in kinds})
-
-    def _writer(self, run):
-        import tensorflow as tf
-
-        if run not in self._writers:
-            make = tf.summary.create_file_writer if self.writes else lambda _: tf.summary.create_noop_writer()
-            self._writers[run] = make(str(self._folder / run))
-        return self._writers[run]
 
     def record(self, step: int, kind: str, record: Mapping[str, Any], blocks: Mapping[str, Any] | None = None) -> None:
         """Write the numbers of a record of kind "train" or "test", and the result of `measure_norms`."""
-        if not self._has_tensorflow:
-            return
-        write_summary(self._writer(kind), step, {_TAGS[name]: record[name] for name in record if name in _TAGS})
+        self._write(kind, step, {_TAGS[name]: record[name] for name in record if name in _TAGS})
         if blocks is not None:
             values = {f"norms/{name}": blocks[name] for name in ("mean_frobenius", "largest_spectral")}
             for block, norms in blocks["blocks"].items():
                 values |= {f"norms_{name}/{block}": value for name, value in norms.items()}
-            write_summary(self._writer(""), step, values)
+            self._write("", step, values)
+
+    def _write(self, run: str, step: int, values: Mapping[str, float]) -> None:
+        if self._writes:
+            import tensorflow as tf
+
+            if run not in self._writers:
+                self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
+            write_summary(self._writers[run], step, values)
 
 
 def measure_norms(model: keras.Model) -> dict[str, Any] | None:

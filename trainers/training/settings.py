@@ -13,8 +13,6 @@ from trainers.cli.settings import choose, group, setting
 from trainers.datasets import DATA_SETS, DataOptions
 from trainers.networks import NETWORKS, Network
 
-Strategy = Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -131,7 +129,7 @@ class Recipe:
 class Devices:
     """Devices and machines. These settings affect results only by rounding."""
 
-    strategy: Strategy = setting(
+    strategy: Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"] = setting(
         "auto", help="auto: the cluster described by TF_CONFIG or Slurm, else all GPUs of this machine", common=True
     )
     cluster_timeout: float = setting(
