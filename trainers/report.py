@@ -161,11 +161,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     numeric = [all(re.fullmatch(r"[-\d.,± ]*", cell) for cell in column[1:]) for column in columns]
     widths = [max(3, *map(len, column)) for column in columns]
     rule = [f"{'-' * (width - 1)}:" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
-    pads = [str.rjust if right else str.ljust for right in numeric]
-    lines = (
-        [pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=True)]
-        for line in (header, rule, *cells)
-    )
+    aligned = [f"{'>' if right else '<'}{width}" for right, width in zip(numeric, widths, strict=True)]
+    lines = ([f"{text:{how}}" for text, how in zip(line, aligned, strict=True)] for line in (header, rule, *cells))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
