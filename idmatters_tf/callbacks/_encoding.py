@@ -24,6 +24,8 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+# Number of the entries of a checkpoint, to be increased with each change; its negative for one without state of `fit`.
+FORMAT = 2
 ARRAYS, STATE = "arrays.npz", "state.json"
 # Package of the dataclasses that may be restored. A file must not instantiate other classes.
 _PACKAGE = __name__.partition(".")[0]
@@ -298,17 +300,27 @@ class _Decoder:
         return np.frombuffer(array.tobytes(), np.dtype(form[0])).reshape(form[1]) if form else array
 
 
-def read(folder: str | os.PathLike) -> Any:
-    """Return the value that `Snapshot.write` has written to a folder."""
-    folder = pathlib.Path(folder)
+def _read_text(folder):
+    """Return the JSON text in a folder. Raise ValueError if an earlier version of this package has written it."""
     text = (folder / STATE).read_text(encoding="utf-8")
+    if "objects" not in json.loads(text):
+        raise ValueError(
+            f"{folder} is a checkpoint of an earlier version of idmatters_tf. Use that version, or another folder."
+        )
+    return text
+
+
+def read(folder: str | os.PathLike) -> Any:
+    """Return the value that `Snapshot.write` has written to a folder. Raise ValueError for earlier versions."""
+    folder = pathlib.Path(folder)
+    text = _read_text(folder)
     with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
         return Snapshot.load(text, dict(arrays)).restore()
 
 
 def read_plain(folder: str | os.PathLike) -> dict[str, Any]:
     """Return the strings and numbers of a dict that `Snapshot.write` has written to a folder, without the arrays."""
-    data = json.loads((pathlib.Path(folder) / STATE).read_text(encoding="utf-8"))
+    data = json.loads(_read_text(pathlib.Path(folder)))
     *_, content = data["objects"][data["value"]["object"]]
     items = [item[_TUPLE] for item in content[_TUPLE]]
     return {key: value for key, value in items if isinstance(value, (int, str))}

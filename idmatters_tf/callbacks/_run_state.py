@@ -11,7 +11,7 @@ import keras
 import idmatters_tf
 from idmatters_tf._environment import COMPUTING, collect_versions, describe_environment_change, describe_numerics
 from idmatters_tf._keras_internals import RunningFit, build_for_training
-from idmatters_tf.callbacks import _devices, _training_state
+from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackStates
 from idmatters_tf.callbacks._configuration import (
     describe_attributes,
@@ -23,8 +23,6 @@ from idmatters_tf.callbacks._sources import make_source
 from idmatters_tf.callbacks._workers import Workers, compute_checksum, read_checkpoints
 from idmatters_tf.checkpointing import checkpoint_path, describe_differences
 
-# Increase it with each change of the entries of a checkpoint.
-_FORMAT = 2
 # The only value of the identity of a run that may change.
 _DEVICES = "the set of devices"
 
@@ -92,7 +90,7 @@ class RunState:
         current = describe_configuration(self._model)
         self._check_unchanged(current)
         return {
-            "format": _FORMAT,
+            "format": _encoding.FORMAT,
             "version": idmatters_tf.__version__,
             "workers": len(self._workers.names),
             "parts": _devices.count_parts(self._model),
@@ -173,8 +171,9 @@ class RunState:
 
     def _find_mismatch(self, saved, is_own):
         """Return the reason why a checkpoint does not belong to this run, or None."""
-        if saved.get("format") != _FORMAT:
-            return f"has format {saved.get('format')} of idmatters_tf {saved.get('version')}, not format {_FORMAT}"
+        if saved.get("format") != _encoding.FORMAT:
+            version = f"format {saved.get('format')} of idmatters_tf {saved.get('version')}"
+            return f"has {version}, not format {_encoding.FORMAT}"
         names = [name for name in saved["identity"] if name != _DEVICES]
         differences = describe_differences(saved["identity"], self._identity, names)
         if differences:

@@ -63,9 +63,14 @@ def read_newest(
 
 
 def read(folder: str | os.PathLike, step: int) -> Checkpoint:
-    """Return the checkpoint of a step, which is intact."""
+    """Return the checkpoint of a step, which is intact. Raises ValueError if another version has written it."""
     path = checkpoint_path(folder, step)
     saved = _encoding.read(path)
+    if abs(saved["format"]) != _encoding.FORMAT:
+        raise ValueError(
+            f"{path} has format {saved['format']} of idmatters_tf {saved.get('version')}, not format "
+            f"{_encoding.FORMAT}. Use the version that has written it, or another folder."
+        )
     texts = {name: text for name, text in saved["callbacks"]["texts"].items() if text is not None}
     return Checkpoint(path, step, texts, saved["state"]["variables"], saved["description"])
 
@@ -89,7 +94,7 @@ def save(
     described, several = _training_state.describe_variables(model), _training_state.variables(model)
     values = {owner: [_devices.read(variable) for variable in several[owner]] for owner in owners}
     state = {
-        "format": 0,
+        "format": -_encoding.FORMAT,
         "description": {owner: described[owner] for owner in owners},
         "callbacks": {"texts": dict(texts)},
         "state": {"variables": values},

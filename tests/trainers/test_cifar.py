@@ -23,10 +23,11 @@ from trainers.run.folder import Run
 from trainers.training.checkpoints import list_steps
 from trainers.training.task import Task, recorded_settings
 
-STEPS = 120
+# Enough that a signal arrives before the end of a run.
+STEPS = 360
 TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
-TINY += ["--widths", 4, "--batch-size", 16, "--initializer", "standard", "--steps", STEPS, "--drop-steps", 80]
-TINY += ["--log-every", 5, "--evaluate-every", 60, "--checkpoint-every", 10]
+TINY += ["--widths", 4, "--batch-size", 16, "--initializer", "standard", "--steps", STEPS, "--drop-steps", 240]
+TINY += ["--log-every", 5, "--evaluate-every", 180, "--checkpoint-every", 10]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_a_run_leaves_what_it_promises(whole):
     assert f"last {100 * result['last_error']:.2f} %" in output
     assert config["settings"]["steps"] == STEPS
     tests = [record for record in records(run) if record["kind"] == "test"]
-    assert [record["step"] for record in tests] == [0, 60, 120]
+    assert [record["step"] for record in tests] == [0, 180, 360]
     assert result["best_error"] == min(record["error"] for record in tests[1:])
     # The first step with the lowest error; its weights are kept, and exported where they are not the last ones.
     assert list_steps(run / "checkpoints" / "best") == [result["best_step"]]
@@ -75,7 +76,7 @@ def test_a_run_leaves_what_it_promises(whole):
     assert train[0]["learning_rate"] == pytest.approx(0.05)
     assert train[-1]["learning_rate"] == pytest.approx(0.005)
     assert train[-1]["loss"] < train[0]["loss"]
-    assert list_steps(run / "checkpoints") == [100, 110, 120]
+    assert list_steps(run / "checkpoints") == [340, 350, 360]
     assert (run / "convergence.png").read_bytes()[:4] == b"\x89PNG"
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
@@ -105,7 +106,7 @@ def test_tensorboard_shows_scalars_and_images(whole):
     expected = {"norms/mean_frobenius", "norms/largest_spectral", "norms_frobenius/stage1_block1"}
     expected |= {"norms_spectral/stage1_block1"}
     assert expected <= tags[""]
-    assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 60, 120]
+    assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 180, 360]
 
 
 def test_the_same_command_on_a_finished_run_does_nothing(whole, program):
@@ -180,10 +181,10 @@ def test_evaluate_and_export_again(whole, tmp_path):
     shutil.copytree(run, copy)
     # As if the lowest error had been that of an earlier step.
     shutil.rmtree(copy / "checkpoints" / "best")
-    shutil.copytree(copy / "checkpoints" / "step-00000100", copy / "checkpoints" / "best" / "step-00000100")
+    shutil.copytree(copy / "checkpoints" / "step-00000340", copy / "checkpoints" / "best" / "step-00000340")
     result = run_here("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere")
     assert result.returncode == 0, result.stderr
-    assert f"exports of step 100, with the lowest test error: {tmp_path / 'elsewhere' / 'best'}" in result.stdout
+    assert f"exports of step 340, with the lowest test error: {tmp_path / 'elsewhere' / 'best'}" in result.stdout
     last, best = (keras.saving.load_model(tmp_path / "elsewhere" / name / "model.keras") for name in (".", "best"))
     assert not np.array_equal(last.get_weights()[0], best.get_weights()[0])
     # The exports of the best weights are removed when the last ones are the best.

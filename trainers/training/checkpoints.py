@@ -34,9 +34,12 @@ def read(
     With `repair`, unfinished files are removed and damaged checkpoints renamed.
 
     Raises:
-        UsageError: the checkpoint belongs to another run.
+        UsageError: the checkpoint belongs to another run or another version.
     """
-    checkpoint = saved.read_newest(folder, _report_damage, repair)
+    try:
+        checkpoint = saved.read_newest(folder, _report_damage, repair)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if checkpoint is not None and identity is not None:
         known, _ = unpack(checkpoint)
         differences = describe_differences(known, identity)

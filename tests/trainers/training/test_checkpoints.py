@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import saved
-from idmatters_tf.checkpointing import list_steps
+from idmatters_tf.checkpointing import list_steps, store
 from tests.support.processes import records
 from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
@@ -83,6 +83,17 @@ def test_checkpoints_of_another_run_another_network_and_an_earlier_version_are_r
         patch.setattr(saved._training_state, "find_difference", lambda *_: "kernel is missing")
         done = run_here("trainers.cifar", "--resume", "--out", run)
     assert (done.returncode, "is not a checkpoint of this network and optimizer" in done.stderr) == (2, True)
+    # Formats of other versions, with and without the present layout.
+    text = (newest / "state.json").read_text()
+    for other_text, message in (
+        (text.replace('"format", 2', '"format", 9'), "has format 9 of idmatters_tf"),
+        ('{"dict": []}', "is a checkpoint of an earlier version of idmatters_tf"),
+    ):
+        (newest / "state.json").write_text(other_text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "find_damage", lambda *_: None)
+            done = run_here("trainers.cifar", "--resume", "--out", run)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     shutil.rmtree(newest)
     newest.mkdir()
     (newest / "checkpoint.index").write_text("")
