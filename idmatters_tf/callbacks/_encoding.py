@@ -170,7 +170,7 @@ class Snapshot:
 class _Encoder:
     """Conversion of values to the form that `json` accepts, with names of arrays and numbers of objects."""
 
-    def __init__(self, known, adds_names):
+    def __init__(self, known: Any, adds_names: bool):
         self.arrays: dict[str, NDArray[Any]] = {}
         self._known, self._adds_names = known, adds_names
         # Kind, name, arguments and content of each object.
@@ -247,7 +247,7 @@ class _Encoder:
 class _Decoder:
     """Restoration of a value that `Snapshot` has encoded."""
 
-    def __init__(self, text, arrays, known):
+    def __init__(self, text: str, arrays: dict[str, Any], known: Any):
         data = json.loads(text)
         self._objects, self._arrays, self._known = data["objects"], arrays, known
         self._decoded: dict[int, Any] = {}
