@@ -376,7 +376,7 @@ def _interrupt(*_):
 
 def test_another_format(tmp_path, monkeypatch):
     fit(tmp_path)
-    monkeypatch.setattr(_run_state, "_FORMAT", 3)
+    monkeypatch.setattr(_encoding, "FORMAT", 3)
     with pytest.raises(ValueError, match=r"4 has format 2 of idmatters_tf \d\S*, not format 3"):
         fit(tmp_path)
 
