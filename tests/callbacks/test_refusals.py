@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _run_state, _state_callback
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _encoding, _run_state, _state_callback
 from idmatters_tf.checkpointing import FolderInUse, FolderLock, list_steps
 from idmatters_tf.optimizers import Muon
 from tests.support.adversarial import Adversarial
