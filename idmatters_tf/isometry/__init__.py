@@ -34,13 +34,14 @@ from idmatters_tf.isometry.spectra import (
 from idmatters_tf.isometry.norms import KernelNorms, block_norms, branch_bounds, kernel_norms
 
 # Measurements during training.
-from idmatters_tf.isometry.callbacks import IsometryMonitor
+from idmatters_tf.isometry.callbacks import BlockNorms, IsometryMonitor, NormsMeasurement
 
 __all__ = [
     "Block",
     "BlockDistances",
     "BlockInfluence",
     "BlockIsometry",
+    "BlockNorms",
     "ConvolutionOperator",
     "ExtremeSingularValues",
     "Isometry",
@@ -48,6 +49,7 @@ __all__ = [
     "JacobianOperator",
     "KernelNorms",
     "LayerInfluence",
+    "NormsMeasurement",
     "block_distances",
     "block_norms",
     "branch_bounds",
