@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf._progress import Progress
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
     run = Run(settings.run)
-    augmentation = run.config()["settings"].get("augment", "paper")
+    window = choose_window(run.config()["settings"])
     path, given = run.path / "model.keras", [pathlib.Path(image) for image in settings.images]
     if not path.is_file():
         raise UsageError(f"{run.path} has no model.keras. Finish the run, or use --export-only {run.path} first.")
@@ -62,18 +62,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     model: Any = keras.saving.load_model(path)
     names = _class_names(model)
-    classify = lambda files: _classify(model, files, augmentation)  # noqa: E731 - the model and its images
     if not given[0].is_dir():
-        for file, probabilities in classify(given):
+        for file, probabilities in _classify(model, given, window):
             best = probabilities.argsort()[::-1][:LISTED]
             print_lines(f"{file}: {', '.join(f'{names[index]} {100 * probabilities[index]:.1f} %' for index in best)}")
         return 0
     labels = _labeled_files(given[0], names)
-    counts = _count(classify(list(labels)), labels, len(names))
+    counts = _count(_classify(model, list(labels), window), labels, len(names))
     print_lines(*describe(counts, names))
     draw(counts, names, run.path / "confusion.png")
     print_message(f"confusion matrix: {run.path / 'confusion.png'}")
     return 0
+
+
+def choose_window(settings: Mapping[str, Any]) -> str:
+    """Return the augmentation whose window of an image the evaluations of a run use, see `load_image`."""
+    # In memory, "standard" stands for crops after padding, and evaluations use whole images.
+    is_central = settings.get("dataset") == "folder" and settings.get("augment") == "standard"
+    return "standard" if is_central else "paper"
 
 
 def _class_names(model: "keras.Model") -> list[str]:
@@ -94,9 +100,7 @@ def _labeled_files(folder: pathlib.Path, names: Sequence[str]) -> dict[pathlib.P
     return labels
 
 
-def _classify(
-    model: "keras.Model", files: Sequence[pathlib.Path], augmentation: str
-) -> Iterator[tuple[pathlib.Path, Any]]:
+def _classify(model: "keras.Model", files: Sequence[pathlib.Path], window: str) -> Iterator[tuple[pathlib.Path, Any]]:
     """Return each file that is an image with its probabilities, and print a message about other files."""
     import keras
     import numpy as np
@@ -104,13 +108,12 @@ def _classify(
 
     from idmatters_tf.data.imagenet import load_image
 
-    kind = "standard" if augmentation == "standard" else "paper"
     with Progress(len(files), "classifying", unit="images") as bar:
         for start in range(0, len(files), BATCH):
             decoded = {}
             for file in files[start : start + BATCH]:
                 try:
-                    decoded[file] = load_image(file, model.input_shape[1], kind)
+                    decoded[file] = load_image(file, model.input_shape[1], window)
                 except (tf.errors.OpError, OSError):
                     bar.say(f"{file} is not a JPEG, PNG, WebP or GIF image: left out")
             if decoded:

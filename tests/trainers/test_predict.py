@@ -11,7 +11,8 @@ from idmatters_tf.data import shapes
 from tests.trainers.conftest import TINY
 from trainers import cifar
 from trainers.cli.arguments import UsageError
-from trainers.predict import describe, main
+from trainers.datasets import DATA_SETS
+from trainers.predict import choose_window, describe, main
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +82,8 @@ def test_an_unfinished_run_is_an_error(run, tmp_path):
     (tmp_path / "run" / "model.keras").unlink()
     with pytest.raises(UsageError, match="no model.keras"):
         main([str(tmp_path / "run"), "1.png"])
+
+
+def test_images_are_cropped_as_in_the_evaluations_of_the_run():
+    windows = {(d, a): choose_window({"dataset": d, "augment": a}) for d in DATA_SETS for a in ("paper", "standard")}
+    assert [key for key, window in windows.items() if window == "standard"] == [("folder", "standard")]
