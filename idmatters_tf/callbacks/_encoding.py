@@ -151,7 +151,7 @@ class Snapshot:
         Args:
             known: objects that are restored in place. Without them, references to known objects are None.
         """
-        return _Decoder(self.text, self.arrays, known).value
+        return _Decoder(json.loads(self.text), self.arrays, known).value
 
     def checksum(self) -> str:
         """Return the SHA-256 sum of the value."""
@@ -247,8 +247,7 @@ class _Encoder:
 class _Decoder:
     """Restoration of a value that `Snapshot` has encoded."""
 
-    def __init__(self, text: str, arrays: dict[str, Any], known: Any):
-        data = json.loads(text)
+    def __init__(self, data: dict[str, Any], arrays: dict[str, Any], known: Any):
         self._objects, self._arrays, self._known = data["objects"], arrays, known
         self._decoded: dict[int, Any] = {}
         self.value = self._decode(data["value"])
@@ -300,27 +299,32 @@ class _Decoder:
         return np.frombuffer(array.tobytes(), np.dtype(form[0])).reshape(form[1]) if form else array
 
 
-def _read_text(folder):
-    """Return the JSON text in a folder. Raise ValueError if an earlier version of this package has written it."""
-    text = (folder / STATE).read_text(encoding="utf-8")
-    if "objects" not in json.loads(text):
+def _read_state(folder):
+    """Return the JSON value in a folder. Raise ValueError if an earlier version of this package has written it."""
+    data = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    if "objects" not in data:
         raise ValueError(
             f"{folder} is a checkpoint of an earlier version of idmatters_tf. Use that version, or another folder."
         )
-    return text
+    return data
+
+
+def describe_format(saved: dict[str, Any]) -> str:
+    """Return the difference of the format of a checkpoint from that of this version, for error messages."""
+    return f"has format {saved.get('format')} of idmatters_tf {saved.get('version')}, not format {FORMAT}"
 
 
 def read(folder: str | os.PathLike) -> Any:
     """Return the value that `Snapshot.write` has written to a folder. Raise ValueError for earlier versions."""
     folder = pathlib.Path(folder)
-    text = _read_text(folder)
+    data = _read_state(folder)
     with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
-        return Snapshot.load(text, dict(arrays)).restore()
+        return _Decoder(data, dict(arrays), None).value
 
 
 def read_plain(folder: str | os.PathLike) -> dict[str, Any]:
     """Return the strings and numbers of a dict that `Snapshot.write` has written to a folder, without the arrays."""
-    data = json.loads(_read_text(pathlib.Path(folder)))
+    data = _read_state(pathlib.Path(folder))
     *_, content = data["objects"][data["value"]["object"]]
     items = [item[_TUPLE] for item in content[_TUPLE]]
     return {key: value for key, value in items if isinstance(value, (int, str))}

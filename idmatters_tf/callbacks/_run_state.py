@@ -172,8 +172,7 @@ class RunState:
     def _find_mismatch(self, saved, is_own):
         """Return the reason why a checkpoint does not belong to this run, or None."""
         if saved.get("format") != _encoding.FORMAT:
-            version = f"format {saved.get('format')} of idmatters_tf {saved.get('version')}"
-            return f"has {version}, not format {_encoding.FORMAT}"
+            return _encoding.describe_format(saved)
         names = [name for name in saved["identity"] if name != _DEVICES]
         differences = describe_differences(saved["identity"], self._identity, names)
         if differences:

@@ -67,10 +67,8 @@ def read(folder: str | os.PathLike, step: int) -> Checkpoint:
     path = checkpoint_path(folder, step)
     saved = _encoding.read(path)
     if abs(saved["format"]) != _encoding.FORMAT:
-        raise ValueError(
-            f"{path} has format {saved['format']} of idmatters_tf {saved.get('version')}, not format "
-            f"{_encoding.FORMAT}. Use the version that has written it, or another folder."
-        )
+        remedy = "Use the version that has written it, or another folder."
+        raise ValueError(f"{path} {_encoding.describe_format(saved)}. {remedy}")
     texts = {name: text for name, text in saved["callbacks"]["texts"].items() if text is not None}
     return Checkpoint(path, step, texts, saved["state"]["variables"], saved["description"])
 
