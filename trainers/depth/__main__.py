@@ -13,7 +13,9 @@ types of blocks:
   near-identity    two convolutions, initialized near zero (Hardt & Ma)
   standard         the same with standard initialization; zero-branch: with zeros in the second one
   batch-norm       two convolutions with batch normalization (He et al.)
+  convnext         depthwise convolution, layer normalization and MLP (Liu et al.)
   pre-norm         attention and MLP, each after layer normalization; post-norm: each before it
+  gated            causal convolution and gated linear unit after RMS normalization
 
 examples:
   python -m trainers.depth --block pre-norm --depths 2 4 8 16              text of Python's documentation
@@ -22,7 +24,7 @@ examples:
 
 {EXIT_CODES}
 """
-Block = Literal["near-identity", "standard", "batch-norm", "pre-norm", "post-norm", "zero-branch"]
+Block = Literal["near-identity", "standard", "batch-norm", "pre-norm", "post-norm", "zero-branch", "convnext", "gated"]
 
 
 @dataclasses.dataclass(frozen=True)

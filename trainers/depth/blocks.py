@@ -9,12 +9,19 @@ import numpy as np
 
 from idmatters_tf.initializers import IdentityNormal, StandardNormal
 from idmatters_tf.layers import BasicBlock2D, PerImageStandardization, ResidualConv2D
+from idmatters_tf.optimizers import Muon
 from trainers.experiments.program import DataSettings
 
-CONVOLUTIONS = ("near-identity", "standard", "batch-norm", "zero-branch")
+CONVOLUTIONS = ("near-identity", "standard", "batch-norm", "zero-branch", "convnext")
 CHARACTERS, HEADS = 256, 4
 # Number of images or sequences of short trainings.
 TRAINING = 2048
+# Functions of the learning rate.
+OPTIMIZERS = {
+    "momentum": lambda rate: keras.optimizers.SGD(rate, momentum=0.9),
+    "adamw": lambda rate: keras.optimizers.AdamW(rate, weight_decay=0.1, beta_2=0.95),
+    "muon": lambda rate: Muon(rate, 0.95, norm="free"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +82,15 @@ class Problem:
         hidden = keras.layers.Activation("relu" if has_norm else "linear", name="block0")(stem)
         head = keras.layers.Dense(10)
         for number in range(1, depth + 1):
+            if self.block == "convnext":
+                hidden = _convnext(hidden, f"block{number}")
+                continue
             kind, arguments = (BasicBlock2D, {}) if has_norm else (ResidualConv2D, options)
             hidden = kind(width, name=f"block{number}", **arguments)(hidden)
         return keras.Model(inputs, head(keras.layers.GlobalAveragePooling2D()(hidden)))
 
     def _transformer(self, depth: int) -> keras.Model:
-        """Return a causal language model. The causal mask takes the place of position embeddings."""
+        """Return a causal language model. Causal masks and convolutions take the place of position embeddings."""
         layers, width = keras.layers, self.width
         is_pre = self.block == "pre-norm"
         inputs = keras.Input(self.x.shape[1:], dtype="int32")
@@ -88,6 +98,9 @@ class Problem:
         hidden = layers.Embedding(CHARACTERS, width, embeddings_initializer=normal, name="block0")(inputs)
         head = layers.Dense(CHARACTERS)
         for number in range(1, depth + 1):
+            if self.block == "gated":
+                hidden = _gated(hidden, f"block{number}")
+                continue
             for name in (None, f"block{number}"):
                 branch = layers.LayerNormalization()(hidden) if is_pre else hidden
                 if name is None:
@@ -98,6 +111,25 @@ class Problem:
                 hidden = layers.Add(name=name if is_pre else None)([hidden, branch])
                 hidden = hidden if is_pre else layers.LayerNormalization(name=name)(hidden)
         return keras.Model(inputs, head(layers.LayerNormalization()(hidden)))
+
+
+def _convnext(hidden: Any, name: str) -> Any:
+    """Return x + f(x) of Liu et al. (2022), *A ConvNet for the 2020s*, with a kernel of 3x3 and without layer scale."""
+    width = hidden.shape[-1]
+    branch = keras.layers.DepthwiseConv2D(3, padding="same")(hidden)
+    branch = keras.layers.LayerNormalization()(branch)
+    branch = keras.layers.Dense(4 * width, activation="gelu")(branch)
+    return keras.layers.Add(name=name)([hidden, keras.layers.Dense(width)(branch)])
+
+
+def _gated(hidden: Any, name: str) -> Any:
+    """Return x + f(x) with a causal depthwise convolution and a gated linear unit after RMS normalization."""
+    layers, width = keras.layers, hidden.shape[-1]
+    branch = layers.RMSNormalization()(hidden)
+    branch = layers.Conv1D(width, 4, padding="causal", groups=width)(branch)
+    gate = layers.Dense(2 * width, activation="silu")(branch)
+    product = layers.Multiply()([gate, layers.Dense(2 * width)(branch)])
+    return layers.Add(name=name)([hidden, layers.Dense(width)(product)])
 
 
 def load(block: str, width: int, data: DataSettings, examples: int, length: int) -> Problem:
