@@ -1,13 +1,13 @@
 """Data sets as batches that can be iterated repeatedly, on any backend."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 import keras
 import numpy as np
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import checked_arrays
+from idmatters_tf._keras_types import Data, Loss, Structure
 
 
 class Batches:
@@ -25,24 +25,25 @@ class Batches:
         ValueError: if the data are not batches, can be iterated only once, or are infinite.
     """
 
-    def __init__(self, data: Any, batch_size: int):
+    def __init__(self, data: Data | None, batch_size: int):
         positive_integer("batch_size", batch_size)
-        self._batches, self.kept = data, isinstance(data, tuple)
+        self.kept = isinstance(data, tuple)
+        cardinality = getattr(data, "cardinality", None)
         if isinstance(data, Mapping):
             raise ValueError(
                 "Argument `data` must be batches or a tuple of arrays (x, y). Received: a dict. For a model with named "
                 "inputs, pass (dict of arrays, targets)."
             )
         if isinstance(data, tuple):
-            self._batches = list(_split_into_batches(checked_arrays(data), batch_size))
+            data = list(_split_into_batches(checked_arrays(data), batch_size))
         elif data is None or hasattr(data, "__array__") or not hasattr(data, "__iter__"):
             raise ValueError(
                 f"Argument `data` must be a tf.data.Dataset of batches, a tuple of arrays (x, y), or an iterable of "
                 f"batches. Received: {type(data).__name__}"
             )
-        elif hasattr(data, "cardinality"):
+        elif cardinality is not None:
             # The value of tf.data.INFINITE_CARDINALITY.
-            if int(data.cardinality()) == -1:
+            if int(cardinality()) == -1:
                 raise ValueError(
                     "Argument `data` must be finite, because every product uses all of it. Received: an infinite "
                     "tf.data.Dataset. Remove repeat(), or use data.take(batches)."
@@ -52,8 +53,9 @@ class Batches:
                 "Argument `data` must be an iterable that can be iterated repeatedly. Received: an iterator. Pass a "
                 "list or a tf.data.Dataset."
             )
+        self._batches: Iterable[Structure] = data
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Structure]:
         for batch in self._batches:
             if any(part is not None and np.ndim(part) == 0 for part in keras.tree.flatten(batch)):
                 raise ValueError(
@@ -63,7 +65,7 @@ class Batches:
             yield batch
 
 
-def check_data(loss: Any, data: Any) -> None:
+def check_data(loss: Loss | Data, data: Data | None) -> None:
     """Raise ValueError if the argument `data` is missing, with a hint if the data were passed as `loss`."""
     if data is None:
         is_data = isinstance(loss, tuple) or hasattr(loss, "__array__") or hasattr(loss, "cardinality")
@@ -74,12 +76,12 @@ def check_data(loss: Any, data: Any) -> None:
         )
 
 
-def length(batch: Any) -> int:
+def length(batch: Structure) -> int:
     """Return the number of examples in a batch."""
     return int(np.shape(keras.tree.flatten(batch)[0])[0])
 
 
-def _split_into_batches(arrays: tuple[Any, ...], batch_size: int) -> Iterator[Any]:
+def _split_into_batches(arrays: tuple[Structure, ...], batch_size: int) -> Iterator[Structure]:
     rows = next(len(array) for array in keras.tree.flatten(arrays) if array is not None)
     for start in range(0, rows, batch_size):
         yield keras.tree.map_structure(

@@ -4,10 +4,15 @@ A tensor's class depends on the backend, and Keras' own functions carry no annot
 `kernel_initializer="zeros"` to mean that only strings are allowed. These aliases say what is meant and check nothing.
 """
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
+
+import keras
 
 # A tensor of the current backend, or what `keras.ops.convert_to_tensor` takes.
 Tensor: TypeAlias = Any
+# A tensor or variable, or a list, tuple or dict of structures: inputs, outputs, labels and points.
+Structure: TypeAlias = Any
 # The shape of a tensor; None where a size is not known when the model is built.
 Shape: TypeAlias = tuple[int | None, ...]
 # A `keras.initializers.Initializer`, its name, its configuration, or a callable of shape and dtype.
@@ -16,3 +21,9 @@ Initializer: TypeAlias = Any
 Regularizer: TypeAlias = Any
 # A function of a tensor, the name of one in `keras.activations`, or None for the identity.
 Activation: TypeAlias = Any
+# A tuple of arrays (x, y) or (x, y, sample_weight), or an iterable of such batches, as a `tf.data.Dataset`.
+Data: TypeAlias = Iterable[Structure]
+# A loss as in `model.compile`, a function of labels and outputs or of model and batch, or None for the compiled loss.
+Loss: TypeAlias = str | keras.losses.Loss | Callable[..., Tensor] | Mapping[str, Any] | Sequence[Any] | None
+# Variables, layers for their trainable variables, or None for all trainable variables of a model.
+Variables: TypeAlias = keras.Variable | keras.layers.Layer | Iterable[keras.Variable | keras.layers.Layer] | None

@@ -1,14 +1,19 @@
 """SciPy operators: their base class, conversion of matrices to operators, and columns by products with unit vectors."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from idmatters_tf._progress import Progress
+
+# Arrays of float32 or float64.
+Array: TypeAlias = NDArray[np.floating[Any]]
+# What `as_operator` converts: a dense or sparse matrix, or an operator.
+Matrix: TypeAlias = NDArray[Any] | scipy.sparse.sparray | scipy.sparse.spmatrix | scipy.sparse.linalg.LinearOperator
 
 
 class Operator(scipy.sparse.linalg.LinearOperator):
@@ -23,11 +28,11 @@ class Operator(scipy.sparse.linalg.LinearOperator):
         # SciPy annotates its own with the arguments of operators made from functions.
         def __new__(cls, *args: Any, **options: Any) -> Self: ...
 
-    def __init__(self, dtype: Any, shape: tuple[int, int]):
+    def __init__(self, dtype: DTypeLike, shape: tuple[int, int]):
         super().__init__(np.dtype(dtype), shape)  # pyright: ignore[reportCallIssue]
 
 
-def as_operator(operator: Any) -> scipy.sparse.linalg.LinearOperator:
+def as_operator(operator: Matrix) -> scipy.sparse.linalg.LinearOperator:
     """Return a matrix or SciPy operator as an operator in float32 or float64.
 
     Raises:
@@ -46,7 +51,7 @@ def as_operator(operator: Any) -> scipy.sparse.linalg.LinearOperator:
     return operator
 
 
-def magnitude(values: NDArray[Any]) -> float:
+def magnitude(values: Array) -> float:
     """Return the power of two at or below the largest |value|; 0 for zeros, NaN if a value is not finite."""
     largest = float(np.abs(values).max())
     if not 0 < largest < np.inf:
@@ -54,7 +59,7 @@ def magnitude(values: NDArray[Any]) -> float:
     return float(np.ldexp(1.0, np.frexp(largest)[1] - 1))
 
 
-def unit_vectors(size: int, chunk: int, wanted: slice, dtype: Any = float) -> Iterator[tuple[slice, NDArray[Any]]]:
+def unit_vectors(size: int, chunk: int, wanted: slice, dtype: DTypeLike = float) -> Iterator[tuple[slice, Array]]:
     """Yield unit vectors in chunks of equal size, (span, (k, size)).
 
     The span is that of the last vectors of the chunk. The last chunk starts with vectors of the previous one, so
@@ -73,7 +78,9 @@ def unit_vectors(size: int, chunk: int, wanted: slice, dtype: Any = float) -> It
         yield slice(start, stop), np.eye(chunk, size, stop - chunk, dtype)
 
 
-def columns(operator: Any, wanted: slice, title: str, progress: bool) -> Iterator[tuple[slice, NDArray[Any]]]:
+def columns(
+    operator: scipy.sparse.linalg.LinearOperator, wanted: slice, title: str, progress: bool
+) -> Iterator[tuple[slice, Array]]:
     """Yield a range of columns of a SciPy operator in chunks of its attribute `chunk`, or 64, (slice, (P, chunk))."""
     chunk = getattr(operator, "chunk", 64)
     with Progress(wanted.stop - wanted.start, title, progress, unit="columns") as bar:

@@ -1,13 +1,12 @@
 """Conversion of functions of nested structures, variables and models to functions of flat lists of tensors."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 from keras import ops
 
 from idmatters_tf._keras_internals import get_mask, set_mask, substitute_values
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Shape, Structure, Tensor
 
 
 class FlatFunction:
@@ -19,8 +18,9 @@ class FlatFunction:
         point: flat list of the tensors of the point.
     """
 
-    def __init__(self, function: Callable[[Any], Any], point: Any):
-        self._function, self._structure = function, point
+    def __init__(self, function: Callable[[Structure], Structure], point: Structure):
+        self._function = function
+        self._structure = point
         leaves = keras.tree.flatten(point)
         if not leaves:
             raise ValueError(f"Argument `point` must contain at least one tensor. Received: {point!r}")
@@ -30,7 +30,7 @@ class FlatFunction:
             raise ValueError("Argument `point` must not contain a variable twice. Pass each variable once.")
         self.point = [_float_tensor(leaf) for leaf in leaves]
         self._masks = [get_mask(leaf) for leaf in leaves]
-        self._outputs: Any = None
+        self._outputs: Structure = None
 
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
         """Return the outputs and their Keras masks as flat lists. The tensors receive the masks of the point."""
@@ -43,7 +43,7 @@ class FlatFunction:
         ]
         with substitute_values(values):
             self._outputs = self._function(keras.tree.pack_sequence_as(self._structure, list(tensors)))
-        outputs: list[Any] = keras.tree.flatten(self._outputs)
+        outputs: list[Tensor] = keras.tree.flatten(self._outputs)
         if not outputs or any(output is None for output in outputs):
             raise ValueError(f"Argument `function` must return tensors. Received: {self._outputs!r}")
         outputs = [ops.convert_to_tensor(output) for output in outputs]
@@ -64,24 +64,24 @@ class FlatFunction:
             )
         return outputs[0]
 
-    def like_point(self, tensors: Sequence[Any]) -> Any:
+    def like_point(self, tensors: Sequence[Structure]) -> Structure:
         """Return a flat list, one entry for each tensor of the point, in the structure of the point."""
         return keras.tree.pack_sequence_as(self._structure, list(tensors))
 
-    def like_outputs(self, tensors: Sequence[Any]) -> Any:
+    def like_outputs(self, tensors: Sequence[Structure]) -> Structure:
         """Return a flat list in the structure of the outputs of the latest call."""
         return keras.tree.pack_sequence_as(self._outputs, list(tensors))
 
-    def vector_at_point(self, vector: Any) -> list[Tensor]:
+    def vector_at_point(self, vector: Structure) -> list[Tensor]:
         """Return a vector in the structure of the point as a flat list, or raise ValueError if it does not fit."""
         return _flatten_vector(vector, self._structure, self.point, "`point`")
 
-    def vector_at_outputs(self, vector: Any, outputs: Sequence[Tensor]) -> list[Tensor]:
+    def vector_at_outputs(self, vector: Structure, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Return a vector in the structure of the outputs as a flat list, or raise ValueError if it does not fit."""
         return _flatten_vector(vector, self._outputs, outputs, "the outputs of `function`")
 
 
-def _float_tensor(leaf: Any) -> Tensor:
+def _float_tensor(leaf: Tensor) -> Tensor:
     """Return a leaf of a point as a tensor."""
     tensor: Tensor = ops.convert_to_tensor(leaf.value if isinstance(leaf, keras.Variable) else leaf)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
@@ -93,7 +93,7 @@ def _float_tensor(leaf: Any) -> Tensor:
     return tensor
 
 
-def _flatten_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+def _flatten_vector(vector: Structure, structure: Structure, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
     keras.tree.assert_same_structure(structure, vector)
     parts: list[Tensor] = [
         ops.cast(part.value if isinstance(part, keras.Variable) else ops.convert_to_tensor(part), tensor.dtype)
@@ -109,6 +109,6 @@ def _flatten_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], name
     return parts
 
 
-def _agree(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+def _agree(shape: Shape, other: Shape) -> bool:
     """Return True if the known sizes of two shapes are equal."""
     return len(shape) == len(other) and all(a is None or b is None or a == b for a, b in zip(shape, other, strict=True))

@@ -9,38 +9,39 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import substitute_values
+from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf.autodiff._protocol import LinearMap, Tensors
 
 FEWEST_VECTORS = 1
 VECTORIZATION_ERRORS = ()
 
 
-def tensors(structure: Any) -> Any:
+def tensors(structure: Structure) -> Structure:
     """See `Backend.tensors`. Tensors of a tf.data.Dataset are also converted."""
     return keras.tree.map_structure(lambda part: None if part is None else jnp.asarray(np.asarray(part)), structure)
 
 
-def gradient(function: Callable[[Tensors], Any], point: Tensors) -> tuple[Any, Tensors]:
+def gradient(function: Callable[[Tensors], Tensor], point: Tensors) -> tuple[Tensor, Tensors]:
     """See `Backend.gradient`."""
     return jax.value_and_grad(function)(point)
 
 
 def linearize(
-    function: Callable[[Tensors], tuple[Tensors, Any]], point: Tensors
-) -> tuple[Tensors, Any, LinearMap, LinearMap]:
+    function: Callable[[Tensors], tuple[Tensors, Structure]], point: Tensors
+) -> tuple[Tensors, Structure, LinearMap, LinearMap]:
     """See `Backend.linearize`."""
     outputs, jvp, auxiliary = jax.linearize(function, point, has_aux=True)
     transposed = jax.linear_transpose(jvp, point)
     return outputs, auxiliary, jvp, lambda vector: transposed(vector)[0]
 
 
-def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> LinearMap:
+def hessian_product(function: Callable[[Tensors], Tensor], point: Tensors) -> LinearMap:
     """See `Backend.hessian_product`."""
     slope = jax.grad(function)
     return lambda vector: jax.jvp(slope, (point,), (vector,))[1]
 
 
-def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def batched(linear_map: Callable[[Structure], Structure]) -> Callable[[Structure], Structure]:
     """See `Backend.batched`."""
     return jax.vmap(linear_map)
 
@@ -60,8 +61,9 @@ class Compiler:
         # The compiled function and the other variables that it reads, by method.
         self._compiled: dict[str, tuple[Any, tuple[keras.Variable, ...]]] = {}
 
-    def __call__(self, method: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
-        name, values = method.__name__, [variable.value for variable in self._variables]
+    def __call__(self, method: Callable[..., Structure], batch: Structure, *arguments: Tensor) -> Structure:
+        name = method.__name__
+        values = [variable.value for variable in self._variables]
         while True:
             compiled, others = self._compiled.setdefault(name, (_compile(method, ()), ()))
             try:
@@ -71,8 +73,8 @@ class Compiler:
                 self._compiled[name] = _compile(method, others), others
 
 
-def _compile(method: Callable[..., Any], others: Sequence[keras.Variable]) -> Any:
-    def compiled(values: Tensors, other_values: Tensors, *arguments: Any) -> Any:
+def _compile(method: Callable[..., Structure], others: Sequence[keras.Variable]) -> Any:
+    def compiled(values: Tensors, other_values: Tensors, *arguments: Structure) -> Structure:
         with substitute_values(zip(others, other_values, strict=True)) as read:
             result = method(values, *arguments)
         if read:

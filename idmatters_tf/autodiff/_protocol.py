@@ -1,11 +1,11 @@
 """Common interface of the backends `_tensorflow` and `_jax`: derivatives of functions of lists of tensors."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import keras
 
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Structure, Tensor
 
 Tensors = list[Tensor]
 LinearMap = Callable[[Tensors], Tensors]
@@ -17,7 +17,7 @@ class Compiler(Protocol):
     Compiled functions are freed with the compiler. The object must not refer to the compiler.
     """
 
-    def __call__(self, method: Callable[..., Any], batch: Any, *arguments: Tensor) -> Any:
+    def __call__(self, method: Callable[..., Structure], batch: Structure, *arguments: Tensor) -> Structure:
         """Return `method(values, batch, *arguments)`, compiled for all shapes; those of batches may vary."""
         ...
 
@@ -40,7 +40,7 @@ class Backend(Protocol):
         """Class that compiles the methods of an object."""
         ...
 
-    def tensors(self, structure: Any) -> Any:
+    def tensors(self, structure: Structure) -> Structure:
         """Convert the arrays of a nested structure to tensors, and keep None."""
         ...
 
@@ -49,8 +49,8 @@ class Backend(Protocol):
         ...
 
     def linearize(
-        self, function: Callable[[Tensors], tuple[Tensors, Any]], point: Tensors
-    ) -> tuple[Tensors, Any, LinearMap, LinearMap]:
+        self, function: Callable[[Tensors], tuple[Tensors, Structure]], point: Tensors
+    ) -> tuple[Tensors, Structure, LinearMap, LinearMap]:
         """Return (outputs, auxiliary, jvp, vjp) of a function that returns (outputs, auxiliary).
 
         The auxiliary structure of tensors is not differentiated.
@@ -61,6 +61,6 @@ class Backend(Protocol):
         """Return the product of the Hessian of a scalar function with a vector."""
         ...
 
-    def batched(self, linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def batched(self, linear_map: Callable[[Structure], Structure]) -> Callable[[Structure], Structure]:
         """Return the linear map of k vectors at once, with k as the first axis of all tensors."""
         ...

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice, is_recording
 from idmatters_tf.autodiff._protocol import LinearMap, Tensors
 
@@ -16,12 +17,12 @@ FEWEST_VECTORS = 2
 VECTORIZATION_ERRORS = (ValueError, NotImplementedError, tf.errors.OpError)
 
 
-def tensors(structure: Any) -> Any:
+def tensors(structure: Structure) -> Structure:
     """See `Backend.tensors`."""
     return tf.nest.map_structure(lambda part: None if part is None else tf.convert_to_tensor(part), structure)
 
 
-def gradient(function: Callable[[Tensors], Any], point: Tensors) -> tuple[Any, Tensors]:
+def gradient(function: Callable[[Tensors], Tensor], point: Tensors) -> tuple[Tensor, Tensors]:
     """See `Backend.gradient`."""
     point = _separate(point)
     with _raise_missing_gradient(), _differentiable_again():
@@ -32,8 +33,8 @@ def gradient(function: Callable[[Tensors], Any], point: Tensors) -> tuple[Any, T
 
 
 def linearize(
-    function: Callable[[Tensors], tuple[Tensors, Any]], point: Tensors
-) -> tuple[Tensors, Any, LinearMap, LinearMap]:
+    function: Callable[[Tensors], tuple[Tensors, Structure]], point: Tensors
+) -> tuple[Tensors, Structure, LinearMap, LinearMap]:
     """See `Backend.linearize`. J v is the derivative of J^T u with respect to u, without forward-mode derivatives."""
     point = _separate(point)
     tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
@@ -58,7 +59,7 @@ def linearize(
     return outputs, auxiliary, jvp, vjp
 
 
-def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> LinearMap:
+def hessian_product(function: Callable[[Tensors], Tensor], point: Tensors) -> LinearMap:
     """See `Backend.hessian_product`."""
     point = _separate(point)
     outer = tf.GradientTape(persistent=True, watch_accessed_variables=False)
@@ -76,15 +77,15 @@ def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> Linea
     return product
 
 
-def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def batched(linear_map: Callable[[Structure], Structure]) -> Callable[[Structure], Structure]:
     """See `Backend.batched`. Outside graphs, the map is traced once for the shapes of the first call."""
 
-    def mapped(vectors: Any) -> Any:
+    def mapped(vectors: Structure) -> Structure:
         return tf.vectorized_map(linear_map, vectors)
 
     traced: list[Any] = []
 
-    def call(vectors: Any) -> Any:
+    def call(vectors: Structure) -> Structure:
         with _quiet():
             if not tf.executing_eagerly():
                 return mapped(vectors)
@@ -109,7 +110,7 @@ class Compiler:
         # False after a layer has failed on unknown sizes, as Keras' UpSampling2D does.
         self._generalizes = True
 
-    def __call__(self, method: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
+    def __call__(self, method: Callable[..., Structure], batch: Structure, *arguments: Tensor) -> Structure:
         key = (method.__name__, *(tuple(argument.shape) for argument in arguments))
         with _raise_missing_gradient(), differentiable_twice(), _quiet():
             function = self._traced(key, method)
@@ -123,11 +124,11 @@ class Compiler:
                 self._functions.clear()
                 return self._traced(key, method)(batch, *arguments)
 
-    def _traced(self, key: tuple[Any, ...], method: Callable[..., Any]) -> Any:
+    def _traced(self, key: tuple[Any, ...], method: Callable[..., Structure]) -> Any:
         # The compiled functions must not refer to the compiler.
         variables = self._variables
 
-        def compiled(*arguments: Any) -> Any:
+        def compiled(*arguments: Structure) -> Structure:
             return method([variable.value for variable in variables], *arguments)
 
         if key not in self._functions:

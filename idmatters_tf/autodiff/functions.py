@@ -11,7 +11,7 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import set_mask
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf._linear_maps import unit_vectors
 from idmatters_tf.autodiff._flat import FlatFunction
 from idmatters_tf.autodiff._protocol import Backend, LinearMap
@@ -37,7 +37,7 @@ def current_backend() -> Backend:
     raise ValueError(f"Derivatives require Keras' TensorFlow or JAX backend. Received: {name!r}. Set KERAS_BACKEND.")
 
 
-def gradient(function: Callable[[Any], Any], point: Any) -> Any:
+def gradient(function: Callable[[Structure], Structure], point: Structure) -> Structure:
     """Return the gradient of a scalar function.
 
     Args:
@@ -58,7 +58,7 @@ def gradient(function: Callable[[Any], Any], point: Any) -> Any:
     return flat.like_point(parts)
 
 
-def jvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
+def jvp(function: Callable[[Structure], Structure], point: Structure, vector: Structure) -> Structure:
     """Return the product J v of the Jacobian with a vector, the derivative of the function along the vector.
 
     Args:
@@ -75,7 +75,7 @@ def jvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
     return linearize(function, point).jvp(vector)
 
 
-def vjp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
+def vjp(function: Callable[[Structure], Structure], point: Structure, vector: Structure) -> Structure:
     """Return the product J^T u of the transposed Jacobian with a vector, the gradient of <function(x), u>.
 
     Args:
@@ -100,7 +100,7 @@ def vjp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
     return flat.like_point(parts)
 
 
-def hvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
+def hvp(function: Callable[[Structure], Structure], point: Structure, vector: Structure) -> Structure:
     """Return the product H v of the Hessian of a scalar function with a vector (Pearlmutter, 1994).
 
     A product costs about two to three gradients. For many products of a model's loss on a data set, use
@@ -138,16 +138,16 @@ class Linearization:
             set_mask(output, mask)
         self.value = flat.like_outputs(self._outputs)
 
-    def jvp(self, vector: Any) -> Any:
+    def jvp(self, vector: Structure) -> Structure:
         """Return J v, in the structure of the outputs, for a vector in the structure of the point."""
         return self._flat.like_outputs(self._jvp(self._flat.vector_at_point(vector)))
 
-    def vjp(self, vector: Any) -> Any:
+    def vjp(self, vector: Structure) -> Structure:
         """Return J^T u, in the structure of the point, for a vector in the structure of the outputs."""
         return self._flat.like_point(self._vjp(self._flat.vector_at_outputs(vector, self._outputs)))
 
 
-def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
+def linearize(function: Callable[[Structure], Structure], point: Structure) -> Linearization:
     """Evaluate a function once and return its derivative as a linear map, for products from both sides.
 
     Args:
@@ -169,7 +169,7 @@ def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
     return Linearization(FlatFunction(function, point))
 
 
-def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHUNK) -> Any:
+def jacobian(function: Callable[[Structure], Structure], point: Structure, chunk: int = DEFAULT_CHUNK) -> Structure:
     """Return the dense Jacobian, computed by products with unit vectors on the side with fewer entries.
 
     `idmatters_tf.isometry.jacobian` returns an operator that does not form the matrix.
@@ -189,7 +189,8 @@ def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CH
     >>> np.asarray(jacobian(lambda x: ops.stack([x[0] * x[1], x[0]]), np.array([2.0, 3.0]))).tolist()
     [[3.0, 2.0], [1.0, 0.0]]
     """
-    chunk, flat = positive_integer("chunk", chunk), FlatFunction(function, point)
+    chunk = positive_integer("chunk", chunk)
+    flat = FlatFunction(function, point)
     outputs, _, forward, transposed = current_backend().linearize(flat, flat.point)
     if _entries(flat.point) < _entries(outputs):
         columns = _rows(forward, flat.point, chunk)
@@ -202,7 +203,7 @@ def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CH
     return flat.like_outputs([flat.like_point(row) for row in rows])
 
 
-def hessian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHUNK) -> Any:
+def hessian(function: Callable[[Structure], Structure], point: Structure, chunk: int = DEFAULT_CHUNK) -> Structure:
     """Return the dense Hessian of a scalar function, computed by products with unit vectors.
 
     Args:
@@ -221,14 +222,17 @@ def hessian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHU
     >>> np.asarray(hessian(lambda x: x[0] ** 2 * x[1], np.array([1.0, 3.0]))).tolist()
     [[6.0, 2.0], [2.0, 0.0]]
     """
-    chunk, flat = positive_integer("chunk", chunk), FlatFunction(function, point)
+    chunk = positive_integer("chunk", chunk)
+    flat = FlatFunction(function, point)
     product = current_backend().hessian_product(flat.scalar, flat.point)
     return flat.like_point([flat.like_point(row) for row in _rows(product, flat.point, chunk)])
 
 
 def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[list[Tensor]]:
     """Return the matrix of a linear map as tensors of shape `source.shape + result.shape`, by source and result."""
-    backend, total, chunks = current_backend(), _entries(sources), []
+    backend = current_backend()
+    total = _entries(sources)
+    chunks = []
     batched = backend.batched(linear_map)
     shapes = [tuple(source.shape) for source in sources]
     bounds = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()

@@ -14,7 +14,7 @@ import keras
 from keras import ops
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Loss, Structure, Tensor
 
 # Losses that are quotients of sums over the examples of a batch by default, or sums over pairs of examples.
 _COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
@@ -33,7 +33,7 @@ class Term:
         couples_examples: True if the loss couples the examples of a batch and cannot be summed over batches.
     """
 
-    loss: Any
+    loss: Callable[..., Tensor]
     weight: float = 1.0
     reduction: str = "mean"
     couples_examples: bool = False
@@ -47,7 +47,7 @@ class Term:
             return argument is not None and argument.default is False
         return isinstance(self.loss, keras.losses.Loss) and self.loss.get_config().get("from_logits") is False
 
-    def elements(self, y: Any, output: Any, weights: Any, dtype: str) -> tuple[Tensor, Tensor | None]:
+    def elements(self, y: Structure, output: Structure, weights: Structure, dtype: str) -> tuple[Tensor, Tensor | None]:
         """Return (values, divisor) of a batch: the loss times mask and sample weights, in a dtype, (batch, ...).
 
         A loss that returns one number for a batch gives a scalar and None. The sum of the values over all data, divided
@@ -61,9 +61,10 @@ class Term:
             values: Tensor = self.loss(y, output, weights)
             mask = weights = None
         else:
-            function = self.loss.call if is_loss else self.loss
+            function = getattr(self.loss, "call", self.loss) if is_loss else self.loss
             # A cast removes the mask of the output.
-            given, (y, output) = output, _cast((y, output), loss_dtype(output))
+            given = output
+            y, output = _cast((y, output), loss_dtype(output))
             values = function(y, output)
             # Labels of `ignore_class` do not count, nor do pairs without a loss in `Circle`.
             masks = [part for part in map(_keras_internals.get_mask, (given, values)) if part is not None]
@@ -97,7 +98,7 @@ class DataLoss:
         terms: one `Term` for each output with a loss. Losses of the outputs have terms after `build`.
     """
 
-    def __init__(self, model: keras.Model, loss: Any):
+    def __init__(self, model: keras.Model, loss: Loss):
         self._loss: Any = loss
         self.is_compute_loss = loss is None and _keras_internals.overrides_compute_loss(model)
         if loss is None and not self.is_compute_loss and not _keras_internals.has_compiled_loss(model):
@@ -119,7 +120,7 @@ class DataLoss:
         names = [getattr(function, "__name__", type(function).__name__) for function in functions]
         return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
-    def build(self, model: keras.Model, batch: Any, outputs: Any) -> None:
+    def build(self, model: keras.Model, batch: Structure, outputs: Structure) -> None:
         """Determine the terms of a loss of the outputs from a batch and the model's outputs for it.
 
         Raises:
@@ -138,20 +139,21 @@ class DataLoss:
                     f"{model.name!r}. Received: loss={self._loss!r}"
                 )
         for index, part in enumerate(self.parts(batch, outputs)):
-            term, couples = terms[index], _couples_examples(terms[index].loss, part[1])
+            term = terms[index]
+            couples = _couples_examples(term.loss, part[1])
             is_mean = term.elements(*part, loss_dtype(outputs))[1] is None
             reduction = "mean" if is_mean else term.reduction
             terms[index] = dataclasses.replace(term, reduction=reduction, couples_examples=couples)
         self.terms = tuple(terms)
 
-    def parts(self, batch: Any, outputs: Any) -> list[tuple[Any, Any, Any]]:
+    def parts(self, batch: Structure, outputs: Structure) -> list[tuple[Structure, Structure, Structure]]:
         """Return (labels, output, sample weights) of each term; the value in place of the output if `takes_model`."""
         if self.takes_model:
             return [(None, outputs, None)]
         _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         return [(y, outputs, weights)] if self._compiled is None else self._compiled.split(y, outputs, weights)
 
-    def evaluate(self, model: keras.Model, batch: Any, training: bool) -> Tensor:
+    def evaluate(self, model: keras.Model, batch: Structure, training: bool) -> Tensor:
         """Return the value of a loss of the model and the batch, a scalar."""
         if self.is_compute_loss:
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
@@ -179,13 +181,13 @@ class DataLoss:
         return [term.weight / (1.0 if term.reduction == "sum" else divisor) for term, divisor in pairs]
 
 
-def loss_dtype(outputs: Any) -> str:
+def loss_dtype(outputs: Structure) -> str:
     """Return the dtype in which the loss of outputs is computed, that of the outputs but at least float32."""
     dtype = keras.backend.standardize_dtype(keras.tree.flatten(outputs)[0].dtype)
     return "float64" if dtype == "float64" else "float32"
 
 
-def _couples_examples(loss: Any, output: Any) -> bool:
+def _couples_examples(loss: Callable[..., Tensor], output: Structure) -> bool:
     """Return True if a loss couples the examples of a batch, for example by a reduction over the first axis."""
     axis = _keras_internals.loss_axis(loss)
     if axis is None:
@@ -194,10 +196,10 @@ def _couples_examples(loss: Any, output: Any) -> bool:
     return any(part == 0 or part == -rank < -1 for part in keras.tree.flatten(axis))
 
 
-def _cast(structure: Any, dtype: str, floats_only: bool = False) -> Any:
+def _cast(structure: Structure, dtype: str, floats_only: bool = False) -> Structure:
     """Return tensors cast to a dtype, as losses do; with `floats_only`, integers stay as in `fit`."""
 
-    def leaf(part: Any) -> Any:
+    def leaf(part: Tensor | None) -> Tensor | None:
         part = None if part is None else ops.convert_to_tensor(part)
         keep = part is None or (
             floats_only and not keras.backend.is_float_dtype(keras.backend.standardize_dtype(part.dtype))
@@ -219,7 +221,7 @@ def _errors_of_keras(model: keras.Model) -> Iterator[None]:
         ) from error
 
 
-def _first_parameter(function: Callable[..., Any]) -> str | None:
+def _first_parameter(function: Callable[..., Tensor]) -> str | None:
     try:
         return next(iter(inspect.signature(function).parameters), None)
     except (TypeError, ValueError):

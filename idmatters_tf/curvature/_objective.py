@@ -11,7 +11,7 @@ from keras import ops
 
 from idmatters_tf._batches import Batches, check_data
 from idmatters_tf._keras_internals import get_mask, seed_states, set_mask, substitute_values, variable_owners
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Data, Loss, Structure, Tensor, Variables
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.autodiff import LinearMap, current_backend
 from idmatters_tf.curvature._losses import DataLoss
@@ -43,9 +43,9 @@ class Objective:
     def __init__(
         self,
         model: keras.Model,
-        loss: Any,
-        data: Any,
-        variables: Any,
+        loss: Loss,
+        data: Data | None,
+        variables: Variables,
         regularization: bool,
         training: bool,
         batch_size: int,
@@ -58,8 +58,10 @@ class Objective:
                 f"model.build(input_shape), first."
             )
         check_data(loss, data)
-        self.model, self.loss = model, DataLoss(model, loss)
-        self.regularization, self.training = bool(regularization), bool(training)
+        self.model = model
+        self.loss = DataLoss(model, loss)
+        self.regularization = bool(regularization)
+        self.training = bool(training)
         self.variables = _resolve_variables(model, variables)
         chosen = {id(variable) for variable in self.variables}
         others = [variable for variable in model.variables if id(variable) not in chosen]
@@ -96,14 +98,14 @@ class Objective:
         """Concatenate tensors with the shapes of the variables to a vector (P,), the inverse of `split`."""
         return ops.concatenate([ops.reshape(ops.cast(tensor, self.dtype), (-1,)) for tensor in tensors])
 
-    def forward(self, values: Sequence[Tensor], batch: Any, draw: Any = 0) -> tuple[Any, Tensor | None]:
+    def forward(self, values: Sequence[Tensor], batch: Structure, draw: Tensor = 0) -> tuple[Structure, Tensor | None]:
         """Compute the model's outputs for a batch with other values of its variables.
 
         Returns:
             (outputs, penalties): the outputs, or the value of a loss(model, batch); and the sum of `model.losses`, or
             None without penalties.
         """
-        mapping: list[Any] = [
+        mapping: list[tuple[keras.Variable, Tensor]] = [
             (variable, value + ops.cast(ops.stack([0, draw]), variable.dtype) if id(variable) in self._seeds else value)
             for variable, value in zip(self.arguments, values, strict=True)
         ]
@@ -119,51 +121,52 @@ class Objective:
             penalties: Tensor = sum(cast[1:], cast[0]) if cast else None
         return outputs, penalties
 
-    def divisors(self, batch: Any, outputs: Any) -> Tensor:
+    def divisors(self, batch: Structure, outputs: Structure) -> Tensor:
         """Return the divisor of each term for a batch, (terms,)."""
         count = self._count(batch)
         parts = zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True)
         divisors = [term.elements(*part, self.dtype)[1] for term, part in parts]
         return ops.stack([count if divisor is None else divisor for divisor in divisors])
 
-    def data_loss(self, batch: Any, outputs: Any, factors: Tensor) -> Tensor:
+    def data_loss(self, batch: Structure, outputs: Structure, factors: Tensor) -> Tensor:
         """Return the contribution of a batch to the loss without penalties, a scalar."""
-        total, parts = None, self.loss.parts(batch, outputs)
-        for index, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
+        total = None
+        parts = zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True)
+        for index, (term, part) in enumerate(parts):
             elements, divisor = term.elements(*part, self.dtype)
             value: Tensor = ops.sum(elements) * factors[index]
             value = value * self._count(batch) if divisor is None else value
             total = value if total is None else total + value
         return total
 
-    def value(self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Any = 0) -> Tensor:
+    def value(self, values: Sequence[Tensor], batch: Structure, scales: Tensor, draw: Tensor = 0) -> Tensor:
         """Return the contribution of a batch to the loss."""
         outputs, penalties = self.forward(values, batch, draw)
         value = self.data_loss(batch, outputs, scales[:-1])
         return value if penalties is None else value + penalties * scales[-1]
 
     def loss_and_gradient(
-        self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Tensor
+        self, values: Sequence[Tensor], batch: Structure, scales: Tensor, draw: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return `value` and its gradient, (P,)."""
         theta, others = self._separate(values)
         value, gradient = self.backend.gradient(lambda theta: self.value([*theta, *others], batch, scales, draw), theta)
         return value, self.flatten(gradient)
 
-    def hessian(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
+    def hessian(self, values: Sequence[Tensor], batch: Structure, scales: Tensor, vectors: Tensor) -> Structure:
         """Return products of the Hessian with vectors."""
         theta, others = self._separate(values)
         product = self.backend.hessian_product(lambda theta: self.value([*theta, *others], batch, scales), theta)
         return self._mapped(product, vectors)
 
-    def gauss_newton(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
+    def gauss_newton(self, values: Sequence[Tensor], batch: Structure, scales: Tensor, vectors: Tensor) -> Structure:
         """Return products of the Gauss-Newton matrix with vectors, J^T H J and the Hessian of the penalties."""
         theta, others = self._separate(values)
         # Structure of the outputs, indices of those of floating-point dtypes, and presence of penalties, set by the
         # first call.
         traced: dict[str, Any] = {}
 
-        def outputs_at(theta: list[Tensor]) -> tuple[list[Tensor], Any]:
+        def outputs_at(theta: list[Tensor]) -> tuple[list[Tensor], Structure]:
             traced["structure"], penalties = self.forward([*theta, *others], batch)
             traced["penalized"] = penalties is not None
             outputs = keras.tree.flatten(traced["structure"])
@@ -171,7 +174,7 @@ class Objective:
             return [outputs[index] for index in traced["floats"]], (outputs, [get_mask(output) for output in outputs])
 
         def loss_at(floats: list[Tensor]) -> Tensor:
-            outputs: list[Any] = list(values_at)
+            outputs: list[Tensor] = list(values_at)
             for index, output in zip(traced["floats"], floats, strict=True):
                 # Masks are attached to the tensors that the model returned, not to these replacements.
                 set_mask(output, masks[index])
@@ -193,7 +196,7 @@ class Objective:
 
         return self._mapped(product, vectors)
 
-    def _mapped(self, linear_map: LinearMap, vectors: Tensor) -> Any:
+    def _mapped(self, linear_map: LinearMap, vectors: Tensor) -> Structure:
         """Return tensors like the variables for a vector (P,), and (k, P) for k vectors."""
         if len(vectors.shape) == 1:
             return linear_map(self.split(vectors))
@@ -203,7 +206,7 @@ class Objective:
         """Return the values of the flat vector's variables, and those of all others."""
         return list(values[: len(self.variables)]), list(values[len(self.variables) :])
 
-    def warn_of_outputs(self, batch: Any, outputs: Any) -> None:
+    def warn_of_outputs(self, batch: Structure, outputs: Structure) -> None:
         """Warn if a loss of probabilities receives outputs that are not probabilities."""
         for term, (_, output, _) in zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True):
             if term.expects_probabilities and not keras.tree.is_nested(output):
@@ -216,17 +219,17 @@ class Objective:
                         stacklevel=2,
                     )
 
-    def _count(self, batch: Any) -> Tensor:
+    def _count(self, batch: Structure) -> Tensor:
         shape: Tensor = ops.shape(keras.tree.flatten(batch)[0])
         return ops.cast(shape[0], self.dtype)
 
 
 def _get_dtype(variable: keras.Variable) -> str:
-    value: Any = variable.value
+    value: Tensor = variable.value
     return keras.backend.standardize_dtype(value.dtype)
 
 
-def _resolve_variables(model: keras.Model, variables: Any) -> list[keras.Variable]:
+def _resolve_variables(model: keras.Model, variables: Variables) -> list[keras.Variable]:
     """Return a list of variables for variables, layers, or None for all trainable variables."""
     if variables is None:
         variables = model.trainable_variables
@@ -265,18 +268,22 @@ def _layer_slices(model: keras.Model, variables: Iterable[keras.Variable], sizes
     """
     slices: dict[str, slice] = {}
     owners = variable_owners(model)
-    last, name, stop = None, "", 0
+    last = None
+    name = ""
+    stop = 0
     for variable, size in zip(variables, sizes, strict=True):
         layer = variable.path.rpartition("/")[0] or variable.path
         current = id(owners.get(id(variable))), layer
-        start, stop = stop, stop + size
+        start = stop
+        stop += size
         if current == last:
             start = slices[name].start
         else:
             name = make_unique_name(layer, slices)
-        slices[name], last = slice(start, stop), current
+        slices[name] = slice(start, stop)
+        last = current
     return slices
 
 
-def _is_float(tensor: Any) -> bool:
+def _is_float(tensor: Tensor) -> bool:
     return keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype))

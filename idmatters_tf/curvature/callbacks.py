@@ -1,10 +1,13 @@
 """Callback that measures the Hessian during `model.fit`."""
 
+import os
 from typing import Any
 
+import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._keras_types import Data, Loss, Variables
 from idmatters_tf._monitor import Monitor
 from idmatters_tf.curvature.measurement import Measurement, measure
 from idmatters_tf.curvature.operators import HessianOperator
@@ -39,25 +42,27 @@ class CurvatureMonitor(Monitor[Measurement]):
 
     def __init__(
         self,
-        data: Any,
-        loss: Any = None,
+        data: Data,
+        loss: Loss = None,
         every: int | str = "epoch",
-        log_dir: Any = None,
-        variables: Any = None,
+        log_dir: str | os.PathLike[str] | None = None,
+        variables: Variables = None,
         measure_options: dict[str, Any] | None = None,
-        copy: Any = None,
-        optimizer: Any = None,
+        copy: keras.Model | None = None,
+        optimizer: keras.optimizers.Optimizer | None = None,
         **options: Any,
     ):
         super().__init__(every, log_dir)
-        self._data, self._loss, self._variables = data, loss, variables
-        self._copy, self._optimizer = copy, optimizer
-        self._options, self._measure_options = options, measure_options or {}
-        self._operator: Any = None
+        self._arguments = (loss, data, variables)
+        self._options = options
+        self._measure_options = measure_options or {}
+        self._copy = copy
+        self._optimizer = optimizer
+        self._operator: HessianOperator
 
     def prepare(self) -> None:
         measured: Any = self.model if self._copy is None else self._copy
-        self._operator = HessianOperator(measured, self._loss, self._data, self._variables, **self._options)
+        self._operator = HessianOperator(measured, *self._arguments, **self._options)
 
     def measure(self) -> Measurement:
         model: Any = self.model

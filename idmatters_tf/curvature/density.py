@@ -2,20 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._linear_maps import as_operator, magnitude
+from idmatters_tf._linear_maps import Array, Matrix, as_operator, magnitude
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result
 from idmatters_tf.curvature.eigenpairs import multiply_rows, orthogonalize
 from idmatters_tf.curvature.estimators import Estimate, estimate_mean
-
-Floats = NDArray[np.floating[Any]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -30,22 +28,22 @@ class SpectralDensity(Result, Drawing):
         nodes, weights: quadrature rule of each probe, (probes, steps). Each row of weights sums to 1.
     """
 
-    grid: Floats
-    density: Floats
-    standard_error: Floats
+    grid: Array
+    density: Array
+    standard_error: Array
     bandwidth: float
-    nodes: Floats
-    weights: Floats
+    nodes: Array
+    weights: Array
 
-    def band(self, level: float = 0.95) -> tuple[Floats, Floats]:
+    def band(self, level: float = 0.95) -> tuple[Array, Array]:
         """Return (low, high), the interval of `Estimate.interval` at each point of the grid, (points,) each."""
         return Estimate(self.density, self.standard_error, len(self.nodes)).interval(level)
 
-    def mean(self, function: Callable[[Floats], NDArray[Any]]) -> Estimate:
+    def mean(self, function: Callable[[Array], Array | NDArray[np.bool_]]) -> Estimate[float]:
         """Estimate the mean of a function of the eigenvalues; times P it is a trace."""
         return estimate_mean(np.sum(self.weights * function(self.nodes), axis=1))
 
-    def index(self, tolerance: float | None = None) -> Estimate:
+    def index(self, tolerance: float | None = None) -> Estimate[float]:
         """Estimate the fraction of eigenvalues below -tolerance; 1 % of the largest in magnitude if None.
 
         A node represents all eigenvalues near it. The signs of eigenvalues close to zero require many steps, or the
@@ -69,7 +67,7 @@ class SpectralDensity(Result, Drawing):
 
 
 def spectral_density(
-    operator: Any,
+    operator: Matrix,
     probes: int = 4,
     steps: int = 25,
     points: int = 400,
@@ -107,7 +105,8 @@ def spectral_density(
     rng = np.random.default_rng(seed)
     # Several probes share passes through the data while their bases stay below a gigabyte.
     together = max(1, min(probes, 2**30 // (size * steps * operator.dtype.itemsize)))
-    nodes, weights = np.zeros((probes, steps)), np.zeros((probes, steps))
+    nodes = np.zeros((probes, steps))
+    weights = np.zeros((probes, steps))
     with Progress(probes * steps, "spectral density", progress, unit="products") as bar:
         for first in range(0, probes, together):
             count = min(together, probes - first)
@@ -118,9 +117,10 @@ def spectral_density(
     return _smooth(nodes, weights, points, bandwidth)
 
 
-def _smooth(nodes: Floats, weights: Floats, points: int, bandwidth: float | None) -> SpectralDensity:
+def _smooth(nodes: Array, weights: Array, points: int, bandwidth: float | None) -> SpectralDensity:
     """Compute the density of quadrature rules, (probes, steps), with a Gaussian kernel."""
-    low, high = nodes.min(), nodes.max()
+    low = nodes.min()
+    high = nodes.max()
     span = max(high - low, 1e-12 * (max(abs(high), abs(low)) or 1.0))
     # Narrower kernels would show single nodes.
     width = float(max(0.01, 0.8 / nodes.shape[1]) * span if bandwidth is None else bandwidth)
@@ -132,7 +132,7 @@ def _smooth(nodes: Floats, weights: Floats, points: int, bandwidth: float | None
     return SpectralDensity(grid, np.asarray(estimate.value), np.asarray(estimate.standard_error), width, nodes, weights)
 
 
-def _lanczos(operator: Any, starts: Floats, steps: int, bar: Progress) -> tuple[Floats, Floats]:
+def _lanczos(operator: LinearOperator, starts: Array, steps: int, bar: Progress) -> tuple[Array, Array]:
     """Return the tridiagonal matrices of independent Lanczos recurrences from `starts`, (P, probes).
 
     Returns:
@@ -141,9 +141,11 @@ def _lanczos(operator: Any, starts: Floats, steps: int, bar: Progress) -> tuple[
     """
     size, probes = starts.shape
     basis = np.zeros((probes, steps, size), operator.dtype)
-    diagonals, off_diagonals = np.zeros((probes, steps)), np.zeros((probes, steps - 1))
+    diagonals = np.zeros((probes, steps))
+    off_diagonals = np.zeros((probes, steps - 1))
     vectors = (starts / np.linalg.norm(starts, axis=0)).T.astype(operator.dtype)
-    scale, unit = np.zeros(probes), 0.0
+    scale = np.zeros(probes)
+    unit = 0.0
     for step in range(steps):
         basis[:, step] = vectors
         products = multiply_rows(operator, vectors)
@@ -164,7 +166,7 @@ def _lanczos(operator: Any, starts: Floats, steps: int, bar: Progress) -> tuple[
     return unit * diagonals, unit * off_diagonals
 
 
-def _quadrature(diagonal: Floats, off_diagonal: Floats) -> tuple[Floats, Floats]:
+def _quadrature(diagonal: Array, off_diagonal: Array) -> tuple[Array, Array]:
     """Return nodes and weights, (steps,) each.
 
     If the recurrence ended early, the last node is repeated with weight zero.

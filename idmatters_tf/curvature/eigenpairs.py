@@ -3,23 +3,23 @@
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator
 
 from idmatters_tf._arguments import check_choice, positive_integer
-from idmatters_tf._linear_maps import as_operator, magnitude
+from idmatters_tf._linear_maps import Array, Matrix, as_operator, magnitude
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Result
 
 ENDS = ("largest", "smallest", "magnitude", "both")
 # Blocks before convergence is accepted: good starting vectors converge before the random vectors have any effect.
 LEAST_STEPS = 6
-# Entries of the basis vectors that are converted to float64 at once, and largest P for dense matrices.
-CHUNK, LARGEST_DENSE = 2**13, 4096
-
-Array = NDArray[np.floating[Any]]
+# Entries of the basis vectors that are converted to float64 at once.
+CHUNK = 2**13
+# Largest P for dense matrices.
+LARGEST_DENSE = 4096
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -43,7 +43,7 @@ class Eigenpairs(Result):
 
 
 def top_eigenpairs(
-    operator: Any,
+    operator: Matrix,
     k: int = 1,
     which: str = "largest",
     tolerance: float | None = None,
@@ -90,16 +90,7 @@ def top_eigenpairs(
     if size <= 32 or wanted >= size - 1:
         return _dense_eigenpairs(operator, k, which)
     rng = np.random.default_rng(seed)
-    sums: list[NDArray[np.float64]] = []
-    if start is not None:
-        given = np.asarray(start, np.float64)
-        if given.ndim != 2 or given.shape[0] != size:
-            raise ValueError(f"Argument `start` must have shape ({size}, j). Received: shape {given.shape}")
-        # Sums, because accuracy depends on the depth of the Krylov space: a block of all given vectors can cost more
-        # than it saves. The basis is in ascending order.
-        sums = [given[:, first::k].sum(axis=1) for first in reversed(range(min(k, given.shape[1])))]
-    # A random vector finds components that the given vectors lack.
-    block = np.stack([*sums, *rng.normal(size=(k - len(sums) + (start is not None), size))])
+    block = _starting_block(start, k, size, rng)
     limit = max(2000, 40 * wanted) if max_products is None else positive_integer("max_products", max_products)
     with Progress(None, "eigenvalues", progress, unit="products") as bar:
         # After P products, the dense matrix is cheaper.
@@ -117,13 +108,28 @@ def top_eigenpairs(
     return pairs
 
 
-def _dense_eigenpairs(operator: Any, k: int, which: str, products: int = 0) -> Eigenpairs:
+def _starting_block(start: Array | None, k: int, size: int, rng: np.random.Generator) -> Array:
+    """Return k random vectors in rows, or k + 1 vectors from the given ones."""
+    if start is None:
+        return rng.normal(size=(k, size))
+    given = np.asarray(start, np.float64)
+    if given.ndim != 2 or given.shape[0] != size:
+        raise ValueError(f"Argument `start` must have shape ({size}, j). Received: shape {given.shape}")
+    # Sums, because accuracy depends on the depth of the Krylov space: a block of all given vectors can cost more than
+    # it saves. The basis is in ascending order.
+    sums = [given[:, first::k].sum(axis=1) for first in reversed(range(min(k, given.shape[1])))]
+    # A random vector finds components that the given vectors lack.
+    return np.stack([*sums, *rng.normal(size=(k + 1 - len(sums), size))])
+
+
+def _dense_eigenpairs(operator: LinearOperator, k: int, which: str, products: int = 0) -> Eigenpairs:
     """Return eigenpairs of the dense matrix, after a number of products."""
     size = operator.shape[0]
     dense = multiply_rows(operator, np.eye(size, dtype=operator.dtype)).T
     values, vectors = np.linalg.eigh((dense + dense.T) / 2)
     chosen = _chosen(values, k, which)[::-1]
-    values, vectors = values[chosen], vectors[:, chosen]
+    values = values[chosen]
+    vectors = vectors[:, chosen]
     residuals = np.linalg.norm(dense @ vectors - vectors * values, axis=0)
     return Eigenpairs(values, vectors, residuals, products + size, np.ones(len(values), bool))
 
@@ -134,8 +140,14 @@ class _BlockLanczos:
     The operator is divided by `_unit`, a power of two, so that squares neither overflow nor underflow.
     """
 
-    def __init__(self, operator: Any, block: Array, k: int, which: str, rng: np.random.Generator, bar: Progress):
-        self._operator, self._k, self._which, self._rng, self._bar = operator, k, which, rng, bar
+    def __init__(
+        self, operator: LinearOperator, block: Array, k: int, which: str, rng: np.random.Generator, bar: Progress
+    ):
+        self._operator = operator
+        self._k = k
+        self._which = which
+        self._rng = rng
+        self._bar = bar
         self._size = operator.shape[0]
         self._wanted = 2 * k if which == "both" else k
         most = max(20, 2 * self._wanted + 4 * len(block))
@@ -152,7 +164,8 @@ class _BlockLanczos:
         start = steps = 0
         before = np.inf
         while True:
-            residual, filled = self._project(start), self._filled
+            residual = self._project(start)
+            filled = self._filled
             steps += 1
             values, rotation = np.linalg.eigh(self._projected[:filled, :filled])
             self._scale = max(self._scale, float(np.abs(values).max()))
@@ -167,14 +180,20 @@ class _BlockLanczos:
                     # The estimate lacks rounding and dropped directions.
                     residual = self._project(0)
                     square = self._projected[: self._wanted, : self._wanted]
-                    values, rest = np.diag(square), square - np.diag(np.diag(square))
+                    values = np.diag(square)
+                    rest = square - np.diag(values)
                     errors = np.hypot(np.linalg.norm(residual, axis=1), np.linalg.norm(rest, axis=0))
                     ratios = errors / np.maximum(self._allowed(values, tolerance), np.finfo(float).tiny)
                     # Residuals that do not decrease are limited by the rounding of the products.
                     if last or ratios.max() <= 1 or ratios.max() > before / 2:
                         order = np.argsort(-values)
-                        values, errors = self._unit * values[order], self._unit * errors[order]
-                        return Eigenpairs(values, self._basis[order].T, errors, self._products, ratios[order] <= 1)
+                        return Eigenpairs(
+                            values=self._unit * values[order],
+                            vectors=self._basis[order].T,
+                            residuals=self._unit * errors[order],
+                            products=self._products,
+                            converged=ratios[order] <= 1,
+                        )
                     before = ratios.max()
             if self._filled + min(len(residual), self._size - self._filled) > len(self._basis):
                 most = len(self._basis)
@@ -209,8 +228,8 @@ class _BlockLanczos:
 
     def _restart(self, values: NDArray[np.float64], rotation: NDArray[np.float64], chosen: NDArray[np.intp]) -> None:
         """Replace the basis by the chosen Ritz vectors."""
-        filled, count = self._filled, len(chosen)
-        self._basis[:count] = rotation[:, chosen].T.astype(self._basis.dtype) @ self._basis[:filled]
+        count = len(chosen)
+        self._basis[:count] = rotation[:, chosen].T.astype(self._basis.dtype) @ self._basis[: self._filled]
         self._projected[:] = 0
         self._projected[range(count), range(count)] = values[chosen]
         self._filled = count
@@ -222,18 +241,18 @@ class _BlockLanczos:
         rows = [(row, 10 * self._eps * self._scale) for row in candidates]
         while self._filled < stop:
             row, least = rows.pop(0) if rows else (self._rng.normal(size=self._size), 0.0)
-            row, length = row[None], float(np.linalg.norm(row))
+            length = float(np.linalg.norm(row))
             while length > least:
                 before = length
-                orthogonalize(row, self._basis[: self._filled])
+                orthogonalize(row[None], self._basis[: self._filled])
                 length = float(np.linalg.norm(row))
                 if length > before / 2:
-                    self._basis[self._filled] = row[0] / length
+                    self._basis[self._filled] = row / length
                     self._filled += 1
                     break
 
 
-def multiply_rows(operator: Any, rows: Array) -> NDArray[np.float64]:
+def multiply_rows(operator: LinearOperator, rows: Array) -> NDArray[np.float64]:
     """Return the products of an operator with the rows of an array, (k, P); raise a ValueError if not finite."""
     products = np.asarray(operator @ rows.T if len(rows) > 1 else operator @ rows[0]).reshape(-1, len(rows))
     if not np.isfinite(products).all():
@@ -258,7 +277,7 @@ def orthogonalize(rows: NDArray[np.float64], basis: Array) -> NDArray[np.float64
 def _chosen(values: NDArray[np.float64], k: int, which: str) -> NDArray[np.intp]:
     """Return the ascending indices of the wanted eigenvalues among ascending eigenvalues."""
     size = len(values)
-    choices: dict[str, Callable[[], Any]] = {
+    choices: dict[str, Callable[[], NDArray[np.intp]]] = {
         "largest": lambda: np.arange(max(0, size - k), size),
         "smallest": lambda: np.arange(min(k, size)),
         "magnitude": lambda: np.sort(np.argsort(np.abs(values))[max(0, size - k) :]),

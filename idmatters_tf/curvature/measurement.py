@@ -90,13 +90,15 @@ def measure(
     """
     count = min(eigenvalues, operator.shape[0] // 2) or 1
     both = operator.shape[0] > 1
-    loss, gradient = operator.loss(), operator.gradient().astype(np.float64)
+    loss = operator.loss()
+    gradient = operator.gradient().astype(np.float64)
     norm = float(np.linalg.norm(gradient))
     if not np.isfinite([loss, norm, *(operator @ np.ones(operator.shape[0]))]).all():
         return _not_finite(loss, norm, count, threshold)
     ends = top_eigenpairs(operator, count, "both" if both else "largest", tolerance, seed=seed)
     density = spectral_density(operator, probes, steps, seed=seed)
-    index, total = density.index(), trace(operator, products, seed=seed)
+    index = density.index()
+    total = trace(operator, products, seed=seed)
     along = ends.vectors[:, :count].astype(np.float64).T @ gradient
     return Measurement(
         loss=loss,
@@ -107,8 +109,8 @@ def measure(
         threshold=threshold,
         trace=total.value,
         trace_error=total.standard_error,
-        index=float(index.value),
-        index_error=float(index.standard_error),
+        index=index.value,
+        index_error=index.standard_error,
         density=density,
         converged=bool(ends.converged.all()),
     )
@@ -116,7 +118,8 @@ def measure(
 
 def _not_finite(loss: float, norm: float, count: int, threshold: float | None) -> Measurement:
     """Return the measurement of a model whose curvature is not finite."""
-    unknown, one = np.full(count, np.nan), np.full((1, 1), np.nan)
+    unknown = np.full(count, np.nan)
+    one = np.full((1, 1), np.nan)
     density = SpectralDensity(one[0], one[0], one[0], np.nan, one, one)
     numbers = dict.fromkeys(("trace", "trace_error", "index", "index_error"), np.nan)
     return Measurement(loss, norm, unknown, unknown, unknown, threshold, density=density, **numbers)

@@ -10,15 +10,13 @@ from typing import Any, ClassVar, Literal
 import keras
 import numpy as np
 from keras import ops
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._batches import length
-from idmatters_tf._keras_types import Tensor
-from idmatters_tf._linear_maps import Operator, columns
+from idmatters_tf._keras_types import Data, Loss, Structure, Tensor, Variables
+from idmatters_tf._linear_maps import Array, Operator, columns
 from idmatters_tf.curvature._objective import Objective
-
-Array = NDArray[np.floating[Any]]
 
 # Allowed difference of two evaluations, in units of rounding: sums over shuffled batches differ by rounding.
 TOLERANCE = 300.0
@@ -42,9 +40,9 @@ class CurvatureOperator(Operator):
     def __init__(
         self,
         model: keras.Model,
-        loss: Any = None,
-        data: Any = None,
-        variables: Any = None,
+        loss: Loss = None,
+        data: Data | None = None,
+        variables: Variables = None,
         *,
         regularization: bool = True,
         training: bool = False,
@@ -53,13 +51,14 @@ class CurvatureOperator(Operator):
         check: bool = True,
         progress: bool = False,
     ):
-        self.chunk, self.progress = positive_integer("chunk", chunk), progress
+        self.chunk = positive_integer("chunk", chunk)
+        self.progress = progress
         objective = Objective(model, loss, data, variables, regularization, training, batch_size)
         self._objective = objective
         self._compiler = objective.backend.Compiler(objective.arguments)
-        self._scales: tuple[NDArray[np.float64], int] | None = None
+        self._scales: tuple[Array, int] | None = None
         # The last batch and its tensors, to convert the arrays of a single batch only once.
-        self._last: tuple[Any, Any] = (None, None)
+        self._last: tuple[Structure, Structure] = (None, None)
         # False after the backend has failed to vectorize the model, e.g. TensorFlow for RNNs that are not unrolled.
         self._vectorizes = True
         _check_kind_of_loss(objective, self.needs_outputs)
@@ -110,7 +109,8 @@ class CurvatureOperator(Operator):
         for start in range(0, size, 1024):
             rows = slice(start, start + 1024)
             mean = (dense[rows, start:] + dense[start:, rows].T) / 2
-            dense[rows, start:], dense[start:, rows] = mean, mean.T
+            dense[rows, start:] = mean
+            dense[start:, rows] = mean.T
         return dense
 
     def blocks(self) -> dict[str, Array]:
@@ -135,7 +135,8 @@ class CurvatureOperator(Operator):
 
     def _product(self, vectors: Array) -> Array:
         """Return the products with vectors, (k, P) -> (k, P), in one pass through the data."""
-        method, backend = getattr(self._objective, self.kind), self._objective.backend
+        method = getattr(self._objective, self.kind)
+        backend = self._objective.backend
         if self._vectorizes and len(vectors) >= backend.FEWEST_VECTORS:
             try:
                 return np.asarray(self._sum(method, backend.tensors(vectors)))
@@ -155,10 +156,12 @@ class CurvatureOperator(Operator):
         value, gradient = self._sum(self._objective.loss_and_gradient, number)
         return float(value), np.asarray(gradient)
 
-    def _sum(self, method: Callable[..., Any], *arguments: Tensor) -> Any:
+    def _sum(self, method: Callable[..., Structure], *arguments: Tensor) -> Structure:
         """Return the sum over the batches of a method of the objective."""
-        (factors, examples), sums = self._compute_scales(), None
-        batches, backend = self._objective.batches, self._objective.backend
+        factors, examples = self._compute_scales()
+        batches = self._objective.batches
+        backend = self._objective.backend
+        sums = None
         for batch in batches:
             if self._last[0] is not batch or not batches.kept:
                 self._last = batch, backend.tensors(batch)
@@ -167,12 +170,14 @@ class CurvatureOperator(Operator):
             sums = result if sums is None else keras.tree.map_structure(lambda a, b: a + b, sums, result)
         return sums
 
-    def _compute_scales(self) -> tuple[NDArray[np.float64], int]:
+    def _compute_scales(self) -> tuple[Array, int]:
         """Return (factors of the loss terms, number of examples). The first call passes through the data."""
-        objective, loss = self._objective, self._objective.loss
+        objective = self._objective
+        loss = objective.loss
         # The outputs may have changed with the variables.
         if self._scales is None or any(term.couples_examples for term in loss.terms):
-            divisors, sizes = np.zeros(len(loss.terms)), []
+            divisors = np.zeros(len(loss.terms))
+            sizes: list[int] = []
             for batch in objective.batches:
                 tensors = objective.backend.tensors(batch)
                 divisors += np.asarray(ops.convert_to_numpy(objective.divisors(tensors, self._outputs(tensors))))
@@ -185,7 +190,7 @@ class CurvatureOperator(Operator):
             self._scales = (np.array(loss.factors(divisors.tolist())), sum(sizes))
         return self._scales
 
-    def _outputs(self, batch: Any) -> Any:
+    def _outputs(self, batch: Structure) -> Structure:
         """Return the model's outputs for a batch of tensors, or the value of a loss(model, batch)."""
         return self._objective.forward([variable.value for variable in self._objective.arguments], batch)[0]
 
@@ -193,7 +198,8 @@ class CurvatureOperator(Operator):
         """Raise ValueError if two passes with different random numbers of the model differ by more than rounding."""
         (loss, gradient), (second, other) = (self._loss_and_gradient(draw) for draw in (0, 1))
         _check_finite(loss)
-        tolerance, tiny = TOLERANCE * float(np.finfo(self.dtype).eps), float(np.finfo(self.dtype).tiny)
+        tolerance = TOLERANCE * float(np.finfo(self.dtype).eps)
+        tiny = float(np.finfo(self.dtype).tiny)
         # The gradient is also compared with the loss, because at a minimum it consists of rounding errors.
         size = float(np.linalg.norm(gradient)) + abs(loss) + tiny
         if (
@@ -283,7 +289,11 @@ class GaussNewtonOperator(CurvatureOperator):
 
 
 def dense_hessian(
-    model: keras.Model | CurvatureOperator, loss: Any = None, data: Any = None, variables: Any = None, **options: Any
+    model: keras.Model | CurvatureOperator,
+    loss: Loss = None,
+    data: Data | None = None,
+    variables: Variables = None,
+    **options: Any,
 ) -> Array:
     """Compute the dense Hessian of a model's loss on a data set.
 

@@ -4,15 +4,15 @@ Full-batch descent raises the largest Hessian eigenvalue until it hovers just ab
 stability (Cohen, Kaur, Li, Kolter & Talwalkar, 2021).
 """
 
-from typing import Any
-
 import keras
 import numpy as np
 
 from idmatters_tf.optimizers import Momentum
 
 
-def stability_threshold(learning_rate: Any, momentum: float = 0.0, nesterov: bool = False) -> float | None:
+def stability_threshold(
+    learning_rate: float | keras.optimizers.Optimizer | None, momentum: float = 0.0, nesterov: bool = False
+) -> float | None:
     """Return the largest curvature of a quadratic on which descent at a constant rate does not diverge.
 
     The threshold is 2 / rate without momentum, 2 (1 + m) / rate with heavy-ball momentum m, and
@@ -56,11 +56,11 @@ def stability_threshold(learning_rate: Any, momentum: float = 0.0, nesterov: boo
     return _threshold(learning_rate, momentum, nesterov)
 
 
-def _optimizer_threshold(optimizer: Any) -> float | None:
+def _optimizer_threshold(optimizer: keras.optimizers.Optimizer | None) -> float | None:
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     # Subclasses may take different steps.
-    if type(optimizer) not in (keras.optimizers.SGD, Momentum):
+    if optimizer is None or type(optimizer) not in (keras.optimizers.SGD, Momentum):
         return None
     rate = float(np.asarray(keras.ops.convert_to_numpy(optimizer.learning_rate)))
     momentum = float(optimizer.momentum)

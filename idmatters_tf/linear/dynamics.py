@@ -87,7 +87,8 @@ def gradient_descent(
         `Trajectories`.
     """
     W = real_array("W", W, ("networks", "units", "n", "d", "d"))
-    networks, d = len(W), W.shape[-1]
+    networks = len(W)
+    d = W.shape[-1]
     rates = np.broadcast_to(real_array("learning_rates", learning_rates, None), (networks,))
     steps = non_negative_integer("steps", steps)
     # All larger numbers are equivalent.
@@ -115,7 +116,9 @@ def gradient_descent(
         fine = np.isfinite(excess) & (excess <= limits[active])
         if not fine.all():
             histories.diverged_at[active[~fine]] = step
-            active, excess, layers = active[fine], excess[fine], layers[:, :, fine]
+            active = active[fine]
+            excess = excess[fine]
+            layers = layers[:, :, fine]
             if not active.size:
                 break
             descent = _Descent(layers, root, targets, shortcut)
@@ -216,7 +219,8 @@ class _Descent:
 
     def __init__(self, layers: Floats, root: Floats, targets: Floats, shortcut: bool):
         units, n, networks, d, _ = layers.shape
-        self._targets, self._shortcut = targets, shortcut
+        self._targets = targets
+        self._shortcut = shortcut
         self._inputs = np.empty((units, n, networks, d, root.shape[1]))
         self._inputs[0, 0] = root
         self._output, *self._spares = (np.empty(self._inputs.shape[2:]) for _ in range(3))
@@ -227,7 +231,8 @@ class _Descent:
 
         Overflow indicates divergence and causes no warning.
         """
-        inputs, (units, n) = self._inputs, layers.shape[:2]
+        inputs = self._inputs
+        units, n = layers.shape[:2]
         with np.errstate(over="ignore", invalid="ignore"):
             for r in range(units):
                 for layer in range(n - 1):
@@ -253,7 +258,9 @@ class _Descent:
         units, n, networks = layers.shape[:3]
         squared_norms = np.zeros(networks)
         steps = -rates[:, None, None]
-        error, one, other, gradient = self._output, *self._spares, self._gradient
+        error = self._output
+        one, other = self._spares
+        gradient = self._gradient
         with np.errstate(over="ignore", invalid="ignore"):
             if not measure:
                 # All gradients are linear in the error, which is scaled once in place of each gradient.

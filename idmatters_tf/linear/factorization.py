@@ -213,7 +213,8 @@ def _paper(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
     U, singular_values, Vt = decomposition
     if np.linalg.slogdet(U)[0] < 0:
         signs = np.where(np.arange(len(R)) == 0, -1.0, 1.0)
-        U, Vt = U * signs, signs[:, None] * Vt
+        U = U * signs
+        Vt = signs[:, None] * Vt
     gamma = np.abs(np.log(singular_values)).max()
     q = min(max(round(math.pi * depth / (4 * math.pi + 3 * gamma)), 1), (depth - 1) // 4)
     p = depth - 4 * q

@@ -32,13 +32,16 @@ def shortcut_hessian(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, *, shortcut: 
     units, n, d, _ = W.shape
     Q, P, end_to_end = layer_jacobians(W, shortcut)
     residual = end_to_end @ sxx - syx
-    Qt, Pt = Q.swapaxes(1, 2), P.swapaxes(1, 2)
+    Qt = Q.swapaxes(1, 2)
+    Pt = P.swapaxes(1, 2)
     H = np.empty((units * n, d, d, units * n, d, d))
     for i, between in enumerate(_products_between(W, shortcut)):
         # NumPy stacks matrices along j first. The axis is then moved to its place in H[i, row, column, j, ...].
-        outputs, inputs = Pt[i] @ P[: i + 1], Q[i] @ sxx @ Qt[: i + 1]
+        outputs = Pt[i] @ P[: i + 1]
+        inputs = Q[i] @ sxx @ Qt[: i + 1]
         # The products are symmetric up to rounding; the Hessian is made exactly symmetric.
-        outputs[i], inputs[i] = (outputs[i] + outputs[i].T) / 2, (inputs[i] + inputs[i].T) / 2
+        for products in (outputs, inputs):
+            products[i] = (products[i] + products[i].T) / 2
         H[i, :, :, : i + 1] = np.einsum("jac,jbe->abjce", outputs, inputs)
         crossed = Pt[i] @ residual @ Qt[:i]
         H[i, :, :, :i] += np.einsum("jae,jbc->abjce", crossed, between)
@@ -77,7 +80,10 @@ class ShortcutHessian(scipy.sparse.linalg.LinearOperator):
         self._W, self._sxx, syx = problem(W, sxx, syx)
         self._shortcut = bool(shortcut)
         Q, P, end_to_end = layer_jacobians(self._W, shortcut)
-        self._Q, self._Qt, self._P, self._Pt = Q, Q.swapaxes(1, 2).copy(), P, P.swapaxes(1, 2).copy()
+        self._Q = Q
+        self._P = P
+        self._Qt = Q.swapaxes(1, 2).copy()
+        self._Pt = P.swapaxes(1, 2).copy()
         self._backward = self._Pt @ (end_to_end @ self._sxx - syx)
         self._Wt = self._W.swapaxes(2, 3).copy()
         super().__init__(np.float64, (self._W.size, self._W.size))  # pyright: ignore[reportCallIssue]

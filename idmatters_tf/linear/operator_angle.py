@@ -55,8 +55,9 @@ def operator_angle(R: Floats) -> float:
 
     # A form with negative values is minimized over both t and x. Otherwise t maximizes (a saddle point).
     sign = 1 if np.linalg.eigvalsh(image + image.T)[0] < 0 else -1
-    low, high = float(singular_values[-1]), float(singular_values[0])
-    grid: list[float] = np.linspace(float(np.log(low)), float(np.log(high)), GRID).tolist()
+    low = float(np.log(singular_values[-1]))
+    high = float(np.log(singular_values[0]))
+    grid: list[float] = np.linspace(low, high, GRID).tolist()
     values = [sign * bottom(log_t)[0][0] for log_t in grid]
     best = int(np.argmin(values))
     bracket = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
@@ -83,6 +84,7 @@ def _largest_angle_in_plane(R: Floats, first: Floats, second: Floats) -> float:
 
 def _angle(R: Floats, x: Floats) -> float:
     image = R @ x
-    x, image = x / np.linalg.norm(x), image / np.linalg.norm(image)
+    x = x / np.linalg.norm(x)
+    image = image / np.linalg.norm(image)
     # Kahan's formula is accurate near 0 and pi, unlike the arc cosine.
     return float(2 * np.arctan2(np.linalg.norm(x - image), np.linalg.norm(x + image)))

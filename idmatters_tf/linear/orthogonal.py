@@ -73,14 +73,16 @@ def decompose_rotation(Q: Floats) -> tuple[Floats, Floats]:
 
 def rotate(X: Floats, angles: Floats) -> Floats:
     """Return D(angles) X, the rows of X, (d, columns), rotated plane by plane by the angles, (d // 2,)."""
-    cosines, sines = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    cosines = np.cos(angles)[:, None]
+    sines = np.sin(angles)[:, None]
     first, second, rest = _planes(X, angles)
     return np.concatenate([cosines * first - sines * second, sines * first + cosines * second, rest])
 
 
 def rotate_minus_identity(X: Floats, angles: Floats) -> Floats:
     """Return (D(angles) - I) X as `rotate`, without cancellation of cos - 1 at small angles."""
-    drops, sines = -2 * np.sin(angles / 2)[:, None] ** 2, np.sin(angles)[:, None]
+    drops = -2 * np.sin(angles / 2)[:, None] ** 2
+    sines = np.sin(angles)[:, None]
     first, second, rest = _planes(X, angles)
     return np.concatenate([drops * first - sines * second, sines * first + drops * second, np.zeros_like(rest)])
 

@@ -121,7 +121,8 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
     A, R, covariance = _problem(A, R, covariance)
     E = compose(A) - R
     ES = E @ covariance
-    excess, gradient_norm_squared = _excess(E, ES), float(np.linalg.norm(_gradient(A, ES)) ** 2)
+    excess = _excess(E, ES)
+    gradient_norm_squared = float(np.linalg.norm(_gradient(A, ES)) ** 2)
     norms = layer_norms(A)
     tau = float(norms.max())
     uniform = per_layer = 0.0

@@ -70,7 +70,8 @@ def layer_jacobians(W: Floats, shortcut: bool) -> tuple[Floats, Floats, Floats]:
             before[r, layer] = branch
             branch = W[r, layer] @ branch
         product = product + branch if shortcut else branch
-    end_to_end, product = product, np.eye(dim)
+    end_to_end = product
+    product = np.eye(dim)
     for r in reversed(range(units)):
         branch = product
         for layer in reversed(range(n)):

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf.linear._arguments import Floats, covariance_matrix, real_array
 
-EPS, TINY = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
+EPS = float(np.finfo(np.float64).eps)
+TINY = float(np.finfo(np.float64).tiny)
 
 
 class Statistics(NamedTuple):

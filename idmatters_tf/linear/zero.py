@@ -52,7 +52,8 @@ def zero_hessian_spectrum(units: int, n: int, sxx: ArrayLike, syx: ArrayLike, *,
     Returns:
         Ascending eigenvalues, (units * n * d^2,) float64.
     """
-    units, n = positive_integer("units", units), positive_integer("n", n)
+    units = positive_integer("units", units)
+    n = positive_integer("n", n)
     slope = float(real_array("slope", slope, ()))
     if n == 1:
         sxx, syx = _moments(sxx, syx)
