@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
 
+# The points, in the dtype of the user.
+Points: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
@@ -18,13 +20,14 @@ MOST_CLASSES = 2**15
 
 def check_sample(
     x: ArrayLike, labels: ArrayLike, classes: int | None = None, most: int = MOST_CLASSES
-) -> tuple[NDArray[Any], Integers, int]:
+) -> tuple[Points, Integers, int]:
     """Check the sample of `memorize` and convert it to arrays, without a copy of numeric arrays.
 
     Raises:
         ValueError: if an argument is invalid, or if there are more than `most` classes.
     """
-    x, labels = np.asarray(x), np.asarray(labels)
+    x = np.asarray(x)
+    labels = np.asarray(labels)
     if x.ndim != 2 or 0 in x.shape:
         remedy = " Flatten each point: x.reshape(len(x), -1)." if x.ndim > 2 else ""
         raise ValueError(f"Argument `x` must have shape (n, d), not empty. Received: shape {x.shape}.{remedy}")
@@ -50,14 +53,15 @@ def check_sample(
     return x, labels, classes
 
 
-def largest_magnitude(x: NDArray[Any]) -> float:
+def largest_magnitude(x: Points) -> float:
     """Return the largest |x|."""
     return max(float(x.max()), -float(x.min()))
 
 
-def check_range(x: NDArray[Any], dtype: str) -> None:
+def check_range(x: Points, dtype: str) -> None:
     """Raise ValueError if x, or normally distributed weights divided by x, are outside the range of `dtype`."""
-    largest, smallest = largest_magnitude(x), 2.0**20 * float(np.finfo(dtype).tiny)
+    largest = largest_magnitude(x)
+    smallest = 2.0**20 * float(np.finfo(dtype).tiny)
     if largest and not smallest <= largest <= 1 / smallest:
         raise ValueError(
             f"Argument `x` must have a largest magnitude from {smallest:.0e} to {1 / smallest:.0e} for {dtype}. "
@@ -70,12 +74,12 @@ def slices(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def chunks(x: NDArray[Any]) -> list[slice]:
+def chunks(x: Points) -> list[slice]:
     """Return slices over the rows of x of about 2^24 numbers each, to avoid a full copy in float64."""
     return slices(len(x), max(1, CHUNK_ENTRIES // x.shape[1]))
 
 
-def distinct_rows(x: NDArray[Any], labels: Integers) -> NDArray[np.int64]:
+def distinct_rows(x: Points, labels: Integers) -> NDArray[np.int64]:
     """Return the indices of the rows that differ from all earlier ones, ascending.
 
     Raises:

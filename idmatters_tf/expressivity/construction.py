@@ -11,24 +11,34 @@ unit has its own threshold between the two.
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from idmatters_tf.expressivity._samples import Floats, Integers, chunks, distinct_rows, largest_magnitude, slices
+from idmatters_tf.expressivity._samples import (
+    Floats,
+    Integers,
+    Points,
+    chunks,
+    distinct_rows,
+    largest_magnitude,
+    slices,
+)
 
 Order: TypeAlias = Literal["norm", "ridge", "paper"]
 
 # Rows and columns of the tiles of inner products, which fit into the cache.
-PANEL, TILE = 256, 4096
+PANEL = 256
+TILE = 4096
 # Relative margins below this are rounding errors.
 SMALLEST_MARGIN = 16 * np.finfo(float).eps
 # A relative margin a thousand times float32's rounding error.
 CLOSE = 1e-3
-# Neighbors that a direction leans away from, columns of the tiles in which they are found, and ridge penalty relative
-# to the mean variance of the neighbors.
-NEIGHBORS, NEIGHBOR_TILE, RIDGE = 32, 8192, 0.1
+# Neighbors that a direction leans away from, and columns of the tiles in which they are found.
+NEIGHBORS = 32
+NEIGHBOR_TILE = 8192
+# Ridge penalty relative to the mean variance of the neighbors.
+RIDGE = 0.1
 # Weights of the direction away from the neighbors, relative to the point's own direction.
 TILTS = (0.03, 0.3, 3.0)
 # Below this fraction of the largest norm, surrogate labels of half the smallest norm lose their digits.
@@ -62,7 +72,7 @@ class Weights:
 
 
 def construct(
-    x: NDArray[Any],
+    x: Points,
     labels: Integers,
     classes: int,
     width: int,
@@ -83,14 +93,17 @@ def construct(
     """
     rng = np.random.default_rng(seed)
     kept = distinct_rows(x, labels)
-    x, labels = x[kept], labels[kept]
+    x = x[kept]
+    labels = labels[kept]
     projection, bias, Z = project(x, width, rng)
     norms = np.linalg.norm(Z, axis=1)
     # A stable sort keeps points of equal norm in the order of the rows.
     rows = np.arange(len(Z)) if order == "paper" else np.argsort(-norms, kind="stable")
-    Z, norms = Z[rows], norms[rows]
+    Z = Z[rows]
+    norms = norms[rows]
     if order == "paper":
-        units, surrogates = Z, directions(rng, classes, width)
+        units = Z
+        surrogates = directions(rng, classes, width)
         thresholds, margins, last = _common_threshold(Z, surrogates, progress)
     else:
         surrogates = surrogate_labels(classes, width, norms[-1] / 2, rng)
@@ -102,7 +115,7 @@ def construct(
     return Weights(projection, bias, U, s, V, *last, kept[rows], margins)
 
 
-def project(x: NDArray[Any], width: int, rng: np.random.Generator) -> tuple[Floats, Floats | None, Floats]:
+def project(x: Points, width: int, rng: np.random.Generator) -> tuple[Floats, Floats | None, Floats]:
     """Draw A_0 and project the points.
 
     Returns:
@@ -129,7 +142,7 @@ def project(x: NDArray[Any], width: int, rng: np.random.Generator) -> tuple[Floa
     return projection, bias, Z
 
 
-def highest_products(units: NDArray[Any], Z: NDArray[Any], own: Integers) -> NDArray[Any]:
+def highest_products(units: Points, Z: Points, own: Integers) -> Points:
     """Return the largest <u, z> over the points after the unit's own point, for each unit; -inf for the last point.
 
     Args:
@@ -162,7 +175,9 @@ def products_with_others(Z: Floats, surrogates: Floats, progress: Callable[[int,
 def _unit_by_unit(Z, norms, surrogates, order, progress):
     """Return directions (n, k), the largest product that must not fire each unit (n,), and relative margins (n,)."""
     n = len(Z)
-    units, highest, single = Z.copy(), np.empty(n), Z.astype(np.float32)
+    units = Z.copy()
+    highest = np.empty(n)
+    single = Z.astype(np.float32)
 
     def compute_margins(units, highest, panel):
         own = np.einsum("nk,nk->n", units, Z[panel])
@@ -211,7 +226,8 @@ def _directions_away(Z: Floats, panel: slice, surrogates: Floats) -> tuple[Float
     Returns:
         Two float64 arrays (points of the panel, k), with rows of norm 1 or 0, which may not separate the points.
     """
-    points, width = Z[panel], Z.shape[1]
+    points = Z[panel]
+    width = Z.shape[1]
     numbers, nearest = _neighbors(Z, panel)
     candidates = np.concatenate([Z, surrogates.mean(axis=0, keepdims=True)])
     neighbors = candidates[numbers]
@@ -237,11 +253,13 @@ def _neighbors(Z, panel):
     The index n marks missing neighbors. Only the nearest point of each strip of adjacent columns is considered, because
     a full sort would dominate the time.
     """
-    n, first = len(Z), panel.start
+    n = len(Z)
+    first = panel.start
     strip = min(64, max(1, (n - first) // (4 * NEIGHBORS)))
     tile = NEIGHBOR_TILE // strip * strip
     squares = np.einsum("nk,nk->n", Z, Z)
-    best, where = [], []
+    best = []
+    where = []
     for start in range(first, n, tile):
         stop = min(start + tile, n)
         scores = np.full((panel.stop - first, -(-(stop - start) // strip) * strip), -np.inf)
@@ -253,10 +271,12 @@ def _neighbors(Z, panel):
         chosen = strips.argmax(axis=2)
         best.append(np.take_along_axis(strips, chosen[:, :, None], axis=2)[:, :, 0])
         where.append(chosen + start + strip * np.arange(strips.shape[1]))
-    best, where = np.concatenate(best, axis=1), np.concatenate(where, axis=1)
+    best = np.concatenate(best, axis=1)
+    where = np.concatenate(where, axis=1)
     if best.shape[1] > NEIGHBORS:
         nearest = np.argpartition(best, -NEIGHBORS, axis=1)[:, -NEIGHBORS:]
-        best, where = (np.take_along_axis(array, nearest, axis=1) for array in (best, where))
+        best = np.take_along_axis(best, nearest, axis=1)
+        where = np.take_along_axis(where, nearest, axis=1)
     where = np.where(np.isfinite(best), where, n)
     return where, np.take_along_axis(where, best.argmax(axis=1)[:, None], axis=1)[:, 0]
 
@@ -280,8 +300,8 @@ def _stack_units(
 
     U = np.ascontiguousarray(stacked(units).transpose(0, 2, 1))
     s = -stacked(thresholds)
-    points, moves = stacked(Z), stacked(targets - Z)
-    activations = points @ U
+    moves = stacked(targets - Z)
+    activations = stacked(Z) @ U
     activations += s[:, None, :]
     # A unit without a point needs a nonzero diagonal; its move is zero.
     diagonal = np.einsum("bpp->bp", activations)
@@ -295,7 +315,8 @@ def _stack_units(
 
 def _common_threshold(Z, surrogates, progress):
     """Return the paper's thresholds, all midway between the smallest <z, z> and all other products, and last block."""
-    own, highest = np.einsum("nk,nk->n", Z, Z), products_with_others(Z, surrogates, progress)
+    own = np.einsum("nk,nk->n", Z, Z)
+    highest = products_with_others(Z, surrogates, progress)
     if own.min() <= highest.max():
         raise ValueError(
             f"order='paper' is impossible here: the largest product with another point or surrogate label, "
@@ -305,7 +326,8 @@ def _common_threshold(Z, surrogates, progress):
     thresholds = np.full(len(Z), (own.min() + highest.max()) / 2)
     products = surrogates @ surrogates.T
     np.fill_diagonal(products, 0.0)
-    between, classes = products.max(), len(surrogates)
+    between = products.max()
+    classes = len(surrogates)
     last = surrogates.T.copy(), np.full(classes, -(1 + between) / 2), 2 / (1 - between) * np.eye(classes)
     return thresholds, (own.min() - highest.max()) / own, last
 

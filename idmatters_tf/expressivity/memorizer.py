@@ -5,28 +5,29 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
 from idmatters_tf.expressivity._samples import check_range, check_sample, chunks
 from idmatters_tf.expressivity.construction import Order, Weights, construct
 from idmatters_tf.expressivity.stack import ResidualDenseStack
 
+T = TypeVar("T")
 Dtype: TypeAlias = Literal["float64", "float32"]
 
 # Units of blocks computed in one product. More are not faster. The outputs do not depend on it.
 LOOKAHEAD_UNITS = 512
 
 
-def _with_own_floatx(method: Callable[..., Any]) -> Callable[..., Any]:
+def _with_own_floatx(method: Callable[..., T]) -> Callable[..., T]:
     """Return a method of `keras.Model` that sets Keras' float type to that of the model's inputs during the call."""
 
     @functools.wraps(method)
-    def call(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+    def call(self: keras.Model, *args: Any, **kwargs: Any) -> T:
         before = keras.config.floatx()
         keras.config.set_floatx(keras.backend.standardize_dtype(self.inputs[0].dtype))
         try:
@@ -156,29 +157,30 @@ def memorize(
     (True, 7)
     """
     x, labels, classes = check_sample(x, labels, classes)
-    width, seed = positive_integer("width", width), seed_number(seed)
+    width = positive_integer("width", width)
+    seed = seed_number(seed)
     check_choice("order", order, get_args(Order))
     for kind in (dtype, *check):
         check_choice("dtype", kind, get_args(Dtype))
     check_range(x, dtype)
     start = time.perf_counter()
     weights = construct(x, labels, classes, width, order, seed, _with_title(progress, "building"))
-    smallest = float(weights.margins.min())
     model = network(weights, dtype)
     built = time.perf_counter()
-    verified = {}
-    for checked_dtype in dict.fromkeys(check):
-        same = model if checked_dtype == dtype else network(weights, checked_dtype)
-        checking = _with_title(progress, f"checking in {checked_dtype}")
-        verified[checked_dtype] = verify(same, x, labels, progress=checking)
-    if dtype in verified and verified[dtype].correct < len(x):
-        wrong = verified[dtype]
+    verified: dict[str, Verification] = {}
+    for kind in dict.fromkeys(check):
+        checked = model if kind == dtype else network(weights, kind)
+        verified[kind] = verify(checked, x, labels, progress=_with_title(progress, f"checking in {kind}"))
+    smallest = float(weights.margins.min())
+    wrong = verified.get(dtype)
+    if wrong is not None and wrong.wrong_rows:
         raise ValueError(
             f"The network is wrong on {wrong.rows - wrong.correct} rows, the first is {wrong.wrong_rows[0]}: the "
             f"smallest relative margin, {smallest:.1e}, is too small for {dtype}. Use a larger width than {width}, "
             f"order='ridge', or subtract the mean of x."
         )
-    distinct, parameters = len(weights.order), model.count_params()
+    distinct = len(weights.order)
+    parameters = model.count_params()
     model.report = Report(
         rows=len(x),
         distinct_rows=distinct,
@@ -224,7 +226,8 @@ def verify(
     classes = model.output_shape[-1]
     x, labels, _ = check_sample(x, labels, classes, most=classes)
     dtype = model.inputs[0].dtype
-    largest, wrong = 0.0, []
+    largest = 0.0
+    wrong: list[int] = []
     order = _by_norm(model, x)
     # Compilation takes longer than a single batch. `predict` of other models rounds float64 to float32.
     run = model if len(x) <= batch_size else model.predict_on_batch
@@ -233,7 +236,7 @@ def verify(
     for start in range(0, len(x), size):
         rows = order[start : start + size]
         filled = np.pad(rows, (0, size - len(rows)), mode="edge")
-        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[filled].astype(dtype))))[: len(rows)]
+        outputs = np.array(keras.ops.convert_to_numpy(run(x[filled].astype(dtype))))[: len(rows)]
         # `argmax` would return class 0 for ties and NaN.
         own = np.arange(outputs.shape[1]) == labels[rows, None]
         ahead = outputs < outputs[own][:, None]
@@ -264,9 +267,10 @@ def _by_norm(model, x):
 def network(weights: Weights, dtype: str) -> keras.Model:
     """Build the Keras model with these `Weights`."""
     d, k = weights.projection.shape
-    blocks, classes = len(weights.U), len(weights.last_s)
-    zeros: dict[str, Any] = {"kernel_initializer": "zeros", "dtype": dtype}
+    blocks = len(weights.U)
+    classes = len(weights.last_s)
     lookahead = min(blocks, max(1, LOOKAHEAD_UNITS // k))
+    zeros: dict[str, Any] = {"kernel_initializer": "zeros", "dtype": dtype}
     inputs = outputs = keras.Input((d,), dtype=dtype, name="points")
     for layer in (
         keras.layers.Dense(k, use_bias=weights.bias is not None, name="projection", **zeros),

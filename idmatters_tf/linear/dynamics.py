@@ -96,15 +96,7 @@ def gradient_descent(
     root, targets = regression(real_array("sxx", sxx, (d, d)), real_array("syx", syx, (d, d)))
 
     recorded = np.append(np.arange(0, steps, record_every), steps)
-    histories = Trajectories(
-        recorded,
-        excess_risk=np.full((networks, len(recorded)), np.nan),
-        gradient_norm=np.full((networks, len(recorded)), np.nan),
-        layer_norms=np.full((networks, len(recorded), *W.shape[1:3]), np.nan),
-        tau=np.full((networks, len(recorded)), np.nan),
-        diverged_at=np.full(networks, -1),
-        weights=np.full(W.shape, np.nan),
-    )
+    histories = _empty_histories(W, recorded)
     # Layers are the first axes, so that each layer is one block of memory for all networks.
     layers = W.transpose(1, 2, 0, 3, 4).copy()
     active = np.arange(networks)
@@ -124,8 +116,8 @@ def gradient_descent(
             descent = _Descent(layers, root, targets, shortcut)
             descent.forward(layers)
         records = step % record_every == 0 or step == steps
+        record = active, np.searchsorted(recorded, step)
         if records:
-            record = active, np.searchsorted(recorded, step)
             norms = layer_norms(layers)
             histories.excess_risk[record] = excess
             histories.layer_norms[record] = norms.transpose(2, 0, 1)
@@ -134,9 +126,22 @@ def gradient_descent(
         used = rates[active] if step < steps else np.zeros(active.size)
         squared_norms = descent.backward(layers, used, measure=records)
         if records:
-            histories.gradient_norm[active, np.searchsorted(recorded, step)] = np.sqrt(squared_norms)
+            histories.gradient_norm[record] = np.sqrt(squared_norms)
     histories.weights[active] = layers.transpose(2, 0, 1, 3, 4)
     return histories
+
+
+def _empty_histories(W: Floats, recorded: Integers) -> Trajectories:
+    records = len(W), len(recorded)
+    return Trajectories(
+        recorded,
+        excess_risk=np.full(records, np.nan),
+        gradient_norm=np.full(records, np.nan),
+        layer_norms=np.full((*records, *W.shape[1:3]), np.nan),
+        tau=np.full(records, np.nan),
+        diverged_at=np.full(len(W), -1),
+        weights=np.full(W.shape, np.nan),
+    )
 
 
 Name = TypeVar("Name", bound=Hashable)
