@@ -53,7 +53,7 @@ def test_reseeded_initializers_differ_and_plain_ones_pass_through():
     assert reseed(IdentityNormal(), 1).seed is None
 
 
-def test_bad_arguments():
+def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match=r"rank 2 or more.*\(5,\)"):
         IdentityNormal()((5,))
     with pytest.raises(ValueError, match="`seed` of IdentityNormal must be a non-negative.*-1"):

@@ -13,7 +13,7 @@ from tests.support import autodiff_cases as cases
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
-def test_on_tensorflow(case):
+def test_derivatives_on_tensorflow(case):
     cases.run(case)
 
 
@@ -41,7 +41,7 @@ def test_normalization_by_moments():
     cases.close(tape.gradient(product, point), expected @ v[0])
 
 
-def test_inside_graphs():
+def test_derivatives_inside_graphs():
     x, v = np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, -1.0])
     product = tf.function(lambda vector: hvp(lambda x: ops.sum(x**4), x, vector))
     np.testing.assert_allclose(product(v), 12 * x**2 * v)
@@ -52,11 +52,11 @@ def test_inside_graphs():
         unknown(x)
 
 
-def test_threads_restore_what_they_replace():
+def test_threads_restore_replaced_functions_of_tensorflow_and_keras():
     normalization = [layers.LayerNormalization() for _ in range(4)]
     x = np.arange(4, dtype="float32")[None]
     replaced = (tf.nn, "moments"), (keras.layers.Layer, "_clear_losses")
-    before = [getattr(*place) for place in replaced]
+    before = [getattr(*owner_and_name) for owner_and_name in replaced]
 
     def products(layer):
         return [np.array(hvp(lambda x: ops.sum(layer(x) ** 3), x, x)) for _ in range(5)]
@@ -65,4 +65,4 @@ def test_threads_restore_what_they_replace():
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         for found in threads.map(products, normalization):
             np.testing.assert_allclose(found, [expected] * 5, rtol=1e-5)
-    assert [getattr(*place) for place in replaced] == before
+    assert [getattr(*owner_and_name) for owner_and_name in replaced] == before

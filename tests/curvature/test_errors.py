@@ -70,7 +70,7 @@ def test_models_and_options_that_do_not_fit_raise():
             make()
 
 
-def test_randomness_in_the_model():
+def test_random_numbers_in_training_mode_or_in_the_loss_raise():
     dropout = network(keras.layers.Dropout(0.5, name="drop"))
     HessianOperator(dropout, "mse", (X, Y))
     with pytest.raises(ValueError, match="must be reproducible"):
@@ -89,7 +89,7 @@ class Augmented:
         yield X + self.rng.normal(size=X.shape).astype(np.float32), Y
 
 
-def test_data_that_change():
+def test_data_that_differ_between_passes_raise():
     model = network()
     rows = np.random.default_rng(0).normal(size=(31, 4)).astype(np.float32)
     dropped = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).shuffle(31).batch(16, drop_remainder=True)

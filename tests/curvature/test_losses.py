@@ -40,7 +40,7 @@ def test_compiled_losses_on_jax_equal_evaluate(tmp_path, program):
 
 
 @pytest.mark.parametrize("kind", [loss_cases.Penalised, loss_cases.WithoutTraining])
-def test_an_overridden_compute_loss_is_used(kind):
+def test_loss_of_a_model_that_overrides_compute_loss(kind):
     keras.utils.set_random_seed(0)
     inputs = keras.Input((4,))
     dense = keras.layers.Dense(2, kernel_regularizer="l2")

@@ -20,7 +20,7 @@ def tags(folder):
     return steps
 
 
-def test_monitor_in_fit(tmp_path):
+def test_monitor_logs_measurements_in_fit(tmp_path):
     model, _, (x, y) = cases.case("two outputs")
     model.compile("sgd", ["mse", "mse"])
     data = (x, [y, y[:, :1]])
@@ -41,7 +41,7 @@ def test_monitor_in_fit(tmp_path):
     )
 
 
-def test_a_measurement_agrees_with_the_dense_matrix():
+def test_measurement_equals_that_of_the_dense_matrix():
     model, loss, data = cases.case("labels and L2")
     operator = HessianOperator(model, loss, data, check=False)
     dense = operator.to_dense()

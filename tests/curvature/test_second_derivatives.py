@@ -39,7 +39,7 @@ def test_tensorflow_loses_the_mean_in_the_second_derivative_of_the_variance():
         np.testing.assert_allclose(hessian(), exact, atol=1e-12)
 
 
-def test_normalization():
+def test_second_derivatives_of_normalization():
     """Compare with differences: all weights for BatchNormalization, one direction for the others."""
     x, y = np.random.default_rng(0).normal(size=(2, 7, 4))
     y = y[:, :2]
@@ -66,12 +66,13 @@ def test_normalization():
         (keras.layers.MaxPooling1D, (2, 1, "same"), (6, 2)),
         (keras.layers.MaxPooling2D, (3, 1, "same"), (4, 5, 2)),
         (keras.layers.MaxPooling2D, ((1, 2), (2, 1), "same", "channels_first"), (2, 1, 5)),
-        (keras.layers.MaxPooling2D, (1,), (4, 5, 2)),
-        (keras.layers.MaxPooling2D, (3, 2, "same"), (4, 5, 2)),
+        # TensorFlow computes these correctly.
+        pytest.param(keras.layers.MaxPooling2D, (1,), (4, 5, 2), marks=pytest.mark.slow),
+        pytest.param(keras.layers.MaxPooling2D, (3, 2, "same"), (4, 5, 2), marks=pytest.mark.slow),
         (keras.layers.MaxPooling3D, (2, 1, "same"), (2, 3, 2, 2)),
     ],
 )
-def test_max_pooling(kind, arguments, shape):
+def test_second_derivatives_of_max_pooling(kind, arguments, shape):
     # TensorFlow has no pooling in three dimensions in float64.
     dtype, step, tolerance = ("float32", 3e-3, 3e-3) if len(shape) == 4 else ("float64", 1e-5, 1e-6)
     keras.config.set_dtype_policy(dtype)
@@ -85,7 +86,7 @@ def test_max_pooling(kind, arguments, shape):
     np.testing.assert_allclose(products, products.T, rtol=0, atol=tolerance * np.abs(products).max())
 
 
-def test_bilinear_resizing():
+def test_second_derivatives_of_bilinear_resizing():
     """Compare with the same map as a matrix, because TensorFlow's gradient has a derivative of zero."""
     resizing = keras.layers.Resizing(3, 5)
     matrix = np.reshape(resizing(np.eye(16).reshape(16, 4, 4, 1)), (16, 15))
@@ -114,7 +115,7 @@ def test_missing_second_derivatives_raise():
         operator @ np.ones(operator.shape[0])
 
 
-def test_a_trained_embedding():
+def test_second_derivatives_of_an_embedding():
     model = sequential(keras.layers.Embedding(5, 3), keras.layers.GlobalAveragePooling1D(), shape=(4,), dtype="int32")
     data = np.random.default_rng(0).integers(0, 5, (6, 4)), np.random.default_rng(1).normal(size=(6, 2))
     operator = HessianOperator(model, "mse", data)

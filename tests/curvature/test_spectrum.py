@@ -21,7 +21,7 @@ def planted(eigenvalues, seed=0):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["largest", "smallest", "magnitude", "both"]), st.integers(1, 3))
-def test_ends_of_the_spectrum(seed, which, k):
+def test_extreme_eigenpairs_of_random_spectra(seed, which, k):
     rng = np.random.default_rng(seed)
     values = np.sort(rng.normal(size=rng.integers(8, 60)) * 10 ** rng.uniform(-2, 2))
     matrix = planted(values, seed)
@@ -94,7 +94,7 @@ def test_eigenvalues_in_float32(diagonal, k, which, error):
     assert pairs.products < 200
 
 
-def test_a_limit_of_products():
+def test_eigenpairs_that_do_not_converge_warn():
     decades = diagonal_operator(np.logspace(0, -15, 2000), np.float64)
     with pytest.warns(
         UserWarning, match=r"0 of 2 eigenpairs converged within 3\d\d products. .*Increase `max_products`"
@@ -163,7 +163,7 @@ def test_lanczos_finds_a_spectrum_of_few_values(seed):
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
-def test_tiny_and_huge_scales(size):
+def test_estimates_scale_with_the_operator(size):
     values = np.r_[np.linspace(-1, 1, 99), 3]
     one, scaled = (spectral_density(planted(factor * values), 3, 20) for factor in (1, size))
     np.testing.assert_allclose(size * scaled.density, one.density, atol=1e-10)
@@ -250,6 +250,6 @@ def test_with_enough_products_the_trace_is_exact():
         (lambda A: summarize([np.nan]), "`eigenvalues` must be finite"),
     ],
 )
-def test_bad_arguments(call, message):
+def test_invalid_arguments_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.eye(10))

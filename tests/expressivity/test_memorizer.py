@@ -55,7 +55,7 @@ def test_saved_and_exported_models_keep_float64(tmp_path):
     assert keras.config.floatx() == "float32"
 
 
-def test_it_is_differentiable_and_trainable():
+def test_gradient_and_training_of_a_memorizer():
     x, labels = sample(100, 6, 3)
     model = memorize(x, labels, width=8, check=())
     target = np.roll(np.eye(3)[labels], 1, axis=1)
@@ -95,7 +95,7 @@ def test_stack_is_a_chain_of_blocks_for_any_lookahead(lookahead, shape):
         stack.block(7)
 
 
-def test_the_stack_as_a_layer():
+def test_stack_follows_the_conventions_of_keras_layers():
     inputs = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
     check_layer(ResidualDenseStack(5, 3, lookahead=2, kernel_initializer="ones"), inputs)
 

@@ -31,7 +31,7 @@ def test_minimum_loss_does_not_cancel():
 
 
 @given(SEEDS)
-def test_whitening(seed):
+def test_whitened_data_are_scaled_principal_components(seed):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(4, 4)) @ rng.normal(size=(4, 30)) + 5
     whitened, transform, mean = linear.whiten(X, 3)
@@ -111,7 +111,7 @@ def test_sweep_combines_every_start_with_every_rate(workers):
             np.testing.assert_allclose(trajectories[name].weights[:, k], alone.weights)
 
 
-def test_starts():
+def test_initial_weights_have_their_distributions():
     W = linear.initial_weights("orthogonal", 2, 1, 4, seed=3, networks=5)
     np.testing.assert_allclose(W @ W.swapaxes(-1, -2), np.broadcast_to(np.eye(4), W.shape), atol=1e-13)
     xavier, small = (linear.initial_weights(kind, 50, 2, 10, seed=3) for kind in ("xavier", "small"))

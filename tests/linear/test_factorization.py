@@ -93,7 +93,7 @@ CORNERS = {
 
 
 @pytest.mark.parametrize("name", CORNERS)
-def test_corners(name):
+def test_factorization_of_special_matrices(name):
     R = np.array(CORNERS[name], dtype=float)
     for depth in (1, 3, 10_000 if name == "condition 1e12, not normal" else 300):
         if name == "tiny" and depth < 300:
@@ -156,7 +156,7 @@ def test_operator_angle_against_search(seed):
 
 
 @given(SEEDS, st.integers(1, 6))
-def test_normal_form(seed, d):
+def test_normal_form_of_random_normal_matrices(seed, d):
     rng = np.random.default_rng(seed)
     Q = np.linalg.qr(rng.normal(size=(d, d)))[0]
     blocks = scipy.linalg.block_diag(*([[a, -b], [b, a]] for a, b in rng.normal(size=(d // 2, 2))), *[2.0] * (d % 2))

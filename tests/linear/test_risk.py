@@ -62,7 +62,7 @@ def test_gradient_dominance_holds_and_its_bounds_are_the_formulas(seed):
 
 
 @pytest.mark.parametrize(("depth", "tau"), [(1, 0.3), (2, 0.0), (5, 0.9), (40, 0.3)])
-def test_equality_case(depth, tau):
+def test_gradient_dominance_is_tight(depth, tau):
     rng = np.random.default_rng(depth)
     d = 3
     S = random_covariance(rng, d, rank=d)

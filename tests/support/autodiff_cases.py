@@ -23,7 +23,7 @@ def differences(function, point, step=1e-5):
     """Return central differences of a function, (entries of the outputs, entries of the point). Assigns variables."""
     leaves = keras.tree.flatten(point)
     columns = []
-    for place, leaf in enumerate(leaves):
+    for index, leaf in enumerate(leaves):
         start = np.array(ops.convert_to_numpy(leaf))
         for entry in np.ndindex(start.shape):
             ends = []
@@ -33,7 +33,7 @@ def differences(function, point, step=1e-5):
                     leaf.assign(moved)
                     ends.append(flat(function(point)))
                 else:
-                    others = [*leaves[:place], moved, *leaves[place + 1 :]]
+                    others = [*leaves[:index], moved, *leaves[index + 1 :]]
                     ends.append(flat(function(keras.tree.pack_sequence_as(point, others))))
             columns.append((ends[0] - ends[1]) / (2 * step))
         if isinstance(leaf, keras.Variable):
