@@ -172,13 +172,8 @@ def memorize(
         checked = model if kind == dtype else network(weights, kind)
         verified[kind] = verify(checked, x, labels, progress=_with_title(progress, f"checking in {kind}"))
     smallest = float(weights.margins.min())
-    wrong = verified.get(dtype)
-    if wrong is not None and wrong.wrong_rows:
-        raise ValueError(
-            f"The network is wrong on {wrong.rows - wrong.correct} rows, the first is {wrong.wrong_rows[0]}: the "
-            f"smallest relative margin, {smallest:.1e}, is too small for {dtype}. Use a larger width than {width}, "
-            f"order='ridge', or subtract the mean of x."
-        )
+    if dtype in verified:
+        _check_rows(verified[dtype], smallest, width, dtype)
     distinct = len(weights.order)
     parameters = model.count_params()
     model.report = Report(
@@ -199,6 +194,16 @@ def memorize(
         verify_seconds=time.perf_counter() - built,
     )
     return model
+
+
+def _check_rows(verified: Verification, smallest_margin: float, width: int, dtype: str) -> None:
+    """Raise ValueError if a row is wrong."""
+    if verified.wrong_rows:
+        raise ValueError(
+            f"The network is wrong on {verified.rows - verified.correct} rows, the first is {verified.wrong_rows[0]}: "
+            f"the smallest relative margin, {smallest_margin:.1e}, is too small for {dtype}. Use a larger width than "
+            f"{width}, order='ridge', or subtract the mean of x."
+        )
 
 
 # Numbers beyond the range of float32 become infinite, and their rows count as wrong.
