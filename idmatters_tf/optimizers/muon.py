@@ -43,7 +43,9 @@ def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None)
 
     Only even powers of the matrix change between iterations, so the iterations are computed on the smaller of its two
     Gram matrices, and the matrix itself enters twice. For 2304 x 256 and 3 iterations this takes 0.47 of the
-    multiplications of the plain form.
+    multiplications of the plain form. Rounding makes the smallest eigenvalues of a Gram matrix negative, and each
+    iteration multiplies them by about a^2 = 12. The Gram matrix is therefore computed anew after the first 5
+    iterations (3 in 16 bits) and after every 2 further ones.
 
     Source: Jordan et al., *Muon: An optimizer for hidden layers in neural networks* (2024).
 
@@ -56,13 +58,23 @@ def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None)
     Returns:
         A tensor of the same shape. A matrix of zeros stays zero.
     """
-    a, b, c = NEWTON_SCHULZ
     is_wide = matrix.shape[-2] < matrix.shape[-1]
     x: Any = ops.swapaxes(matrix, -1, -2) if is_wide else matrix
     # In float16 the norm of small matrices would be 0, and its inverse infinite.
     x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
     squares: Any = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
     x = ops.cast(x * ops.rsqrt(squares + 1e-30), dtype or matrix.dtype)
+    longest = 3 if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16") else 5
+    while iterations > 0:
+        count = min(longest, iterations)
+        x = ops.matmul(x, _iterate_on_gram(x, count))
+        iterations, longest = iterations - count, 2
+    return ops.swapaxes(x, -1, -2) if is_wide else x
+
+
+def _iterate_on_gram(x: Any, iterations: int) -> Any:
+    """Return the product of the polynomials in the Gram matrix of x by which the iterations multiply x."""
+    a, b, c = NEWTON_SCHULZ
     gram: Any = ops.matmul(ops.swapaxes(x, -1, -2), x)
     identity: Any = ops.eye(x.shape[-1], dtype=x.dtype)
     factor: Any = None
@@ -72,8 +84,7 @@ def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None)
         factor = polynomial if factor is None else ops.matmul(factor, polynomial)
         if iteration < iterations - 1:
             gram = ops.matmul(polynomial, ops.matmul(gram, polynomial))
-    x = ops.matmul(x, factor)
-    return ops.swapaxes(x, -1, -2) if is_wide else x
+    return factor
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -148,7 +159,8 @@ class Muon(Momentum):
         per_head: If True, each head of an attention projection is orthogonalized by itself.
         split: Dict from names, as in `exclude`, to numbers of equal parts of the last axis of a kernel's outputs, each
             of which is a matrix. `{"query_key_value": 3}` separates the queries, keys and values of GPT-NeoX.
-        orthogonalize_dtype: Type of the orthogonalization, such as `"bfloat16"`.
+        orthogonalize_dtype: Type of the matrix products of the orthogonalization. With `"bfloat16"` and 3 iterations,
+            steps differ by 0.6 to 5 % in norm from those of float32.
         kwargs: See `keras.optimizers.SGD`.
 
     Raises:

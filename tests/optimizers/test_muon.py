@@ -40,6 +40,17 @@ def test_16_bits_are_enough_for_matrices_of_any_norm(dtype, atol):
     assert not np.any(orthogonalize(keras.ops.zeros((3, 5), dtype)))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "iterations"), [("float32", 10), ("float32", 20), ("float16", 10), ("bfloat16", 5), ("bfloat16", 10)]
+)
+@pytest.mark.parametrize("exponent", [3, 8, 300])
+def test_small_singular_values_do_not_grow_past_the_largest_by_rounding(dtype, iterations, exponent):
+    left, _, right = np.linalg.svd(np.random.default_rng(0).normal(size=(90, 40)), full_matrices=False)
+    matrix = left * np.logspace(0, -exponent, 40) @ right
+    orthogonal = orthogonalize(keras.ops.convert_to_tensor(matrix, "float32"), iterations, dtype)
+    assert np.linalg.norm(keras.ops.cast(orthogonal, "float32"), 2) < 1.25
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_kernels_follow_the_formula_also_if_some_have_equal_shapes(nesterov):
     rng = np.random.default_rng(5)
