@@ -5,11 +5,13 @@
 One update with momentum and weight decay on the same batch with the same threads: `model.fit` of the Keras model as
 `trainers.cifar` compiles it, as a user would, and, if PyTorch is installed, the same network in PyTorch with the same
 initial weights, in a separate process, in both memory formats. Before the measurement, the losses of the first three
-steps are checked for agreement.
+steps are checked for agreement. The convolutions alone are measured too: their share of the step bounds what any other
+change can gain.
 """
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import tempfile
@@ -58,6 +60,27 @@ def by_fit(options, images, labels, optimizer=None, **arguments):
     return steps
 
 
+def by_convolutions(options, images):
+    """Return a function that computes the convolutions of several steps, forward and backward, and nothing else."""
+    dtype, rng = options.precision, np.random.default_rng(0)
+    shapes = [variable.shape for variable in network(options).trainable_variables if len(variable.shape) == 4]
+    # Kernels that keep the size of their inputs: numbers that vanish would not take the usual time.
+    kernels = [tf.constant(rng.normal(size=shape) / math.sqrt(math.prod(shape[:3])), dtype) for shape in shapes]
+    first_of_stage = {1 + 2 * options.blocks * stage for stage in range(1, len(options.widths))}
+
+    @tf.function
+    def step(features, kernels):
+        with tf.GradientTape() as tape:
+            tape.watch(kernels)
+            for index, kernel in enumerate(kernels):
+                features = tf.nn.conv2d(features, kernel, 2 if index in first_of_stage else 1, "SAME")
+        gradients = tape.gradient(features, kernels, output_gradients=features)
+        return [gradient[0, 0, 0, 0] for gradient in gradients]
+
+    images = tf.constant(images, dtype)
+    return lambda: [[float(value) for value in step(images, kernels)] for _ in range(STEPS)]
+
+
 class Losses(keras.callbacks.Callback):
     """Callback that records the loss of each step, computed from Keras' mean over the epoch."""
 
@@ -93,6 +116,8 @@ def main():
     labels = rng.integers(0, 10, options.batch_size).astype("int32")
     ways = {"trainers.cifar": by_program(options, images, labels), "Keras' fit": by_fit(options, images, labels)}
     losses = {name: way() for name, way in ways.items()}
+    ways["the convolutions alone"] = by_convolutions(options, images)
+    ways["the convolutions alone"]()
     measured = {name: lambda way=way: seconds(way) / STEPS for name, way in ways.items()}
     with contextlib.ExitStack() as stack:
         if torch_version := peer.version("torch", options.peer_python):
