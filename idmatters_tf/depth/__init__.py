@@ -1,8 +1,10 @@
-"""Dependence on depth of the measurements of Li et al. and Hardt & Ma, for any Keras architecture."""
+"""Dependence on depth of the start of training and of learning rates, for any Keras architecture."""
 
 from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement
 from idmatters_tf.depth.power_law import PowerLaw, Prediction, fit_power_law
 from idmatters_tf.depth.profile import DepthProfile, Predictions, depth_profile
+from idmatters_tf.depth.rate_laws import RateLaw
+from idmatters_tf.depth.rates import RateCurve, RateProfile, find_rate, rate_profile
 
 __all__ = [
     "QUANTITIES",
@@ -11,6 +13,11 @@ __all__ = [
     "PowerLaw",
     "Prediction",
     "Predictions",
+    "RateCurve",
+    "RateLaw",
+    "RateProfile",
     "depth_profile",
+    "find_rate",
     "fit_power_law",
+    "rate_profile",
 ]

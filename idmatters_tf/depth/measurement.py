@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import gc
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf import curvature
+from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import graph_calls, layers_within
 from idmatters_tf._results import Result
 from idmatters_tf.curvature.operators import NotFiniteError
@@ -84,6 +87,34 @@ class Options:
     momentum: float
     examples: int
     batch_size: int
+
+
+def build_models(build: Callable[..., keras.Model], depth: int | None, seeds: int) -> Iterator[keras.Model]:
+    """Yield a model for each seed, one at a time; of functions without a depth for None.
+
+    Raises:
+        ValueError: `build` is not a function, or returns equal weights for different seeds.
+    """
+    if isinstance(build, keras.Model) or not callable(build):
+        raise ValueError(
+            f"Argument `build` must be a function of a depth that returns a model. Received: {type(build).__name__}. "
+            f"Pass a function, such as lambda depth: make_model(depth)."
+        )
+    takes_seed = "seed" in inspect.signature(build).parameters
+    seen: dict[int, int] = {}
+    for seed in range(positive_integer("seeds", seeds)):
+        gc.collect()
+        keras.utils.set_random_seed(seed)
+        model = build(*(() if depth is None else (depth,)), **({"seed": seed} if takes_seed else {}))
+        weights = hash(b"".join(array.tobytes() for array in model.get_weights()))
+        if (first := seen.setdefault(weights, seed)) != seed:
+            raise ValueError(
+                f"Function `build` must return different weights for different seeds. Received: equal weights "
+                f"for the seeds {first} and {seed}. Add an argument `seed` to it, or use seeds=1."
+            )
+        yield model
+        # Models contain reference cycles.
+        del model
 
 
 def measure_model(

@@ -1,8 +1,6 @@
 """Profile of an architecture: measurements at several depths and seeds, their power laws, verdicts and predictions."""
 
 import dataclasses
-import gc
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,7 +10,7 @@ import numpy as np
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
-from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement, Options, measure_model
+from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement, Options, build_models, measure_model
 from idmatters_tf.depth.power_law import PowerLaw, Prediction, fit_power_law
 
 PANELS: Mapping[str, Sequence[str]] = {
@@ -154,34 +152,19 @@ def depth_profile(
     Raises:
         ValueError: in the cases of `GaussNewtonOperator`, for fewer than two depths, and for equal weights.
     """
-    if isinstance(build, keras.Model) or not callable(build):
-        raise ValueError(
-            f"Argument `build` must be a function of a depth that returns a model. Received: {type(build).__name__}. "
-            f"Pass a function, such as lambda depth: make_model(depth)."
-        )
     chosen = sorted({positive_integer("depths", depth) for depth in depths})
     if len(chosen) < 2:
         raise ValueError(f"Argument `depths` must contain at least two different depths. Received: {list(depths)}")
-    takes_seed = "seed" in inspect.signature(build).parameters
     options = Options(data, loss, training, momentum, examples, batch_size)
     measurements: list[DepthMeasurement] = []
     with Progress(positive_integer("seeds", seeds) * sum(chosen), "depth profile", progress, unit="units") as bar:
         for depth in chosen:
-            seen: dict[int, int] = {}
-            for seed in range(seeds):
-                keras.utils.set_random_seed(seed)
-                model = build(depth, seed=seed) if takes_seed else build(depth)
-                weights = hash(b"".join(array.tobytes() for array in model.get_weights()))
-                if (first := seen.setdefault(weights, seed)) != seed:
-                    raise ValueError(
-                        f"Function `build` must return different weights for different seeds. Received: equal weights "
-                        f"for the seeds {first} and {seed}. Add an argument `seed` to it, or use seeds=1."
-                    )
-                names, check = None if blocks is None else blocks(depth), not measurements
-                measurements.append(measure_model(model, depth, seed, names, options, check))
-                # Before the next model is built. Models contain reference cycles.
+            for model in build_models(build, depth, seeds):
+                seed = len(measurements) % seeds
+                names = None if blocks is None else blocks(depth)
+                measurements.append(measure_model(model, depth, seed, names, options, check=not measurements))
+                # The next model is built when this one is released.
                 del model
-                gc.collect()
                 bar.advance(depth, f"depth {depth}, seed {seed}")
     laws = {}
     for name in QUANTITIES:

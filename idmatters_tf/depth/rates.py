@@ -1,0 +1,400 @@
+"""Learning rates across depth: the best and the largest stable one of short trainings, and their laws."""
+
+import dataclasses
+import functools
+import gc
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._progress import Progress
+from idmatters_tf._results import Drawing, Figure, Result, tabulate
+from idmatters_tf.depth.measurement import build_models
+from idmatters_tf.depth.power_law import Prediction
+from idmatters_tf.depth.rate_laws import Estimate, RateLaw, best_rate, fit_rate_law, largest_stable_rate
+from idmatters_tf.depth.trials import MakeOptimizer, Trials
+
+# Rates of a search are START times powers of STEP; neighbors in its first pass differ by STEP^COARSE. No more than MOST
+# are tried at a depth.
+START, STEP, COARSE, MOST = 0.01, math.sqrt(2), 4, 20
+# Largest factor between rates that counts as none in a verdict.
+SAME = 1.5
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class RateCurve(Result, Drawing):
+    """Loss after short trainings against the learning rate, for one model. `plot(path)` draws it.
+
+    Attributes:
+        rates: learning rates in ascending order, (n,).
+        losses: mean loss of the last tenth of the steps, (n, seeds); infinite for unstable trainings.
+        first: mean loss of as many batches before training, (seeds,).
+    """
+
+    rates: NDArray[np.float64]
+    losses: NDArray[np.float64]
+    first: NDArray[np.float64]
+
+    @property
+    def best(self) -> Prediction:
+        """Rate of the lowest loss, with the ends of its 90 % confidence interval; NaN if no rate is stable."""
+        return self.estimates()["best"].interval()
+
+    @property
+    def largest_stable(self) -> Prediction:
+        """Largest rate at which at least half of the trainings are stable, with its 90 % confidence interval."""
+        return self.estimates()["largest_stable"].interval()
+
+    @property
+    def lowest_loss(self) -> float:
+        """Lowest mean over the seeds of the loss after training; infinite if no rate is stable."""
+        return float(self.losses.mean(axis=1).min())
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Return both rates as logarithms with standard errors."""
+        return {
+            "best": best_rate(self.rates, self.losses),
+            "largest_stable": largest_stable_rate(self.rates, np.isfinite(self.losses)),
+        }
+
+    def table(self) -> str:
+        """Return a table of the losses at each rate."""
+        header = ("rate", *(f"loss, seed {seed}" for seed in range(self.losses.shape[1])))
+        return tabulate(
+            header, [(float(rate), *map(float, row)) for rate, row in zip(self.rates, self.losses, strict=True)]
+        )
+
+    def draw(self, figure: Figure) -> None:
+        """Draw the losses of all seeds, their means, and both rates."""
+        axes = figure.subplots()
+        axes.set(xlabel="learning rate", ylabel="loss after training", xscale="log")
+        self.draw_on(axes, "C0", "loss")
+        axes.axvline(self.best.value, color="C1", label="best")
+        axes.axvline(self.largest_stable.value, color="C3", linestyle=":", label="largest stable")
+        axes.legend()
+
+    def draw_on(self, axes: Any, color: str, label: str) -> None:
+        """Draw the losses and their means on axes."""
+        axes.plot(self.rates, np.where(np.isfinite(self.losses), self.losses, np.nan), ".", color=color, markersize=3)
+        means = self.losses.mean(axis=1)
+        axes.plot(self.rates[np.isfinite(means)], means[np.isfinite(means)], color=color, label=label)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class RateProfile(Result, Drawing):
+    """Result of `rate_profile`. `plot(path)` draws loss against rate for each depth, and rates against depth.
+
+    Attributes:
+        curves: `RateCurve` by depth.
+        laws: `RateLaw` of the rates "best" and "largest_stable".
+    """
+
+    size: ClassVar = (9.0, 3.8)
+    curves: dict[int, RateCurve]
+    laws: dict[str, RateLaw]
+
+    def predict(self, depth: int) -> dict[str, Prediction]:
+        """Return both rates at a depth with 90 % prediction intervals, see `RateLaw.predict`."""
+        positive_integer("depth", depth)
+        return {name: law.predict(depth) for name, law in self.laws.items()}
+
+    def verdict(self, shallow: int | None = None, deep: int | None = None) -> str:
+        """Return a sentence on the best rate at one depth relative to another; by default those of the measured ends.
+
+        Rates of depths that were not measured are predicted.
+        """
+        shallow = min(self.curves) if shallow is None else positive_integer("shallow", shallow)
+        deep = max(self.curves) if deep is None else positive_integer("deep", deep)
+        rates = [self.curves[d].best if d in self.curves else self.laws["best"].predict(d) for d in (shallow, deep)]
+        if not np.isfinite([rate.value for rate in rates]).all():
+            return f"No rate trains at depth {deep if np.isfinite(rates[0].value) else shallow}."
+        halves = [np.log(rate.high / rate.low) / 2 for rate in rates]
+        ratio, half = rates[0].value / rates[1].value, float(np.hypot(*halves))
+        interval = f"90 % interval {ratio * np.exp(-half):.2g} to {ratio * np.exp(half):.2g}"
+        if deep in self.curves and shallow in self.curves:
+            low, high = (self.curves[depth].lowest_loss for depth in (shallow, deep))
+            gain = float(self.curves[shallow].first.mean()) - low
+            if high - low > max(0.1 * gain, 2 * self._scatter(shallow, deep)):
+                return (
+                    f"The loss after training at the best rate rises with depth, from {low:.4g} at depth {shallow} to "
+                    f"{high:.4g} at depth {deep}: depth does not help these blocks to train."
+                )
+        if 1 / SAME <= ratio <= SAME:
+            return f"The best rate of depth {shallow} works at depth {deep} (their ratio is {ratio:.2f}, {interval})."
+        change = f"Divide the best rate of depth {shallow} by {ratio:.2g}"
+        if ratio < 1:
+            change = f"Multiply the best rate of depth {shallow} by {1 / ratio:.2g}"
+        return f"{change} at depth {deep} (their ratio is {ratio:.2f}, {interval})."
+
+    def _scatter(self, *depths: int) -> float:
+        """Return the standard deviation over the seeds of the lowest losses, root of the sum of squares of depths."""
+        rows = [self.curves[depth].losses[self.curves[depth].losses.mean(axis=1).argmin()] for depth in depths]
+        return float(np.sqrt(sum(np.var(row, ddof=1) for row in rows if len(row) > 1)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return depth, rate, seed, first loss and loss after training of each training."""
+        return [
+            {"depth": depth, "rate": float(rate), "seed": seed, "first_loss": float(first), "loss": float(loss)}
+            for depth, curve in self.curves.items()
+            for rate, losses in zip(curve.rates, curve.losses, strict=True)
+            for seed, (first, loss) in enumerate(zip(curve.first, losses, strict=True))
+        ]
+
+    def table(self) -> str:
+        """Return a table with both rates, their 90 % intervals and the lowest loss at each depth."""
+        header = ("depth", "best rate", "90 % interval", "largest stable", "90 % interval", "first loss", "lowest loss")
+        rows = []
+        for depth, curve in self.curves.items():
+            rates = [
+                cell
+                for rate in (curve.best, curve.largest_stable)
+                for cell in (rate.value, f"{rate.low:.3g} to {rate.high:.3g}")
+            ]
+            rows.append((depth, *rates, float(curve.first.mean()), curve.lowest_loss))
+        return tabulate(header, rows)
+
+    def draw(self, figure: Figure) -> None:
+        """Draw loss against rate for each depth, and measured rates with their laws against depth."""
+        left, right = figure.subplots(1, 2)
+        left.set(xlabel="learning rate", ylabel="loss after training", xscale="log")
+        for number, (depth, curve) in enumerate(self.curves.items()):
+            curve.draw_on(left, f"C{number}", f"depth {depth}")
+            left.axvline(curve.best.value, color=f"C{number}", linewidth=0.6, linestyle=":")
+        depths = np.array(sorted(self.curves))
+        line = np.geomspace(depths[0], 4 * depths[-1], 30)
+        right.set(xlabel="depth", ylabel="learning rate", xscale="log", yscale="log")
+        for color, (name, law) in zip(("C1", "C3"), self.laws.items(), strict=True):
+            values = np.array([getattr(self.curves[depth], name) for depth in depths])
+            bars = np.abs(values[:, 1:] - values[:, :1]).T
+            right.errorbar(depths, values[:, 0], bars, fmt="o", color=color, markersize=4, label=name.replace("_", " "))
+            predicted = np.array([law.predict(depth) for depth in line])
+            right.plot(line, predicted[:, 0], color=color, label=law.name)
+            right.fill_between(line, predicted[:, 1], predicted[:, 2], color=color, alpha=0.15, linewidth=0)
+        right.set_xticks(depths, list(map(str, depths)))
+        right.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize=7)
+
+
+def rate_profile(
+    build: Callable[..., keras.Model],
+    depths: Sequence[int],
+    data: Any,
+    loss: Any = None,
+    optimizer: MakeOptimizer | None = None,
+    rates: Sequence[float] | NDArray[np.float64] | None = None,
+    steps: int = 200,
+    seeds: int = 2,
+    *,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> RateProfile:
+    """Measure how the best and the largest stable learning rate depend on the depth of an architecture.
+
+    Models of each depth are trained by `fit` for a few steps at several learning rates. All trainings of a model and
+    seed have the same initial weights and the same batches. A training is stable if no tenth of it has a mean loss
+    above twice the first loss, and the last tenth has a lower one. Trainings that diverge end early.
+
+    Without `rates`, the rates are powers of the square root of 2, times 0.01: factors of 4 until the best rate lies
+    inside, the neighbors of the best rate up to a factor of 2, and those at the edge of stability; at most 20 at a
+    depth, typically 11. The cost is at most 20 x steps x seeds training steps at each depth.
+
+    The best rate is that of short trainings, without a schedule. It may differ from that of a long one. Depth is the
+    only thing that changes: for the transfer of rates between widths use a parametrization such as muP.
+
+    Args:
+        build: see `depth_profile`.
+        depths: different depths. Laws and predictions need three.
+        data: tuple of arrays (x, y), of which random batches are drawn by the seed; or batches that can be iterated
+            repeatedly, such as a `tf.data.Dataset`, which all seeds use in their order.
+        loss: a loss for `compile`; None for that of the compiled model.
+        optimizer: function of a learning rate that returns an optimizer, such as `lambda rate:
+            keras.optimizers.AdamW(rate, weight_decay=0.1)`; None for that of the compiled model.
+        rates: learning rates; None for a search.
+        steps: number of steps of a training.
+        seeds: number of models at each depth.
+        batch_size: batch size for arrays.
+        progress: True to show a progress bar on standard error.
+
+    Returns:
+        A `RateProfile`.
+
+    Raises:
+        ValueError: for arguments of other kinds, and for models without different weights for different seeds.
+    """
+    chosen = sorted({positive_integer("depths", depth) for depth in depths})
+    if not chosen:
+        raise ValueError("Argument `depths` must contain a depth. Received: none.")
+    most = MOST if rates is None else len(rates)
+    curves: dict[int, RateCurve] = {}
+    start = START
+    with Progress(most * positive_integer("seeds", seeds) * sum(chosen), "rate profile", progress, unit="units") as bar:
+        for number, depth in enumerate(chosen):
+            search = _Search(build_models(build, depth, seeds), data, loss, optimizer, steps, batch_size)
+            search.advance = functools.partial(bar.advance, depth, f"depth {depth}")
+            curves[depth] = search.run(rates, start)
+            # A search that needs fewer rates than the largest number.
+            bar.advance(most * seeds * sum(chosen[: number + 1]) - bar.done, None)
+            if rates is None and np.isfinite(best := curves[depth].best.value):
+                start = START * STEP ** round(math.log(best / START, STEP))
+            del search
+            gc.collect()
+    estimates = [curve.estimates() for curve in curves.values()]
+    laws = {name: fit_rate_law(chosen, [each[name] for each in estimates]) for name in ("best", "largest_stable")}
+    return RateProfile(curves, laws)
+
+
+def find_rate(
+    model: keras.Model | Callable[..., keras.Model],
+    data: Any,
+    loss: Any = None,
+    optimizer: MakeOptimizer | None = None,
+    rates: Sequence[float] | NDArray[np.float64] | None = None,
+    steps: int = 200,
+    seeds: int = 1,
+    *,
+    batch_size: int = 32,
+) -> RateCurve:
+    """Find the best and the largest stable learning rate of one model by short trainings, see `rate_profile`.
+
+    Args:
+        model: a built model, whose weights and compiled state are the same afterwards, with seeds that differ in the
+            batches; or a function without arguments, or of a `seed`, that returns one.
+        data: see `rate_profile`.
+        loss: see `rate_profile`.
+        optimizer: see `rate_profile`.
+        rates: see `rate_profile`.
+        steps: number of steps of a training.
+        seeds: number of trainings at each rate.
+        batch_size: batch size for arrays.
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> keras.utils.set_random_seed(0)
+    >>> x = np.random.default_rng(0).normal(size=(256, 8))
+    >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    >>> model.compile(keras.optimizers.SGD(), "mse")
+    >>> curve = find_rate(model, (x, x.sum(axis=1)), steps=50)
+    >>> 0.03 < curve.best.value <= curve.largest_stable.value < 3
+    True
+    """
+    if isinstance(model, keras.Model):
+        kept = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+        try:
+            return _Search([model] * positive_integer("seeds", seeds), data, loss, optimizer, steps, batch_size).run(
+                rates
+            )
+        finally:
+            for variable, value in zip(model.variables, kept, strict=True):
+                variable.assign(value)
+    return _Search(build_models(model, None, seeds), data, loss, optimizer, steps, batch_size).run(rates)
+
+
+class _Search:
+    """Trainings of the models of one depth at several learning rates.
+
+    Args:
+        models: models of different seeds, of which the first one is trained, with the weights of the others.
+        data, loss, optimizer, steps, batch_size: see `rate_profile`.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[keras.Model],
+        data: Any,
+        loss: Any,
+        optimizer: MakeOptimizer | None,
+        steps: int,
+        batch_size: int,
+    ):
+        positive_integer("steps", steps)
+        self._trials: Any = None
+        self._starts: list[list[Any]] = []
+        for model in models:
+            self._starts.append([keras.ops.convert_to_numpy(variable) for variable in model.variables])
+            if self._trials is None:
+                make = _compiled_optimizer(model) if optimizer is None else optimizer
+                self._trials = Trials(model, make, data, loss, steps, batch_size)
+        self._first = [self._trials.first_loss(start, seed) for seed, start in enumerate(self._starts)]
+        if not np.isfinite(self._first).all():
+            raise ValueError(f"The loss before training must be finite. Received: {self._first}")
+        self._losses: dict[float, list[float]] = {}
+        self.advance: Callable[[], None] = lambda: None
+
+    def run(self, rates: Sequence[float] | NDArray[np.float64] | None = None, start: float = START) -> RateCurve:
+        """Train at given rates, or at those of a search from `start`."""
+        if rates is None:
+            self._search(start)
+        else:
+            for rate in sorted(_check_rates(rates)):
+                self._train(rate)
+        tried = sorted(self._losses)
+        return RateCurve(np.array(tried), np.array([self._losses[rate] for rate in tried]), np.array(self._first))
+
+    def _train(self, rate: float) -> None:
+        """Record the losses after training at a rate, infinite for unstable trainings."""
+        losses = []
+        for seed, (start, first) in enumerate(zip(self._starts, self._first, strict=True)):
+            windows = self._trials.train(start, rate, seed, first)
+            is_stable = len(windows) == self._trials.windows and windows[-1] < first
+            losses.append(float(windows[-1]) if is_stable else np.inf)
+            self.advance()
+        self._losses[rate] = losses
+
+    def _search(self, start: float) -> None:
+        """Train at the rates that the class's module describes, on a grid of powers of `STEP` about a start."""
+        tried: dict[int, list[float]] = {}
+
+        def attempt(*powers: int) -> None:
+            for power in powers:
+                if power not in tried and len(tried) < MOST:
+                    self._train(start * STEP**power)
+                    tried[power] = self._losses[start * STEP**power]
+
+        def best() -> int:
+            """Return the power of the lowest mean loss; the smallest power if no rate is stable."""
+            return min(sorted(tried), key=lambda power: np.mean(tried[power]))
+
+        def is_stable(power: int) -> bool:
+            return bool(np.isfinite(tried[power]).mean() >= 0.5)
+
+        attempt(0, -COARSE, COARSE)
+        while len(tried) < MOST and (best() == min(tried) or is_stable(max(tried))):
+            attempt(min(tried) - COARSE if best() == min(tried) else max(tried) + COARSE)
+        for distance in (2, 1, 2):
+            center = None
+            while center != best():
+                center = best()
+                attempt(center - distance, center + distance)
+        while any(map(is_stable, tried)):
+            low = max(filter(is_stable, tried))
+            high = min((power for power in tried if power > low), default=low)
+            if high - low < 2 or len(tried) == MOST:
+                break
+            attempt((low + high) // 2)
+
+
+def _check_rates(rates: Sequence[float] | NDArray[np.float64]) -> set[float]:
+    found = {float(rate) for rate in rates}
+    if not found or not all(0 < rate < math.inf for rate in found):
+        raise ValueError(f"Argument `rates` must contain positive learning rates. Received: {list(rates)}")
+    return found
+
+
+def _compiled_optimizer(model: keras.Model) -> MakeOptimizer:
+    """Return a function of a learning rate that returns an optimizer like that of a compiled model."""
+    compiled: Any = getattr(model, "optimizer", None)
+    if compiled is None:
+        raise ValueError(
+            "Argument `optimizer` must be given for a model that is not compiled with one. Received: None. Pass a "
+            "function of the rate, such as lambda rate: keras.optimizers.Adam(rate)."
+        )
+    return lambda rate: type(compiled).from_config(compiled.get_config() | {"learning_rate": rate})

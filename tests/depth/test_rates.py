@@ -1,0 +1,202 @@
+"""Learning rates across depth against closed forms of quadratic losses, plain trainings, and simulated laws."""
+
+import functools
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf import Muon, find_rate, rate_profile
+from idmatters_tf.depth.rate_laws import Estimate, best_rate, fit_rate_law, largest_stable_rate
+from idmatters_tf.depth.trials import Batches, Trials
+from tests.support import depth_cases
+
+GRID = 0.01 * 2.0 ** (np.arange(16) / 2)
+
+
+def quadratic():
+    """Return a model and data whose loss has one curvature, 10."""
+    x = np.tile([[1.0, 2.0]], (64, 1)).astype("float32")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    return model, (x, x[:, :1])
+
+
+def noisy_network(depth, seed):
+    """Return a network with dropout and batch normalization, whose random states change with every step."""
+    layers = [keras.Input((6,)), keras.layers.BatchNormalization()]
+    for number in range(depth):
+        initializer: Any = keras.initializers.GlorotNormal(seed + number)
+        layers.append(keras.layers.Dense(8, "tanh", kernel_initializer=initializer))
+        layers.append(keras.layers.Dropout(0.2, seed=seed))
+    return keras.Sequential([*layers, keras.layers.Dense(3)])
+
+
+def noisy_data():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(50, 6)).astype("float32"), rng.integers(0, 3, 50)
+
+
+sgd: Any = keras.optimizers.SGD
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def test_rates_of_a_quadratic_loss():
+    """The largest stable rate is 2 / lambda, and one step of 1 / lambda reaches the optimum."""
+    model, data = quadratic()
+    curve = find_rate(model, data, "mse", keras.optimizers.SGD, steps=100)
+    assert curve.largest_stable.low < 0.2 < curve.largest_stable.high
+    assert curve.largest_stable.value == pytest.approx(0.2, rel=0.25)
+    assert 0.1 / 1.5 < find_rate(model, data, "mse", keras.optimizers.SGD, steps=10).best.value < 0.15
+    assert np.array_equal(model.get_weights()[0], np.zeros((2, 1)))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        functools.partial(keras.optimizers.AdamW, weight_decay=0.1),
+        functools.partial(Muon, norm="free"),
+        lambda rate: sgd(keras.optimizers.schedules.CosineDecay(rate, 20), 0.9),
+    ],
+    ids=["adamw", "muon", "schedule"],
+)
+def test_a_trial_is_the_training_by_fit_of_a_new_model(optimizer):
+    """No state of the optimizer, of normalization or of random generators is left by the trial before."""
+    model = noisy_network(2, 0)
+    start = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+    trials = Trials(model, optimizer, noisy_data(), LOSS, 20, 16)
+    for rate, seed in ((0.1, 1), (0.03, 0)):
+        losses = trials.train(start, rate, seed)
+        plain = noisy_network(2, 0)
+        for variable, value in zip(plain.variables, start, strict=True):
+            variable.assign(value)
+        plain.compile(optimizer(rate), LOSS)
+        batches = Batches(noisy_data(), 16)(seed)
+        options: Any = {"epochs": 10, "steps_per_epoch": 2, "shuffle": False, "verbose": 0}
+        history = plain.fit(batches, **options).history["loss"]
+        np.testing.assert_allclose(losses, history, rtol=1e-5)
+        for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert not hasattr(model, "optimizer")
+
+
+def test_batches_of_arrays_are_permutations_and_those_of_datasets_repeat():
+    x, y = np.arange(10), np.arange(10) * 2
+    batches = Batches((x, y), 4)(0)
+    epoch = [next(batches) for _ in range(2)]
+    assert len(set(np.concatenate([part for part, _ in epoch]))) == 8
+    assert all(np.array_equal(2 * part, label) for part, label in epoch)
+    assert [batch for batch, _ in zip(Batches([1, 2, 3], 4)(0), range(7), strict=False)] == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_profile_of_linear_networks():
+    """Deeper linear networks near zero have equal thresholds at the start, and train at a rate that is measured."""
+    data = depth_cases.units_data()
+    profile = rate_profile(depth_cases.units, (1, 2, 4), data, "mse", keras.optimizers.SGD, steps=20, seeds=2)
+    assert list(profile.curves) == [1, 2, 4]
+    assert [row["loss"] for row in profile.rows() if row["depth"] == 2] == list(profile.curves[2].losses.ravel())
+    predicted = profile.predict(8)
+    assert all(p.low < p.value < p.high for p in predicted.values())
+    assert len(profile.table().splitlines()) == 4
+    assert "depth 1" in profile.verdict()
+    assert profile.image().ndim == profile.curves[1].image().ndim == 3
+    for curve in profile.curves.values():
+        assert np.isfinite(curve.losses[:, 0]).any()
+        # The best rate and the edge of stability are inside the grid.
+        assert np.isinf(curve.losses[-1]).any()
+        assert curve.rates[0] < curve.best.value < curve.rates[-1]
+    given = rate_profile(
+        depth_cases.units, [2], data, "mse", keras.optimizers.SGD, rates=profile.curves[2].rates, steps=20
+    )
+    np.testing.assert_array_equal(given.curves[2].losses, profile.curves[2].losses)
+
+
+@pytest.mark.parametrize("offset", [-0.3, 0.0, 0.3])
+def test_best_rate_is_the_vertex_of_a_parabola(offset):
+    vertex = np.log(GRID[6]) + offset
+    rng = np.random.default_rng(0)
+    exact = (np.log(GRID)[:, None] - vertex) ** 2 + np.array([[1.0, 2.0, 5.0]])
+    assert best_rate(GRID, exact).log == pytest.approx(vertex, abs=1e-6)
+    inside = 0
+    for _ in range(300):
+        low, high = best_rate(GRID, exact + rng.normal(0, 0.1, exact.shape)).interval()[1:]
+        inside += low <= np.exp(vertex) <= high
+    assert 0.82 < inside / 300 < 0.98
+
+
+def test_stable_rate_is_that_of_half_of_the_trainings():
+    stable = np.arange(16)[:, None] < [8, 10, 12]
+    estimate = largest_stable_rate(GRID, stable)
+    assert np.exp(estimate.log) == pytest.approx(math.sqrt(GRID[9] * GRID[10]))
+    assert estimate.error == pytest.approx(np.hypot(np.log(2) / 3**0.5, np.log(2) / 2 / 12**0.5))
+    assert np.isnan(largest_stable_rate(GRID, stable & False).log)
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("constant", lambda depth: 0.1 + 0 * depth),
+        ("power of depth", lambda depth: 0.3 * depth**-0.5),
+        ("1 / rate affine in depth", lambda depth: 1 / (3 + 0.5 * depth)),
+    ],
+)
+def test_laws_are_found_and_their_intervals_contain_the_truth(name, law):
+    rng, depths, noise = np.random.default_rng(0), np.array([2, 4, 8]), 0.1
+    exact = [Estimate(float(log), 0.0) for log in np.log(law(depths))]
+    fitted = fit_rate_law(depths, exact)
+    assert fitted.name == name or name == "constant"
+    assert fitted.predict(64).value == pytest.approx(law(64), rel=1e-6)
+    inside = 0
+    for _ in range(200):
+        estimates = [Estimate(float(log), noise) for log in np.log(law(depths)) + rng.normal(0, noise, 3)]
+        low, high = fit_rate_law(depths, estimates).predict(32)[1:]
+        inside += low <= law(32) * np.exp(rng.normal(0, noise)) <= high
+    assert inside / 200 > 0.85
+
+
+def test_verdicts_name_the_factor_and_the_blocks_that_do_not_train():
+    profile = rate_profile(depth_cases.units, [1], depth_cases.units_data(), "mse", keras.optimizers.SGD, GRID, 10)
+    curve = profile.curves[1]
+    type_of_curve = type(curve)
+
+    def at(shift, level=1.0):
+        losses = level + (np.log(GRID)[:, None] - np.log(GRID[6]) - shift) ** 2 * np.ones((1, 2))
+        return type_of_curve(GRID, losses, np.array([9.0, 9.0]))
+
+    def verdict(*curves):
+        made: Any = dict(zip((2, 4), curves, strict=True))
+        return type(profile)(made, {}).verdict()
+
+    assert "works at depth 4" in verdict(at(0.0), at(0.2))
+    assert "Divide the best rate of depth 2 by 2.7" in verdict(at(0.0), at(-1.0))
+    assert "Multiply the best rate of depth 2 by 2.7" in verdict(at(-1.0), at(0.0))
+    assert "rises with depth" in verdict(at(0.0), at(0.0, 5.0))
+    assert "No rate trains at depth 4" in verdict(at(0.0), type_of_curve(GRID, np.full((16, 2), np.inf), np.ones(2)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": None}, "`optimizer` must be given"),
+        ({"loss": None}, "`loss` must be given"),
+        ({"rates": [0.1, -1.0]}, "`rates` must contain positive"),
+        ({"steps": 0}, "`steps` must be a positive integer"),
+        ({"data": iter([])}, "`data` must be a tuple of arrays"),
+    ],
+)
+def test_wrong_arguments(options, message):
+    model, data = quadratic()
+    arguments = {"model": model, "data": data, "loss": "mse", "optimizer": keras.optimizers.SGD} | options
+    with pytest.raises(ValueError, match=message):
+        find_rate(**arguments)
+
+
+def test_optimizer_and_loss_of_a_compiled_model():
+    model, data = quadratic()
+    model.compile(keras.optimizers.SGD(5.0, momentum=0.5), "mse")
+    compiled: Any = model.optimizer
+    curve = find_rate(model, data, steps=50)
+    assert curve.largest_stable.value == pytest.approx(0.3, rel=0.3)
+    assert model.optimizer is compiled
+    assert float(compiled.learning_rate.numpy()) == 5.0
