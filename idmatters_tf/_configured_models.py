@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -19,11 +18,11 @@ _PLAIN = (bool, int, float, str, type(None))
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Place of one repeated layer, or of one block of a stage.
+    """Index of one repeated layer, or of one block of a stage, and its prefixes.
 
     Attributes:
         stage: number of the stage; None for a model with a single number of layers.
-        index: position in the stage.
+        index: index in the stage.
         prefixes: beginnings of the paths of the variables, such as ("transformer_layer_3",). Two for models with an
             encoder and a decoder of equal depth.
     """
@@ -34,7 +33,7 @@ class Slot:
 
     def owns(self, path: str) -> bool:
         """Return True if a variable or layer belongs to the slot, by its path."""
-        return any(re.match(rf"{re.escape(prefix)}(?!\d)", path) for prefix in self.prefixes)
+        return any(_begins_with(path, prefix) for prefix in self.prefixes)
 
 
 @dataclasses.dataclass
@@ -64,7 +63,7 @@ class ConfiguredModel:
     Attributes:
         model: the argument.
         backbone: the backbone of a task, otherwise the model.
-        slots: places of the repeated layers, in order; empty if layers share their weights, as ALBERT's.
+        slots: slots of the repeated layers, in order; empty if layers share their weights, as ALBERT's.
     """
 
     def __init__(self, model: Any):
@@ -107,27 +106,20 @@ class ConfiguredModel:
         for index, (source, target) in enumerate(pairs):
             is_inserted = source is not None and source in sources[: index - 1]
             self._match_layers(source, new.layers(target), is_inserted)
-            olds, news = self.variables(source), new.variables(target)
+            olds = self.variables(source)
+            news = new.variables(target)
             has_equal_shapes = [tuple(old.shape) for old in olds] == [tuple(fresh.shape) for fresh in news]
             name = self.model.name if source is None else source.prefixes[0]
             is_alike = has_equal_shapes and _is_alike(self.kind(source), new.kind(target))
             if is_inserted:
                 rebuilt.inserted.append(news)
-                if not is_alike:
-                    rebuilt.unlike.append(name)
-                if not has_equal_shapes:
-                    continue
-            elif not is_alike:
+                rebuilt.unlike += [] if is_alike else [name]
+            elif is_alike:
+                rebuilt.variables |= {id(old): fresh for old, fresh in zip(olds, news, strict=True)}
+            else:
                 raise ValueError(self._kind_error(name, new))
-            paths = {fresh.path for fresh in news}
-            for old, fresh in zip(olds, news, strict=True):
-                fresh.assign(ops.convert_to_numpy(old))
-                if not is_inserted:
-                    fresh.trainable = old.trainable
-                    rebuilt.variables[id(old)] = fresh
-                elif f"{fresh.path.removesuffix(fresh.name)}lora_{fresh.name}_a" in paths:
-                    # On JAX, `trainable = True` of a layer also applies to the kernel that LoRA has frozen.
-                    fresh.trainable = False
+            if has_equal_shapes:
+                _copy_weights(olds, news, is_inserted)
         return rebuilt
 
     def _build(self, sources: Sequence[Slot]) -> Any:
@@ -178,7 +170,7 @@ class ConfiguredModel:
         remedy = f", or in multiples of {period}, as by `count={period}`." if period not in (None, 1) else "."
         return (
             f"With another number of layers, a {type(self.backbone).__name__} has a layer of another kind, or other "
-            f"weights, in the place of {name!r}. Insert or remove layers elsewhere{remedy}"
+            f"weights, at the index of {name!r}. Insert or remove layers elsewhere{remedy}"
         )
 
     def _match_layers(self, source: Slot | None, layers: Sequence[Any], is_inserted: bool) -> None:
@@ -192,20 +184,12 @@ class ConfiguredModel:
             may_contain_inserted = source is None and len(_keras_internals.layers_within(old)) > 1
             fresh.trainable = old.trainable or is_inserted or may_contain_inserted
 
-    def operations(self, slot: Slot) -> dict[str, tuple[Any, int]]:
-        """Return the residual operations of a slot by name, as (layer or sum, position of x among its arguments)."""
-        found: dict[str, tuple[Any, int]] = {}
-        for layer in _keras_internals.layers_within(self.backbone):
-            if layer.path in slot.prefixes:
-                found[layer.path] = layer, 0
-            elif id(layer) in self._skips and slot.owns(layer.name):
-                prefix = next(prefix for prefix in slot.prefixes if layer.name.startswith(prefix))
-                found[prefix] = layer, self._skips[id(layer)]
-        return found
-
-    @functools.cached_property
-    def _skips(self) -> dict[int, int]:
-        return _keras_internals.skip_positions(_keras_internals.get_graph(self.backbone))
+    def prefix_of(self, operation: Any) -> str | None:
+        """Return the prefix in the slots of a repeated layer, or of a sum in a block of a stage; None for others."""
+        prefixes = [prefix for slot in self.slots for prefix in slot.prefixes]
+        if not _keras_internals.is_addition(operation):
+            return next((prefix for prefix in prefixes if prefix == operation.path), None)
+        return next((prefix for prefix in prefixes if _begins_with(operation.name, prefix)), None)
 
     def variables(self, slot: Slot | None) -> list[keras.Variable]:
         """Return the weights of a slot, or of no slot for None, in the order of the model."""
@@ -232,6 +216,23 @@ class ConfiguredModel:
             return id(part) in inside or (part.path is not None and any(other.owns(part.path) for other in slots))
 
         return [part for part in parts if is_owned(part) == (slot is not None)]
+
+
+def _copy_weights(olds: Sequence[keras.Variable], news: Sequence[keras.Variable], is_inserted: bool) -> None:
+    """Copy weights between layers, and which of them are trained, except to inserted layers."""
+    paths = {fresh.path for fresh in news}
+    for old, fresh in zip(olds, news, strict=True):
+        fresh.assign(ops.convert_to_numpy(old))
+        if not is_inserted:
+            fresh.trainable = old.trainable
+        elif f"{fresh.path.removesuffix(fresh.name)}lora_{fresh.name}_a" in paths:
+            # On JAX, `trainable = True` of a layer also applies to the kernel that LoRA has frozen.
+            fresh.trainable = False
+
+
+def _begins_with(path: str, prefix: str) -> bool:
+    """Return True for a path below a prefix that ends in a number."""
+    return re.match(rf"{re.escape(prefix)}(?!\d)", path) is not None
 
 
 def _is_alike(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> bool:

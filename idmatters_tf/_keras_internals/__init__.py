@@ -28,6 +28,7 @@ from idmatters_tf._keras_internals.graphs import (
     attention_handlers,
     call_arguments,
     copy_operation,
+    extends_layer,
     find_ancestors,
     get_graph,
     get_mask,
@@ -45,9 +46,7 @@ from idmatters_tf._keras_internals.graphs import (
     run_calls,
     run_graph,
     set_mask,
-    skip_position,
-    skip_positions,
-    standardized_inputs,
+    skip_index,
     uses_only_shape,
 )
 from idmatters_tf._keras_internals.losses import (
@@ -70,7 +69,6 @@ from idmatters_tf._keras_internals.variables import (
     make_global_seed_state,
     optimized_variables,
     optimizer_attributes,
-    outside_graphs,
     own_trainable_variables,
     recurrent_states,
     replicas,

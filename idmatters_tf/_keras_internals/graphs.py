@@ -93,27 +93,8 @@ def is_addition(operation: Any) -> bool:
     return isinstance(operation, (keras.layers.Add, numpy_operations.Add))
 
 
-def skip_positions(graph: Any) -> dict[int, int]:
-    """Return, by `id` of each sum x + f(x) of a graph and of nested ones, the position of x among its arguments.
-
-    Sums whose calls have different structures are left out.
-    """
-    positions: dict[int, int | None] = {}
-    calls = list(_list_calls(graph, "", expand=False))
-    above = find_ancestors(calls)
-    for call in calls:
-        nested = get_graph(call.operation)
-        if nested is not None:
-            positions |= skip_positions(nested)
-        elif is_addition(call.operation):
-            position = skip_position(call, above)
-            is_same = positions.setdefault(id(call.operation), position) == position
-            positions[id(call.operation)] = position if is_same else None
-    return {key: position for key, position in positions.items() if position is not None}
-
-
-def skip_position(call: "Call", ancestors: Mapping[int, set[int]]) -> int | None:
-    """Return the position of x among the arguments of a sum x + f(x), from `find_ancestors`; None for other calls."""
+def skip_index(call: "Call", ancestors: Mapping[int, set[int]]) -> int | None:
+    """Return the index of x among the arguments of a sum x + f(x), from `find_ancestors`; None for other calls."""
     if not is_addition(call.operation) or len(call.inputs) != 2:
         return None
     first, second = call.inputs
@@ -147,6 +128,12 @@ def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 def is_own_layer(operation: Any) -> bool:
     """Return True if an operation is a layer that is not one of Keras' own."""
     return isinstance(operation, keras.layers.Layer) and not type(operation).__module__.startswith("keras.")
+
+
+def extends_layer(operation: Any) -> bool:
+    """Return True if the class of an operation is one of Keras' layers, such as a convolution, or derived from one."""
+    kinds = [kind for kind in type(operation).__mro__ if kind is not keras.layers.Layer]
+    return any(kind.__module__.startswith("keras.src.layers.") for kind in kinds)
 
 
 def uses_only_shape(operation: Any, tensor: Any) -> bool:
@@ -237,14 +224,15 @@ def graph_calls(model: keras.Model) -> list[Call] | None:
     return None if graph is None else list(_list_calls(graph, ""))
 
 
-def _list_calls(graph: Any, prefix: str, expand: bool = True) -> Iterator[Call]:
+def _list_calls(graph: Any, prefix: str) -> Iterator[Call]:
     by_depth: Any = graph._nodes_by_depth
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
     nodes = [node for node in nodes if node.operation is not None and not node.is_input]
     for node in nodes:
-        name, outputs = prefix + node.operation.name, tuple(node.outputs)
+        name = prefix + node.operation.name
+        outputs = tuple(node.outputs)
         inputs, masks = _inputs_and_masks(node)
-        nested = _nested_graph(node, nodes, inputs) if expand else None
+        nested = _nested_graph(node, nodes, inputs)
         if nested is None:
             yield Call(name, node.operation, inputs, outputs, node, masks)
             continue

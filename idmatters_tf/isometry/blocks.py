@@ -3,20 +3,26 @@
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import (
     Call,
+    extends_layer,
     find_ancestors,
+    get_graph,
     graph_calls,
     is_addition,
     is_own_layer,
     layers_within,
-    skip_position,
+    overrides_call,
+    own_trainable_variables,
+    skip_index,
+    uses_only_shape,
 )
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.layers import (
     BasicBlock2D,
@@ -26,6 +32,10 @@ from idmatters_tf.layers import (
     ScaledResidualConv2D,
     ShortcutUnit,
 )
+
+# Name of a layer, or of the first and the last layer of a block.
+BlockName: TypeAlias = str | tuple[str, str]
+BlockNames: TypeAlias = Sequence[BlockName] | Mapping[str, BlockName]
 
 RESIDUAL_LAYERS = (BasicBlock2D, LinearResidual, ResidualConv2D, ResidualDense, ScaledResidualConv2D, ShortcutUnit)
 
@@ -39,37 +49,31 @@ class Block:
 
     Attributes:
         name: name of the layer, or "FROM to TO".
+        operation: layer, or sum x + f(x), that returns the output of the block.
+        index: index of x among the arguments of the operation.
         start, end: symbolic tensors at the two ends; None for a layer inside of another layer.
         calls: calls of layers and operations between them, in order of execution; empty for a layer inside of another
             layer.
-        inner: layer inside of another layer, otherwise None.
     """
 
     name: str
-    start: Any
-    end: Any
-    calls: tuple[Call, ...]
-    inner: Any = None
+    operation: Any
+    index: int = 0
+    start: keras.KerasTensor | None = None
+    end: keras.KerasTensor | None = None
+    calls: tuple[Call, ...] = ()
 
     @property
     def layer(self) -> Any:
         """Layer of a block that is a single layer, otherwise None."""
-        return self.calls[0].operation if len(self.calls) == 1 else self.inner
+        return self.operation if len(self.calls) < 2 else None
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[keras.Variable]:
         """Trainable variables of the block, each once."""
-        operations = [call.operation for call in self.calls] or [self.inner]
+        operations = [call.operation for call in self.calls] or [self.operation]
         variables = [v for operation in operations for v in getattr(operation, "trainable_variables", ())]
         return list({id(variable): variable for variable in variables}.values())
-
-    @property
-    def output_operation(self) -> tuple[Any, int]:
-        """Layer, or sum of x + f(x), that returns the block's output, and the position of x among its arguments."""
-        if self.inner is not None:
-            return self.inner, 0
-        last = self.calls[-1]
-        return last.operation, [id(tensor) for tensor in last.inputs].index(id(self.start))
 
     @property
     def data_format(self) -> str:
@@ -78,18 +82,18 @@ class Block:
         return next(filter(None, formats), keras.config.image_data_format())
 
 
-def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
+def find_blocks(model: keras.Model, blocks: BlockNames | None = None) -> list[Block]:
     """Return the blocks of a model, in order of execution.
 
     Args:
         model: built functional or Sequential model.
         blocks: None for all residual layers of this package; all sums x + f(x), in which one term is computed from
-            the values of the other; layers of layers from elsewhere that map a tensor to one of the same shape, such as
-            `keras_hub.layers.TransformerEncoder`, except the branch of a sum; and the repeated layers of KerasHub's
-            backbones and tasks. Otherwise a list of layer names (from the layer's input to its output) and of pairs of
-            names (from the output of the first layer, or from the `keras.Input` of that name, to the output of the
-            second), or a dict of these under names of your own. A layer of a nested model is "nested/layer", or "layer"
-            if the name is unique.
+            the values of the other; layers with kernels from elsewhere, not Keras' own, that map a tensor to one of the
+            same shape, such as `keras_hub.layers.TransformerEncoder`, except the branch of a sum; and the repeated
+            layers of KerasHub's backbones and tasks. Otherwise a list of layer names (from the layer's input to its
+            output) and of pairs of names (from the output of the first layer, or from the `keras.Input` of that name,
+            to the output of the second), or a dict of these under names of your own. A layer of a nested model is
+            "nested/layer", or "layer" if the name is unique.
 
     Raises:
         ValueError: if the model has no graph or no blocks, if a name is unknown, or if the output of a block depends on
@@ -104,9 +108,9 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
     if blocks is None:
         if not (detected := residual_blocks(model)):
             raise ValueError(
-                f"The model {model.name!r} has no residual layers of this package and no sums x + f(x), nor layers of "
-                f"layers that map a tensor to one of the same shape. Name its blocks as blocks=[layer, ...] or "
-                f"blocks=[(from, to), ...]. Its layers: {_names(calls)}"
+                f"The model {model.name!r} has no residual layers of this package and no sums x + f(x), nor other "
+                f"layers with kernels that map a tensor to one of the same shape. Name its blocks as "
+                f"blocks=[layer, ...] or blocks=[(from, to), ...]. Its layers: {_names(calls)}"
             )
         return detected
     if isinstance(blocks, Mapping):
@@ -116,50 +120,68 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
 
 def residual_blocks(model: keras.Model) -> list[Block]:
     """Return the blocks that `find_blocks` detects, or an empty list for a model without blocks or without a graph."""
-    calls, repeated = graph_calls(model) or [], _repeated_operations(model)
+    return [block for block in _detect(model) if block.calls or block.start is None]
+
+
+def find_operations(model: keras.Model) -> dict[str, Block]:
+    """Return the residual blocks of a model by name, each layer or sum once.
+
+    They include sums whose branch also depends on other tensors than x, and the blocks of nested models that are called
+    several times, of which `find_blocks` returns none.
+    """
+    found: dict[int, Block] = {}
+    for block in _detect(model):
+        found.setdefault(id(block.operation), block)
+    for call in graph_calls(model) or ():
+        if call.way is None and get_graph(call.operation) is not None and not overrides_call(call.operation):
+            for name, block in find_operations(call.operation).items():
+                found.setdefault(id(block.operation), dataclasses.replace(block, name=f"{call.name}/{name}"))
+    return {block.name: block for block in found.values()}
+
+
+def _detect(model: keras.Model) -> list[Block]:
+    """Return the residual blocks of a model; without `calls`, if they are not functions of x alone."""
+    calls = graph_calls(model) or []
+    repeated = _repeated_operations(model)
     ancestors = find_ancestors(calls)
-    blocks: dict[str, Block | None] = {}
+    blocks: dict[str, Block] = {}
     composites: list[Block] = []
     for call in calls:
         # A shared layer is called several times.
         name = make_unique_name(repeated.get(id(call.operation), call.name), blocks)
         if inner := _inner_layers(call, repeated):
-            blocks |= {repeated[id(layer)]: Block(repeated[id(layer)], None, None, (), layer) for layer in inner}
+            blocks |= {repeated[id(layer)]: Block(repeated[id(layer)], layer) for layer in inner}
         elif _is_composite(call, repeated):
-            composites.append(Block(name, call.inputs[0], call.outputs[0], (call,)))
-            blocks[name] = composites[-1]
-        elif (start := _skip(call, ancestors)) is not None:
-            blocks[name] = None
-            # A sum whose branch also depends on tensors computed before x is not a block.
+            blocks[name] = Block(name, call.operation, 0, call.inputs[0], call.outputs[0], (call,))
+            composites.append(blocks[name])
+        elif (index := _skip_index(call, ancestors)) is not None:
+            block = Block(name, call.operation, index, call.inputs[index], call.outputs[0])
+            # The branch may also depend on tensors computed before x.
             with contextlib.suppress(ValueError):
-                blocks[name] = between(name, start, call.outputs[0], calls)
-    for call in calls:
-        if (start := _skip(call, ancestors)) is not None:
-            # A single layer of layers between x and f(x) is the branch, or a part of it.
-            above = ancestors[id(call.outputs[0])]
-            inside = [block for block in composites if id(block.end) in above and id(start) in ancestors[id(block.end)]]
-            if len(inside) == 1:
-                blocks[inside[0].name] = None
-    return [block for block in blocks.values() if block is not None]
+                block = dataclasses.replace(block, calls=between(name, block.start, block.end, calls).calls)
+            blocks[name] = block
+    for block in [block for block in blocks.values() if is_addition(block.operation)]:
+        # A single layer of layers between x and f(x) is the branch, or a part of it.
+        above = ancestors[id(block.end)]
+        inside = [part for part in composites if id(part.end) in above and id(block.start) in ancestors[id(part.end)]]
+        if len(inside) == 1:
+            blocks.pop(inside[0].name, None)
+    return list(blocks.values())
 
 
-def _skip(call: Call, ancestors: Mapping[int, set[int]]) -> Any:
-    """Return the input x of a residual layer, or the tensor x of a sum x + f(x), or None for other calls."""
-    position = 0 if isinstance(call.operation, RESIDUAL_LAYERS) else skip_position(call, ancestors)
-    return None if position is None else call.inputs[position]
+def _skip_index(call: Call, ancestors: Mapping[int, set[int]]) -> int | None:
+    """Return the index of x among the inputs of a residual layer or a sum x + f(x), or None for other calls."""
+    return 0 if isinstance(call.operation, RESIDUAL_LAYERS) else skip_index(call, ancestors)
 
 
 def _repeated_operations(model: keras.Model) -> dict[int, str]:
     """Return the names of the repeated layers and sums of KerasHub's backbones in a model by the `id` of each."""
-    names: dict[int, str] = {}
-    for part in layers_within(model):
-        if (configured := ConfiguredModel.of(part)) is not None:
-            found = [entry for slot in configured.slots for entry in configured.operations(slot).items()]
-            names |= {id(operation): name for name, (operation, _) in found}
-    return names
+    configured = [found for part in layers_within(model) if (found := ConfiguredModel.of(part)) is not None]
+    names = {id(layer): found.prefix_of(layer) for found in configured for layer in layers_within(found.backbone)}
+    return {key: name for key, name in names.items() if name is not None}
 
 
-def _inner_layers(call: Call, repeated: Mapping[int, str]) -> list[Any]:
+def _inner_layers(call: Call, repeated: Mapping[int, str]) -> list[keras.layers.Layer]:
     """Return the repeated layers inside of a layer, or of a model whose calls are not in the graph."""
     if not repeated or call.way is not None or not isinstance(call.operation, keras.layers.Layer):
         return []
@@ -168,30 +190,38 @@ def _inner_layers(call: Call, repeated: Mapping[int, str]) -> list[Any]:
 
 
 def _is_composite(call: Call, repeated: Mapping[int, str]) -> bool:
-    """Return True for a layer of layers with kernels, or a repeated layer, that maps a tensor to one of its shape."""
+    """Return True for a repeated layer, or a layer from elsewhere with kernels, that keeps the shape of a tensor."""
     if call.way is not None or is_addition(call.operation) or isinstance(call.operation, RESIDUAL_LAYERS):
         return False
     if len(call.outputs) != 1 or not call.inputs or tuple(call.inputs[0].shape) != tuple(call.outputs[0].shape):
         return False
     if not keras.backend.is_float_dtype(call.inputs[0].dtype):
         return False
-    parts = layers_within(call.operation) if is_own_layer(call.operation) else []
-    has_kernels = any(
-        len(weight.shape) > 1
-        for part in parts[1:]
-        if not isinstance(part, keras.layers.Embedding)
-        for weight in part.weights
+    return id(call.operation) in repeated or (
+        _has_kernels(call.operation) and not uses_only_shape(call.operation, call.inputs[0])
     )
-    return has_kernels or id(call.operation) in repeated
 
 
-def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
+def _has_kernels(operation: Any) -> bool:
+    """Return True for a layer from elsewhere with kernels of its own or in its parts, other than embeddings.
+
+    A layer that extends a layer of Keras, such as a convolution, is a part of a block.
+    """
+    if not is_own_layer(operation):
+        return False
+    own = [] if extends_layer(operation) else own_trainable_variables(operation)
+    parts = [part for part in layers_within(operation)[1:] if not isinstance(part, keras.layers.Embedding)]
+    return any(len(weight.shape) > 1 for weight in (*own, *(weight for part in parts for weight in part.weights)))
+
+
+def between(name: str, start: Tensor, end: Tensor, calls: Sequence[Call]) -> Block:
     """Return the block from one symbolic tensor to another among the calls of the whole model, see `graph_calls`.
 
     Raises:
         ValueError: if the second tensor cannot be computed from the first alone.
     """
-    needed, used = {id(end)}, []
+    needed = {id(end)}
+    used: list[Call] = []
     for call in reversed(calls):
         if any(id(tensor) in needed for tensor in call.outputs) and id(start) not in map(id, call.outputs):
             used.append(call)
@@ -206,10 +236,10 @@ def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
         raise ValueError(
             f"The block {name!r} is not a function of its input alone: {reason}. Start it where its paths part."
         )
-    return Block(name, start, end, tuple(reversed(used)))
+    return Block(name, used[0].operation, start=start, end=end, calls=tuple(reversed(used)))
 
 
-def _make_block(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
+def _make_block(entry: BlockName, calls: Sequence[Call], name: str | None = None) -> Block:
     if isinstance(entry, str):
         call = _find_call(entry, calls)
         # Self-attention receives one tensor twice.

@@ -15,7 +15,7 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._batches import Batches, check_data, length
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
-from idmatters_tf.isometry.blocks import find_blocks
+from idmatters_tf.isometry.blocks import Block, find_blocks, find_operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +73,9 @@ def layer_influence(
 ) -> LayerInfluence:
     """Measure how much each residual block of a model changes its input, and the loss of the model without the block.
 
-    Blocks are those of `find_blocks`; a layer that is called several times is one block. Sizes and angles take one pass
-    through the data, and each block one more for the loss. Positions of sequences that a mask or a padding mask
+    Blocks are those of `find_blocks`, sums x + f(x) whose branch also depends on other tensors, and blocks of nested
+    models that are called several times. A layer that is called several times is one block. Sizes and angles take one
+    pass through the data, and each block one more for the loss. Positions of sequences that a mask or a padding mask
     excludes do not count in sizes and angles. Losses are those of `model.evaluate`, including penalties on weights,
     also on those of the block.
 
@@ -99,7 +100,8 @@ def layer_influence(
             targets.
     """
     check_data(loss, data)
-    blocks = find_operations(model)
+    # Raises an error for a model without blocks.
+    blocks = find_operations(model) or {block.name: block for block in find_blocks(model)}
     if loss is None and not _keras_internals.has_compiled_loss(model):
         raise ValueError("Argument `loss` is required for a model that is not compiled with a loss. Received: None")
     batches = Batches(data, batch_size)
@@ -111,34 +113,24 @@ def layer_influence(
         bar.advance(1)
         results: dict[str, BlockInfluence] = {}
         for name, size in sizes.items():
-            operation, position = blocks[name]
-            handlers = [(operation, functools.partial(_skip, position)), *_keras_internals.attention_handlers(model)]
-            with _keras_internals.intercepted(handlers):
+            skip = blocks[name].operation, functools.partial(_skip, blocks[name].index)
+            with _keras_internals.intercepted([skip, *_keras_internals.attention_handlers(model)]):
                 without = _mean_loss(model, batches, loss)
             results[name] = BlockInfluence(size.relative, size.angle, without, without - whole)
             bar.advance(1)
     return LayerInfluence(whole, results)
 
 
-def find_operations(model: Any) -> dict[str, tuple[Any, int]]:
-    """Return the residual blocks of a model by name, as (layer or sum, position of x among its arguments)."""
-    found: dict[int, tuple[str, tuple[Any, int]]] = {}
-    for block in find_blocks(model):
-        operation, position = block.output_operation
-        found.setdefault(id(operation), (block.name, (operation, position)))
-    return dict(found.values())
-
-
-def _skip(position: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    x = _argument(position, call, args, kwargs)
+def _skip(index: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    x = _argument(index, call, args, kwargs)
     # As in a model without the block, whose attention has removed it.
     _keras_internals.set_mask(x, _keras_internals.kept_mask(x))
     return x
 
 
-def _argument(position: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _argument(index: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Return one of the arguments of an operation, counted in the order of its signature."""
-    return keras.tree.flatten(list(_keras_internals.call_arguments(call, args, kwargs).values()))[position]
+    return keras.tree.flatten(list(_keras_internals.call_arguments(call, args, kwargs).values()))[index]
 
 
 @dataclasses.dataclass
@@ -175,7 +167,7 @@ class BranchSize:
 
 
 @contextlib.contextmanager
-def record_branches(model: Any, blocks: Mapping[str, tuple[Any, int]]) -> Iterator[dict[str, BranchSize]]:
+def record_branches(model: keras.Model, blocks: Mapping[str, Block]) -> Iterator[dict[str, BranchSize]]:
     """Record the sizes of the branches of blocks, see `find_operations`, while a model is called eagerly inside.
 
     Blocks that have changed the shape are left out when the context ends.
@@ -183,8 +175,8 @@ def record_branches(model: Any, blocks: Mapping[str, tuple[Any, int]]) -> Iterat
     sizes = {name: BranchSize() for name in blocks}
     unfit: set[str] = set()
 
-    def record(name: str, position: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        x = _argument(position, call, args, kwargs)
+    def record(name: str, index: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        x = _argument(index, call, args, kwargs)
         # Before the call, because it may contain attention.
         mask = _mask(x, _keras_internals.call_arguments(call, args, kwargs))
         outputs = call(*args, **kwargs)
@@ -196,9 +188,7 @@ def record_branches(model: Any, blocks: Mapping[str, tuple[Any, int]]) -> Iterat
             sizes[name].add(values[0], values[1], mask)
         return outputs
 
-    handlers = [
-        (operation, functools.partial(record, name, position)) for name, (operation, position) in blocks.items()
-    ]
+    handlers = [(block.operation, functools.partial(record, name, block.index)) for name, block in blocks.items()]
     with _keras_internals.intercepted([*handlers, *_keras_internals.attention_handlers(model)]):
         yield sizes
     for name in unfit:

@@ -24,7 +24,7 @@ from idmatters_tf._keras_internals import (
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._linear_maps import Operator
 from idmatters_tf.autodiff import Linearization, linearize
-from idmatters_tf.isometry.blocks import Block, find_blocks
+from idmatters_tf.isometry.blocks import Block, BlockName, find_blocks
 
 DEFAULT_CHUNK = 16
 
@@ -60,10 +60,12 @@ class JacobianOperator(Operator):
     ):
         self._function = function
         self._point: Any = ops.convert_to_tensor(point)
-        self._separable, self._chunk = separable, positive_integer("chunk", chunk)
+        self._separable = separable
+        self._chunk = positive_integer("chunk", chunk)
         self._single = linearize(function, self._point)
         self._copies: Linearization | None = None
-        self.input_shape, self.output_shape = tuple(self._point.shape), tuple(self._single.value.shape)
+        self.input_shape = tuple(self._point.shape)
+        self.output_shape = tuple(self._single.value.shape)
         double = keras.backend.standardize_dtype(self._point.dtype) == "float64"
         shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
         super().__init__("float64" if double else "float32", shape)
@@ -105,7 +107,7 @@ class JacobianOperator(Operator):
 
 
 def jacobian(
-    model: keras.Model, inputs: Any, block: Any = None, training: bool = False, chunk: int = DEFAULT_CHUNK
+    model: keras.Model, inputs: Any, block: BlockName | None = None, training: bool = False, chunk: int = DEFAULT_CHUNK
 ) -> JacobianOperator:
     """Return the Jacobian of a model, or of one of its blocks, at given inputs of the model.
 
@@ -148,7 +150,8 @@ def model_jacobians(
     for part in _points(inputs, training or together):
         (point,) = keras.tree.flatten(part)
         if symbolic and point.dtype != symbolic[0].dtype:
-            mask, point = get_mask(point), ops.cast(point, symbolic[0].dtype)
+            mask = get_mask(point)
+            point = ops.cast(point, symbolic[0].dtype)
             set_mask(point, mask)
         _check_float(point, f"The input of the model {model.name!r}")
         yield JacobianOperator(function, point, not training, chunk)
@@ -176,8 +179,9 @@ def block_jacobians(
     a block that is a layer, have their values at the example. The remaining arguments are those of `jacobian`. With
     `together` or `training` the batch is one point.
     """
-    calls, runs = graph_calls(model) or [], list[_Run]()
-    inner = [block.inner for block in blocks if block.inner is not None]
+    calls = graph_calls(model) or []
+    runs: list[_Run] = []
+    inner = [block.operation for block in blocks if not block.calls]
     for part in _points(inputs, training or together):
         values = graph_inputs(model, part)
         with substitute_values(), _recorded_arguments(inner) as arguments:
@@ -204,10 +208,10 @@ def _recorded_arguments(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
 
 def _block_jacobian(block: Block, run: _Run, training: bool, chunk: int) -> JacobianOperator:
     """Return the Jacobian of a block in a run of the whole model."""
-    if block.inner is not None:
-        function, point = _inner_function(block.inner, *run.arguments[id(block.inner)])
-    else:
+    if block.calls:
         function, point = _graph_function(block, run.values, run.attached, training)
+    else:
+        function, point = _inner_function(block.operation, *run.arguments[id(block.operation)])
     _check_float(point, f"The input of the block {block.name!r}")
     # The masks of several examples and those that all examples share are not distinguished.
     return JacobianOperator(function, point, len(point) == 1 and not training, chunk)
@@ -272,7 +276,8 @@ def _points(inputs: Any, together: bool) -> list[Any]:
 
 def _row(tensor: Tensor, index: int) -> Tensor:
     """Return one example of a batch with its mask."""
-    row, mask = tensor[index : index + 1], get_mask(tensor)
+    row = tensor[index : index + 1]
+    mask = get_mask(tensor)
     set_mask(row, None if mask is None else mask[index : index + 1])
     return row
 

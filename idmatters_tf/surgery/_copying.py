@@ -34,10 +34,13 @@ class ModelCopy:
     """
 
     def __init__(self, model: keras.Model, after: AfterCall | None = None, instead: InsteadOfCall | None = None):
-        self._after, self._instead = after, instead
+        self._after = after
+        self._instead = instead
         self._copies: dict[int, Any] = {}
         self._originals: dict[int, Any] = {}
         self._inserted: dict[int, list[keras.layers.Layer]] = {}
+        # Nested models of which no layer remains.
+        self._emptied: set[int] = set()
         self.removed_ids: set[int] = set()
         self.variables: dict[int, keras.Variable] = {}
         self.model: Any = self._copy_model(model)
@@ -49,6 +52,8 @@ class ModelCopy:
             lambda layer: self._copy_operation(layer).output, _keras_internals.input_operations(graph)
         )
         outputs = _keras_internals.run_graph(graph, inputs, self._call, self._copy_operation)
+        if self.removed_ids and [*map(id, keras.tree.flatten(inputs))] == [*map(id, keras.tree.flatten(outputs))]:
+            self._emptied.add(id(model))
         if isinstance(model, keras.Sequential):
             layers = [keras.tree.flatten(inputs)[0]]
             for layer in model.layers:
@@ -84,6 +89,8 @@ class ModelCopy:
     def _call(self, copied: Any, *args: Any, **kwargs: Any) -> Any:
         original = self._originals[id(copied)]
         replaced = None if self._instead is None else self._instead(original, args)
+        if replaced is None and id(original) in self._emptied:
+            replaced = args[0]
         if replaced is not None:
             self.removed_ids.add(id(original))
             return replaced

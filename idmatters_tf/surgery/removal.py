@@ -1,7 +1,7 @@
 """Removal of residual blocks that are near the identity."""
 
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
@@ -12,10 +12,11 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._batches import Batches
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import has_compiled_loss
-from idmatters_tf.isometry.influence import find_operations, record_branches
+from idmatters_tf.isometry.blocks import Block, find_operations
+from idmatters_tf.isometry.influence import record_branches
 from idmatters_tf.surgery._carrying import compile_like
 from idmatters_tf.surgery._checks import check_not_quantized
-from idmatters_tf.surgery._copying import ModelCopy, checked_graph, operations
+from idmatters_tf.surgery._copying import ModelCopy, operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +49,10 @@ def remove_identities(
 ) -> Removal:
     """Return a copy of a model without the residual blocks that are nearly the identity on data.
 
-    It is the reverse of `deepen`. Two kinds of blocks are candidates, also in nested models:
-
-    - a layer or nested model with kernels whose output has the shape of its input, such as `ResidualConv2D`, except
-      Keras' own layers;
-    - a sum of a tensor and a branch computed from its values, by `keras.layers.Add` or `+`, as in
-      `keras.applications.ResNet50`. It is removed with all layers of the branch.
+    It is the reverse of `deepen`. Candidates are the blocks of `idmatters_tf.isometry.layer_influence`, also in nested
+    models: layers with kernels whose output has the shape of their input, such as `ResidualConv2D`, except Keras' own
+    layers; and sums x + f(x) by `keras.layers.Add` or `+`, as in `keras.applications.ResNet50`, which are removed with
+    all layers of f.
 
     A block is removed if ||block(x) - x|| <= tolerance ||x||. Each distance is measured with all other blocks in place.
     If several blocks are removed, compare `before` with `after`. A tolerance of 0 removes exact identities only, such
@@ -82,67 +81,70 @@ def remove_identities(
     if not tolerance >= 0:
         raise ValueError(f"Argument `tolerance` must be 0 or more. Received: tolerance={tolerance!r}")
     configured = ConfiguredModel.of(model)
-    if configured is not None:
+    if configured is None:
+        removable = {id(operation) for _, operation in operations(model)}
+        blocks = {name: block for name, block in find_operations(model).items() if id(block.operation) in removable}
+    else:
         check_not_quantized(model)
-    if hasattr(data, "__array__") or isinstance(data, Mapping):
-        data = (data,)
-    batches = Batches(data, batch_size)
+        blocks = find_operations(model)
+    is_inputs = hasattr(data, "__array__") or isinstance(data, Mapping)
+    batches = Batches((data,) if is_inputs else data, batch_size)
     first = next(iter(batches), None)
     if first is None:
         raise ValueError("Argument `data` must contain at least one example. Received: none")
     has_loss = has_compiled_loss(model) and keras.utils.unpack_x_y_sample_weight(first)[1] is not None
-    blocks = find_operations(model) if configured is not None else _candidates(model)
-    with record_branches(model, blocks) as sizes:
-        for batch in batches:
-            inputs = keras.tree.map_structure(ops.convert_to_tensor, keras.utils.unpack_x_y_sample_weight(batch)[0])
-            with _keras_internals.substitute_values():
-                model(inputs, training=False)
-    # Blocks that are never called have no distance.
-    distances = {name: size.relative for name, size in sizes.items() if size.count}
-    near = {name for name, distance in distances.items() if distance <= tolerance}
-    if configured is not None:
-        copied, variables, removed = _rebuild_without(configured, near)
+    distances = _measure_distances(model, blocks, batches)
+    near = [blocks[name] for name, distance in distances.items() if distance <= tolerance]
+    if configured is None:
+        copied, variables, removed = _copy_without(model, near)
     else:
-        copied, variables, removed = _copy_without(model, dict(blocks[name] for name in near))
+        copied, variables, removed = _rebuild_without(configured, blocks.values(), near)
     compile_like(copied, model, variables, optimizer)
     return Removal(
         model=copied,
-        distances=dict(sorted(distances.items(), key=lambda item: item[1])),
+        distances=distances,
         removed=tuple(removed),
         before=_evaluate(model, batches) if has_loss else {},
         after=_evaluate(copied, batches) if has_loss else {},
     )
 
 
-def _rebuild_without(configured: ConfiguredModel, near: Set[str]) -> tuple[Any, dict[int, keras.Variable], list[str]]:
-    """Return a model without the layers whose operations are all near the identity, its variables, and these layers."""
-    operations_of = {slot: set(configured.operations(slot)) for slot in configured.slots}
-    # Blocks that change the shape have no operations.
-    gone = {slot for slot, names in operations_of.items() if names and names <= near}
-    rebuilt = configured.rebuild([slot for slot in configured.slots if slot not in gone])
-    removed = [prefix for slot in configured.slots if slot in gone for prefix in slot.prefixes]
+def _measure_distances(model: keras.Model, blocks: Mapping[str, Block], batches: Batches) -> dict[str, float]:
+    """Return the distances of blocks from the identity, in ascending order. Blocks that are never called have none."""
+    with record_branches(model, blocks) as sizes:
+        for batch in batches:
+            inputs = keras.tree.map_structure(ops.convert_to_tensor, keras.utils.unpack_x_y_sample_weight(batch)[0])
+            with _keras_internals.substitute_values():
+                model(inputs, training=False)
+    distances = {name: size.relative for name, size in sizes.items() if size.count}
+    return dict(sorted(distances.items(), key=lambda item: item[1]))
+
+
+def _rebuild_without(
+    configured: ConfiguredModel, blocks: Collection[Block], near: Collection[Block]
+) -> tuple[keras.Model, dict[int, keras.Variable], list[str]]:
+    """Return a model without the layers whose blocks are all near the identity, its variables, and these layers."""
+    prefixes = [(configured.prefix_of(block.operation), block in near) for block in blocks]
+    # Blocks that change the shape are not among the blocks.
+    in_slot = {slot: [is_near for prefix, is_near in prefixes if prefix in slot.prefixes] for slot in configured.slots}
+    remaining = [slot for slot, found in in_slot.items() if not found or not all(found)]
+    rebuilt = configured.rebuild(remaining)
+    removed = [prefix for slot in configured.slots if slot not in remaining for prefix in slot.prefixes]
     return rebuilt.model, rebuilt.variables, removed
 
 
-def _copy_without(model: keras.Model, positions: Mapping[Any, int]) -> tuple[Any, dict[int, keras.Variable], list[str]]:
-    """Return a copy in which arguments at given positions replace operations, its variables, and removed operations."""
+def _copy_without(
+    model: keras.Model, near: Collection[Block]
+) -> tuple[keras.Model, dict[int, keras.Variable], list[str]]:
+    """Return a copy without given blocks, its variables, and all removed operations."""
+    indices = {block.operation: block.index for block in near}
 
     def instead(operation: Any, arguments: tuple[Any, ...]) -> Any:
-        return keras.tree.flatten(arguments)[positions[operation]] if operation in positions else None
+        return keras.tree.flatten(arguments)[indices[operation]] if operation in indices else None
 
     copy = ModelCopy(model, instead=instead)
     removed = [path for path, operation in operations(model) if id(operation) in copy.removed_ids]
     return copy.model, copy.variables, removed
-
-
-def _candidates(model: Any) -> dict[str, tuple[Any, int]]:
-    """Return the operations of a functional model that may be residual blocks: sums, and layers with kernels."""
-    found = _keras_internals.skip_positions(checked_graph(model))
-    for _, operation in operations(model):
-        may_have_skip = isinstance(operation, keras.Model) or _keras_internals.is_own_layer(operation)
-        if may_have_skip and any(len(weight.shape) > 1 for weight in operation.weights):
-            found.setdefault(id(operation), 0)
-    return {path: (operation, found[id(operation)]) for path, operation in operations(model) if id(operation) in found}
 
 
 def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:

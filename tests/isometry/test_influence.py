@@ -43,12 +43,41 @@ def test_sums_and_layers_of_layers_are_told_apart():
     assert [block.name for block in find_blocks(model)] == ["sum", "shared", "shared:2", "long"]
     fixed = keras.Input((3, 4))
     assert [b.name for b in find_blocks(keras.Model(fixed, Perceptron(name="only")(AddWaves()(fixed))))] == ["only"]
-    # Both calls of a shared layer are skipped.
+    # Both calls of a shared layer are skipped. The sum with another input is a block without a Jacobian.
     data = np.ones((2, 3, 4), "float32"), np.zeros((2, 3, 4), "float32")
-    assert list(layer_influence(model, "mse", data).blocks) == ["sum", "shared", "long"]
-    # Only the sum of a perceptron and x, not that of the constants.
-    sums = [name for name in remove_identities(model, 0.0, data[0]).distances if name.startswith("add")]
-    assert len(sums) == 1
+    influence = layer_influence(model, "mse", data).blocks
+    assert [name for name in influence if not name.startswith("add")] == ["sum", "shared", "long"]
+    assert len(influence) == 4
+    distances = remove_identities(model, 0.0, data[0]).distances
+    assert distances == {name: block.relative for name, block in influence.items()}
+
+
+class OwnKernel(keras.layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(name="kernel", shape=(shape[-1], shape[-1]), initializer="zeros")
+
+    def call(self, x):
+        return x + x @ self.kernel
+
+
+class OwnConvolution(keras.layers.Conv1D):
+    pass
+
+
+def test_blocks_with_kernels_of_their_own_and_in_shared_models():
+    inputs = keras.Input((3, 4))
+    nested = keras.Sequential([keras.Input((3, 4)), keras.layers.Identity(), OwnKernel(name="inside")], name="nested")
+    shared = keras.Sequential([keras.Input((3, 4)), OwnKernel(name="first")], name="shared")
+    hidden = nested(OwnConvolution(4, 1, name="convolution")(inputs))
+    model = keras.Model(inputs, shared(shared(hidden)))
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    assert [block.name for block in find_blocks(model)] == ["nested/inside"]
+    assert list(layer_influence(model, "mse", (x, x)).blocks) == ["nested/inside", "shared/first"]
+    result = remove_identities(model, 0.0, x)
+    # A nested model without layers is removed, too.
+    assert result.removed == ("nested/inside", "shared", "shared/first")
+    assert [layer.name for layer in result.model.layers[1:]] == ["convolution", "nested"]
+    np.testing.assert_array_equal(result.model(x), model(x))
 
 
 class Noise(keras.layers.Layer):
