@@ -22,16 +22,9 @@ def overrides_compute_loss(model: keras.Model) -> bool:
     return "compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss
 
 
-def compute_loss(
-    model: keras.Model, x: Any, y: Any, outputs: Any, sample_weight: Any, training: bool, loss: Any = None
-) -> Any:
-    """Return `model.compute_loss` on a batch, or another loss, as an argument of `model.compile`, without penalties.
-
-    An override of `compute_loss` may lack the argument `training`.
-    """
+def compute_loss(model: keras.Model, x: Any, y: Any, outputs: Any, sample_weight: Any, training: bool) -> Any:
+    """Return `model.compute_loss` on a batch. An override may lack the argument `training`."""
     built: Any = model
-    if loss is not None:
-        return CompileLoss(loss, output_names=getattr(model, "output_names", None))(y, outputs, sample_weight)
     return built._compute_loss(x, y, outputs, sample_weight=sample_weight, training=training)
 
 

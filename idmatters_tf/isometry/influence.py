@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._batches import Batches, check_data, length
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
+from idmatters_tf.curvature._losses import DataLoss, loss_dtype
 from idmatters_tf.isometry.blocks import Block, find_blocks, find_operations
 
 
@@ -76,8 +78,8 @@ def layer_influence(
     Blocks are those of `find_blocks`, sums x + f(x) whose branch also depends on other tensors, and blocks of nested
     models that are called several times. A layer that is called several times is one block. Sizes and angles take one
     pass through the data, and each block one more for the loss. Positions of sequences that a mask or a padding mask
-    excludes do not count in sizes and angles. Losses are those of `model.evaluate`, including penalties on weights,
-    also on those of the block.
+    excludes do not count in sizes and angles. Losses are those of all data as one batch, as in
+    `idmatters_tf.curvature.HessianOperator`. A compiled loss includes penalties on weights, also on those of the block.
 
     Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016), for the loss
     without single blocks; Men et al., *ShortGPT* (2024, arXiv:2403.03853), and Gromov et al., *The Unreasonable
@@ -85,7 +87,7 @@ def layer_influence(
 
     Args:
         model: built functional or Sequential model, or a KerasHub model. It does not change.
-        loss: argument `loss` of `model.compile`, without penalties; None for the compiled loss of the model.
+        loss: loss as in `HessianOperator`, without penalties; None for the compiled loss of the model.
         data: batches as in `HessianOperator`: arrays (x, y) or (x, y, sample weights), or a `tf.data.Dataset` of
             batches. Inputs of KerasHub's tasks must be preprocessed, as by `task.preprocessor(texts)`.
         batch_size: batch size for arrays.
@@ -96,18 +98,20 @@ def layer_influence(
         between the vectors of each position.
 
     Raises:
-        ValueError: if the model has no blocks, if there is neither a compiled nor a given loss, or if the data has no
-            targets.
+        ValueError: if the model has no blocks, if there is neither a compiled nor a given loss, or if Keras cannot
+            compute the loss.
     """
     check_data(loss, data)
     # Raises an error for a model without blocks.
     blocks = find_operations(model) or {block.name: block for block in find_blocks(model)}
-    if loss is None and not _keras_internals.has_compiled_loss(model):
-        raise ValueError("Argument `loss` is required for a model that is not compiled with a loss. Received: None")
+    data_loss = DataLoss(model, loss)
     batches = Batches(data, batch_size)
+    compute_loss = functools.partial(
+        _data_loss, model, batches, data_loss, has_penalties=loss is None and not data_loss.is_compute_loss
+    )
     with Progress(1 + len(blocks), "influence", progress, unit="passes") as bar:
         with record_branches(model, blocks) as sizes:
-            whole = _mean_loss(model, batches, loss)
+            whole = compute_loss()
         if not sizes:
             raise ValueError(f"Every block of {model.name!r} changes the shape of its input. Received: {list(blocks)}")
         bar.advance(1)
@@ -115,7 +119,7 @@ def layer_influence(
         for name, size in sizes.items():
             skip = blocks[name].operation, functools.partial(_skip, blocks[name].index)
             with _keras_internals.intercepted([skip, *_keras_internals.attention_handlers(model)]):
-                without = _mean_loss(model, batches, loss)
+                without = compute_loss()
             results[name] = BlockInfluence(size.relative, size.angle, without, without - whole)
             bar.advance(1)
     return LayerInfluence(whole, results)
@@ -204,19 +208,30 @@ def _mask(tensor: Any, arguments: Mapping[str, Any]) -> NDArray[np.bool_] | None
     return np.asarray(ops.convert_to_numpy(mask)).astype(bool)
 
 
-def _mean_loss(model: Any, batches: Batches, loss: Any) -> float:
-    """Return the mean loss over the examples as `model.evaluate` does, computed eagerly."""
-    total, count = 0.0, 0
+def _data_loss(model: keras.Model, batches: Batches, loss: DataLoss, has_penalties: bool) -> float:
+    """Return the loss of all data as one batch, computed eagerly."""
+    examples = 0
+    penalty = 0.0
+    # Sums of the elements of each loss term, and their divisors.
+    totals: Any = 0.0
     for batch in batches:
-        inputs, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        if y is None:
-            raise ValueError("Argument `data` must contain targets, as (inputs, targets). Received: inputs only.")
-        x = keras.tree.map_structure(ops.convert_to_tensor, inputs)
-        with _keras_internals.substitute_values():
-            outputs = model(x, training=False)
-            value: Any = ops.convert_to_numpy(
-                _keras_internals.compute_loss(model, x, y, outputs, weights, training=False, loss=loss)
-            )
         size = length(batch)
-        total, count = total + size * np.asarray(value).item(), count + size
-    return total / count
+        inputs, *labels = keras.utils.unpack_x_y_sample_weight(batch)
+        given = keras.tree.map_structure(ops.convert_to_tensor, inputs), *labels
+        with _keras_internals.substitute_values():
+            outputs = loss.evaluate(model, given, False) if loss.takes_model else model(given[0], training=False)
+            penalty += size * sum(_number(part) for part in model.losses) if has_penalties else 0.0
+        if not loss.terms:
+            loss.build(model, given, outputs)
+        parts = zip(loss.terms, loss.parts(given, outputs), strict=True)
+        pairs = [term.elements(*part, loss_dtype(outputs)) for term, part in parts]
+        # A loss that returns one number for a batch is a mean over its examples.
+        sums = [_number(ops.sum(values)) * (size if divisor is None else 1) for values, divisor in pairs]
+        totals = totals + np.array([sums, [size if divisor is None else _number(divisor) for _, divisor in pairs]])
+        examples += size
+    sums, divisors = totals
+    return float(np.dot(loss.factors(divisors), sums)) + penalty / examples
+
+
+def _number(tensor: Tensor) -> float:
+    return float(np.asarray(ops.convert_to_numpy(tensor)))

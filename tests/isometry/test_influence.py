@@ -100,8 +100,11 @@ def test_the_model_does_not_change_and_data_need_targets():
     assert once == again
     assert all(np.array_equal(a, ops.convert_to_numpy(b)) for a, b in zip(state, model.variables, strict=True))
     assert layer_influence(model, "mse", data).loss == pytest.approx(once.loss - float(sum(model.losses)), rel=1e-5)
-    with pytest.raises(ValueError, match="`data` must contain targets"):
+    with pytest.raises(ValueError, match="Keras cannot compute the loss of"):
         layer_influence(model, data=data[:1])
+    # A loss of the model and the batch needs no targets.
+    given = layer_influence(model, lambda model, batch: ops.mean(model(batch[0]) ** 2), data[:1])
+    assert given.loss == pytest.approx(layer_influence(model, "mse", data).loss)
     with pytest.raises(ValueError, match="`loss` is required"):
         layer_influence(keras.Model(inputs, x), data=data)
     with pytest.raises(ValueError, match="`data` must be given after `loss`. Received: tuple in the place of `loss`"):
