@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -93,12 +93,13 @@ def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
     shape = concrete_shape(tensor, UNKNOWN_SIZE)
     x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=shape), dtype=tensor.dtype)
     variables = block.trainable_variables
-    values = {id(variable): ops.convert_to_numpy(variable) for variable in variables}
+    values = [ops.convert_to_numpy(variable) for variable in variables]
     # Weights are listed in order of creation, which is usually but not always the order of computation.
     orders = [[[variable] for variable in listed] for listed in (variables, variables[::-1])]
     dead: list[str] = []
     for order in [None] if is_identity(block, x) else orders:
-        if order is not None and not zero_last_weights(order, values, lambda: is_identity(block, x)):
+        assign_all(variables, values)
+        if order is not None and not zero_last_weights(order, lambda: is_identity(block, x)):
             raise ValueError(
                 f"The block {block.name!r} ({type(block).__name__}) is not the identity with all trainable weights at "
                 f"zero. It must compute x + f(x), with a last kernel in f and nothing after the sum."
@@ -113,29 +114,32 @@ def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
     )
 
 
-def zero_last_weights(
-    groups: Iterable[Sequence[keras.Variable]], values: Mapping[int, Any], is_unchanged: Callable[[], bool]
-) -> bool:
+def zero_last_weights(groups: Iterable[Sequence[keras.Variable]], is_unchanged: Callable[[], bool]) -> bool:
     """Set as few groups of weights as possible to zero, and the last ones, such that outputs are unchanged.
 
-    All groups are set to zero, then each gets its `values`, by `id` of the weights, if the outputs remain unchanged:
-    biases and gains first, then kernels, so that kernels remain zero.
+    All groups are set to zero. Then each gets its values back if the outputs remain unchanged: biases and gains first,
+    then kernels, so that kernels remain zero.
 
     Returns:
         False if the outputs are not unchanged when all groups are zero.
     """
     groups = sorted(groups, key=lambda group: len(group[0].shape) > 1)
-    for variable in itertools.chain(*groups):
-        variable.assign(np.zeros_like(values[id(variable)]))
+    values = [[ops.convert_to_numpy(variable) for variable in group] for group in groups]
+    zeros = [[np.zeros_like(value) for value in row] for row in values]
+    assign_all(itertools.chain(*groups), itertools.chain(*zeros))
     if not is_unchanged():
         return False
-    for group in groups:
-        for variable in group:
-            variable.assign(values[id(variable)])
+    for group, row, zero in zip(groups, values, zeros, strict=True):
+        assign_all(group, row)
         if not is_unchanged():
-            for variable in group:
-                variable.assign(np.zeros_like(values[id(variable)]))
+            assign_all(group, zero)
     return True
+
+
+def assign_all(variables: Iterable[keras.Variable], values: Iterable[Any]) -> None:
+    """Assign a value to each variable."""
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
@@ -155,7 +159,8 @@ def gradients(
     """
 
     def value(_: Any) -> Tensor:
-        rng, total = np.random.default_rng(seed), ops.zeros(())
+        rng = np.random.default_rng(seed)
+        total = ops.zeros(())
         for output in keras.tree.flatten(layer(inputs, training=False)):
             if keras.backend.is_float_dtype(keras.backend.standardize_dtype(output.dtype)):
                 output: Tensor = ops.cast(output, "float32")
@@ -197,15 +202,15 @@ def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list
                 variables[index].assign_sub(ops.convert_to_tensor(0.1 * slope / largest, variables[index].dtype))
         if moved and not waiting:
             break
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+    assign_all(variables, values)
     if not moved:
         waiting = set(range(len(variables)))
     return [variables[index].path for index in sorted(waiting)]
 
 
 def _default_block(tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Layer:
-    shape, rank = tuple(tensor.shape), len(tensor.shape)
+    shape = tuple(tensor.shape)
+    rank = len(shape)
     data_format = "channels_last"
     if rank in (3, 4):
         usual = keras.config.image_data_format() if rank == 4 else data_format
