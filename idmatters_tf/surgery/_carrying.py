@@ -112,24 +112,23 @@ def _carry_state(optimizer: Any, new: Any, targets: list[keras.Variable | None])
             _carry_state(state, fresh, targets)
             known |= {id(variable) for variable in state.variables}
         elif isinstance(state, (list, tuple)) and len(state) == len(targets):
-            for slot, variable in zip(state, targets, strict=True):
-                index = order.get(id(variable))
-                if isinstance(slot, keras.Variable):
-                    known.add(id(slot))
-                    if index is not None:
-                        fresh[index].assign(ops.convert_to_numpy(slot))
+            slots = [(slot, order.get(id(variable))) for slot, variable in zip(state, targets, strict=True)]
+            for slot, index in slots:
+                known.add(id(slot))
+                if isinstance(slot, keras.Variable) and index is not None:
+                    fresh[index].assign(ops.convert_to_numpy(slot))
     unknown = [variable.path for variable in optimizer.variables if id(variable) not in known]
     if unknown:
         raise ValueError(
             f"The state of {type(optimizer).__name__} cannot be transferred: {', '.join(unknown[:3])} belong to no "
             f"list with an entry for each variable. Omit `optimizer` and compile the new model yourself."
         )
-    averages = _keras_internals.weight_averages(new)
-    if averages:
-        carried = {id(variable) for variable in targets}
-        for variable, average in zip(_keras_internals.optimized_variables(new), averages, strict=True):
-            if id(variable) not in carried:
-                average.assign(ops.convert_to_numpy(variable))
+    carried = {id(variable) for variable in targets}
+    for variable, average in zip(
+        _keras_internals.optimized_variables(new), _keras_internals.weight_averages(new), strict=False
+    ):
+        if id(variable) not in carried:
+            average.assign(ops.convert_to_numpy(variable))
 
 
 def _new_optimizer(optimizer: Any, original: keras.Model, variables: Mapping[int, keras.Variable]) -> Any:

@@ -132,18 +132,16 @@ def deepen(
         tensor = single_tensor(outputs)
         if tensor is None:
             raise ValueError(f"Layer {operation.name!r} must have a single output to be followed by a block.")
-        if id(operation) in blocks:
-            for inserted in blocks[id(operation)]:
-                tensor = call_block(inserted, tensor, operation)
-        else:
-            blocks[id(operation)] = []
-            for _ in range(count):
-                names = (f"{operation.name}_deeper{number}" for number in itertools.count(1))
-                name = next(name for name in names if name not in taken)
-                taken.add(name)
-                inserted, tensor = insert_block(block, tensor, operation, name, exact=tolerance == 0)
-                blocks[id(operation)].append(inserted)
-        return keras.tree.pack_sequence_as(outputs, [tensor]), blocks[id(operation)]
+        # The same blocks follow each call of a shared layer.
+        row = blocks.setdefault(id(operation), [])
+        for inserted in row:
+            tensor = call_block(inserted, tensor, operation)
+        while len(row) < count:
+            name = next(n for n in map(f"{operation.name}_deeper{{}}".format, itertools.count(1)) if n not in taken)
+            taken.add(name)
+            inserted, tensor = insert_block(block, tensor, operation, name, exact=tolerance == 0)
+            row.append(inserted)
+        return keras.tree.pack_sequence_as(outputs, [tensor]), row
 
     copy = ModelCopy(model, after=insert)
     variables = {inserted.name: inserted.trainable_variables for row in blocks.values() for inserted in row}
