@@ -98,7 +98,7 @@ class ImageLayer(keras.layers.Layer):
 
 
 class ConvolutionBlock(ImageLayer):
-    """Residual block with a branch of two convolutions: `norm(conv2(activation(norm(conv1(x)))))`.
+    """Residual block with a branch of two convolutions.
 
     Subclasses set `activation`, `kernel_initializer`, `kernel_regularizer`, `conv1`, `conv2` and, for normalization,
     `norm1` and `norm2`. With `normalizes_inputs` these two precede the convolutions, otherwise they follow them.
@@ -145,17 +145,16 @@ class ConvolutionBlock(ImageLayer):
             self.norm1.build(input_shape if self.normalizes_inputs else inner_shape)
             self.norm2.build(inner_shape)
 
-    def normalize_inputs(self, inputs: Tensor, training: bool | None) -> Tensor:
-        """Return the inputs, normalized if a normalization precedes the first convolution."""
-        if self.norm1 is None or not self.normalizes_inputs:
-            return inputs
-        return self.norm1(inputs, training=training)
+    def branch_steps(self) -> list[Any]:
+        """Return the layers and functions of the branch, in order."""
+        if self.norm1 is None:
+            return [self.conv1, self.activation, self.conv2]
+        if self.normalizes_inputs:
+            return [self.norm1, self.conv1, self.norm2, self.activation, self.conv2]
+        return [self.conv1, self.norm1, self.activation, self.conv2, self.norm2]
 
     def branch(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """Return the branch of inputs that `normalize_inputs` returned."""
-        hidden = self.conv1(inputs)
-        if self.norm1 is None:
-            return self.conv2(self.activation(hidden))
-        if self.normalizes_inputs:
-            return self.conv2(self.activation(self.norm2(hidden, training=training)))
-        return self.norm2(self.conv2(self.activation(self.norm1(hidden, training=training))), training=training)
+        """Return the branch of the block."""
+        for step in self.branch_steps():
+            inputs = step(inputs, training=training) if step in (self.norm1, self.norm2) else step(inputs)
+        return inputs

@@ -94,10 +94,12 @@ class BasicBlock2D(ConvolutionBlock):
             self.skip_norm.build(self.compute_output_shape(input_shape))
         super().build(input_shape)
 
+    def branch_steps(self) -> list[Any]:
+        # The first normalization of a pre-activated block may be on both paths.
+        return super().branch_steps()[1 if self.preactivation else 0 :]
+
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        active = inputs
-        if self.preactivation:
-            active = ops.relu(self.normalize_inputs(inputs, training))
+        active = self.activation(self.norm1(inputs, training=training)) if self.preactivation else inputs
         branch = self.branch(active, training)
         if self.shortcut != "none":
             skip = active if self.preactivation == "both" else inputs

@@ -170,7 +170,7 @@ class ResidualConv2D(ConvolutionBlock):
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         dtype = wide_dtype(self)
-        branch: Tensor = ops.cast(self.branch(self.normalize_inputs(inputs, training), training), dtype)
+        branch: Tensor = ops.cast(self.branch(inputs, training), dtype)
         if self.scale is not None:
             branch *= ops.cast(self.scale, dtype)
         if self.shortcut == "none":

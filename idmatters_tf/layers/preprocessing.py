@@ -67,7 +67,8 @@ class ZCAWhitening(WideLayer):
 
     def __init__(self, scale: float = 55.0, filter_bias: float = 0.1, **kwargs: Any):
         super().__init__(**kwargs)
-        self.scale, self.filter_bias = float(scale), float(filter_bias)
+        self.scale = float(scale)
+        self.filter_bias = float(filter_bias)
 
     def build(self, input_shape: Shape) -> None:
         if len(input_shape) != 4 or None in tuple(input_shape[1:]):
@@ -93,7 +94,8 @@ class ZCAWhitening(WideLayer):
         products: Any = 0.0
         for start in range(0, len(images), 5000):
             rows = self._normalized(images[start : start + 5000].astype(np.float64))
-            total, products = total + rows.sum(axis=0), products + rows.T @ rows
+            total = total + rows.sum(axis=0)
+            products = products + rows.T @ rows
         mean = total / len(images)
         values, vectors = np.linalg.eigh(products / len(images) - np.outer(mean, mean))
         # Rounding may leave eigenvalues just below zero.

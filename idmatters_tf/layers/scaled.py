@@ -35,7 +35,7 @@ class ScaledConv2D(keras.layers.Conv2D):
         super().__init__(filters, kernel_size, **kwargs)
         self.gain = float(gain)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self.gains = self.add_weight(
             name="gains", shape=(self.filters,), initializer=keras.initializers.Constant(self.gain)

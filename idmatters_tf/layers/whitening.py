@@ -45,7 +45,7 @@ class PatchWhitening2D(keras.layers.Conv2D):
     (1, 5, 5, 8)
     """
 
-    def __init__(self, filters: int, kernel_size: Any, epsilon: float = 5e-4, **kwargs: Any) -> None:
+    def __init__(self, filters: int, kernel_size: int | tuple[int, int], epsilon: float = 5e-4, **kwargs: Any) -> None:
         super().__init__(filters, kernel_size, **kwargs)
         self.epsilon = float(epsilon)
 
@@ -72,7 +72,8 @@ class PatchWhitening2D(keras.layers.Conv2D):
         if not self.built:
             self.build(images.shape)
         images = np.moveaxis(images, channel_axis(self.data_format), 3)
-        count, total, products = 0, np.zeros(()), np.zeros(())
+        count = 0
+        total = products = np.zeros(())
         # (n, rows, cols, channels, *kernel_size), without copying.
         windows = sliding_window_view(images, self.kernel_size, axis=(1, 2))  # pyright: ignore[reportCallIssue, reportArgumentType]
         at_once = max(1, _PATCHES_AT_ONCE // (windows.shape[1] * windows.shape[2]))
@@ -80,11 +81,14 @@ class PatchWhitening2D(keras.layers.Conv2D):
             # The order of axes in the kernel: rows, columns, channels.
             some = windows[start : start + at_once].transpose(0, 1, 2, 4, 5, 3).astype(np.float64)
             patches = some.reshape(-1, int(np.prod(some.shape[3:])))
-            count, total, products = count + len(patches), total + patches.sum(axis=0), products + patches.T @ patches
+            count += len(patches)
+            total = total + patches.sum(axis=0)
+            products = products + patches.T @ patches
         mean = total / count
         values, vectors = np.linalg.eigh(products / count - np.outer(mean, mean))
         # The largest eigenvalue is first. The largest entry of an eigenvector fixes its sign.
-        values, vectors = np.maximum(values[::-1], 0)[: self.filters // 2], vectors[:, ::-1][:, : self.filters // 2]
+        values = np.maximum(values[::-1], 0)[: self.filters // 2]
+        vectors = vectors[:, ::-1][:, : self.filters // 2]
         signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(len(values))])
         half = vectors * signs / np.sqrt(values + self.epsilon)
         kernel: Any = self.kernel

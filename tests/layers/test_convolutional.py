@@ -124,7 +124,7 @@ def test_norms_come_after_the_convolutions_or_before_them(norm_first):
         np.testing.assert_allclose(block.norm1.moving_mean, 0.1 * images.mean((0, 1, 2)), rtol=1e-4)
 
 
-def test_saving_in_a_users_model(tmp_path):
+def test_models_with_blocks_are_saved(tmp_path):
     inputs = keras.Input((None, None, 3))
     activation = keras.layers.LeakyReLU(0.1)
     block = ResidualConv2D(8, strides=2, shortcut="projection", norm="batch", activation=activation, use_bias=True)
@@ -132,7 +132,7 @@ def test_saving_in_a_users_model(tmp_path):
     check_saving(keras.Model(inputs, outputs), rng.normal(size=(2, 9, 7, 3)), tmp_path / "model.keras")
 
 
-def test_bad_arguments():
+def test_invalid_arguments_raise():
     for arguments, message in (
         ({"filters": 4.5}, "`filters` of ResidualConv2D must be a positive integer.*4.5"),
         ({"filters": 4, "shortcut": "zero"}, "`shortcut`.*'pad', 'projection', 'none'.*'zero'"),

@@ -35,7 +35,7 @@ def test_residual_dense_is_h_plus_v_relu(dim, units, skip):
     np.testing.assert_allclose(layer(h), expected, atol=1e-4)
 
 
-def test_sequences_and_an_unknown_last_dimension():
+def test_inputs_of_rank_3_and_unknown_last_dimension():
     h = rng.normal(size=(2, 7, 5)).astype("float32")
     for layer in (ResidualDense(3), RandomProjection(3)):
         check_layer(layer, h)

@@ -20,7 +20,7 @@ def correlated_images(n=400):
     return np.clip(128 + 20 * mixed, 0, 255).astype("uint8").reshape(n, 4, 4, 3)
 
 
-def test_it_is_the_definition(tmp_path):
+def test_zca_whitening_equals_its_definition(tmp_path):
     images = correlated_images()
     layer = ZCAWhitening()
     layer.adapt(images)
@@ -53,7 +53,7 @@ def test_standardization_equals_tensorflows(size, value):
     np.testing.assert_allclose(outputs, expected, atol=1e-4)
 
 
-def test_logits_pass_and_class_names_are_saved(tmp_path):
+def test_class_names_are_saved_and_logits_unchanged(tmp_path):
     logits = rng.normal(size=(5, 3)).astype("float32")
     check_layer(ClassNames(["cat", "dog", "Übersee"], dtype="mixed_bfloat16"), logits, expected=logits, atol=0)
     inputs = keras.Input((3,))

@@ -28,7 +28,7 @@ def test_gains_multiply_the_kernel_of_each_output_channel():
 
 
 @pytest.mark.parametrize(("filters", "strides", "last_kernel_size"), [(3, 1, None), (8, 2, 1)])
-def test_the_block_is_its_formula(filters, strides, last_kernel_size):
+def test_scaled_block_equals_its_formula(filters, strides, last_kernel_size):
     layer = ScaledResidualConv2D(filters, strides=strides, last_kernel_size=last_kernel_size, name="block")
     images = rng.normal(size=(2, 7, 9, 3)).astype("float32")
     weights = set_random(layer, images.shape)
@@ -50,7 +50,7 @@ def test_the_two_kernels_of_a_seeded_block_differ_and_are_reproduced():
         ScaledResidualConv2D(4)(np.zeros((1, 4, 4, 8), "float32"))
 
 
-def test_the_network_starts_at_the_logarithm_of_the_classes_and_saves(tmp_path):
+def test_network_starts_at_logits_of_zero_and_is_saved(tmp_path):
     sizes = {"blocks": (1, 2), "stem_size": 5, "stem_strides": 2}
     model = normalizer_free_resnet(**sizes, widths=(8, 16), stem=4, classes=7, last_kernel_size=1)
     assert model.get_layer("stem").output.shape == (None, 16, 16, 4)

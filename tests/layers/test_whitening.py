@@ -35,7 +35,7 @@ def test_outputs_are_uncorrelated_and_of_variance_one(size, filters):
     np.testing.assert_array_equal(first.kernel, layer.kernel)
 
 
-def test_the_kernel_is_frozen_and_the_network_saves(tmp_path):
+def test_kernel_stays_frozen_and_is_saved(tmp_path):
     model = normalizer_free_resnet((14, 12, 3), blocks=1, widths=(12,), stem=12, stem_size=2, whiten_stem=True)
     stem, images = model.get_layer("stem"), smooth_images()
     stem.adapt(images)
@@ -49,7 +49,7 @@ def test_the_kernel_is_frozen_and_the_network_saves(tmp_path):
     np.testing.assert_array_equal(again.get_layer("stem").kernel, stem.kernel)
 
 
-def test_filters_come_in_pairs_and_are_no_more_than_there_are():
+def test_odd_and_too_many_filters_raise():
     for filters in (7, 26):
         with pytest.raises(ValueError, match="`filters` must be even and at most 24"):
             PatchWhitening2D(filters, 2).build((None, 8, 8, 3))
