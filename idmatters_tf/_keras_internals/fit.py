@@ -122,9 +122,9 @@ class RunningFit:
                 `begin_epoch_at(batch)` takes `num_batches - batch` of them.
         """
         class_weight = None if self.kind == "arrays" else self.class_weight
-        adapter, steps = PyDatasetAdapter(data, class_weight, shuffle=False), data.num_batches
+        adapter = PyDatasetAdapter(data, class_weight, shuffle=False)
         iterator = self._iterator
-        iterator.data_adapter, iterator.steps_per_epoch, iterator._num_batches = adapter, None, steps
+        iterator.data_adapter = adapter
         if keras.backend.backend() == "tensorflow":
             dataset = adapter.get_tf_dataset()
             if not isinstance(dataset, tf.distribute.DistributedDataset):
@@ -135,7 +135,7 @@ class RunningFit:
             adapter.on_epoch_begin()
             return iter(iterator._get_iterator())
 
-        self._count(begin, adapter.on_epoch_end, steps)
+        self._count(begin, adapter.on_epoch_end, data.num_batches)
 
     def take_iterators(self, begin: Callable[[], Iterator[Any]], steps: int) -> None:
         """Replace the training data by iterators, without prefetching of batches.
@@ -146,7 +146,6 @@ class RunningFit:
             steps: number of batches in an epoch; the epoch after `begin_epoch_at(batch)` takes `steps - batch` of them.
         """
         iterator = self._iterator
-        iterator.steps_per_epoch, iterator._num_batches = None, steps
         if getattr(self.strategy, "num_replicas_in_sync", 1) > 1:
             self._count(lambda: self._distribute(begin()), lambda: None, steps)
         elif keras.backend.backend() == "jax" and keras.distribution.distribution() is not None:
@@ -164,12 +163,15 @@ class RunningFit:
 
         def epoch():
             # Keras' method creates the iterator of the next epoch at the end of an epoch, before the position is set.
-            first, self._first = self._first, 0
+            first = self._first
+            self._first = 0
             batches = begin()
             for step in range(first, steps, self.steps_per_execution):
                 yield step, step + self.steps_per_execution - 1, batches
             end()
 
+        self._iterator.steps_per_epoch = None
+        self._iterator._num_batches = steps
         self._iterator._enumerate_iterator = epoch
         for callback in self.callbacks:
             if callback.params and callback.params.get("steps") != steps:

@@ -1,6 +1,7 @@
 """Callbacks that measure distances from the identity, and norms of residual blocks, during `model.fit`."""
 
 import dataclasses
+import os
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._monitor import Monitor
 from idmatters_tf._results import Figure
+from idmatters_tf.isometry.blocks import BlockNames
 from idmatters_tf.isometry.measurement import Isometry, measure, plot_distances
 from idmatters_tf.isometry.norms import branch_bounds, kernel_norms, summarize_norms
 
@@ -37,14 +39,16 @@ class IsometryMonitor(Monitor[Isometry]):
     def __init__(
         self,
         inputs: Any,
-        blocks: Any = None,
+        blocks: BlockNames | None = None,
         every: int | str = "epoch",
-        log_dir: Any = None,
+        log_dir: str | os.PathLike[str] | None = None,
         training: bool = False,
         measure_options: dict[str, Any] | None = None,
     ):
         super().__init__(every, log_dir)
-        self._inputs, self._blocks, self._training = inputs, blocks, bool(training)
+        self._inputs = inputs
+        self._blocks = blocks
+        self._training = bool(training)
         self._measure_options = measure_options or {}
 
     def measure(self) -> Isometry:
@@ -134,7 +138,9 @@ class BlockNorms(Monitor[NormsMeasurement]):
 
     prefix = "norms"
 
-    def __init__(self, every: int | str = "epoch", log_dir: Any = None, tolerance: float = 1e-3):
+    def __init__(
+        self, every: int | str = "epoch", log_dir: str | os.PathLike[str] | None = None, tolerance: float = 1e-3
+    ):
         super().__init__(every, log_dir)
         self._tolerance = tolerance
 

@@ -69,7 +69,8 @@ class ConvolutionOperator(Operator):
         self.output_size = tuple(length for length, _, _ in placed)
         self._pads = [(before, after) for _, before, after in placed]
         inputs, outputs = self.kernel.shape[2:]
-        self.input_shape, self.output_shape = (*self.size, inputs), (*self.output_size, outputs)
+        self.input_shape = (*self.size, inputs)
+        self.output_shape = (*self.output_size, outputs)
         shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
         super().__init__(np.float64, shape)
 

@@ -14,7 +14,7 @@ from idmatters_tf._linear_maps import Operator
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
 from idmatters_tf.curvature.estimators import trace
-from idmatters_tf.isometry.blocks import Block, find_blocks
+from idmatters_tf.isometry.blocks import Block, BlockNames, find_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
 from idmatters_tf.isometry.spectra import (
     SMALL,
@@ -117,7 +117,7 @@ class Isometry(Result, Drawing):
 def block_distances(
     model: keras.Model,
     inputs: Any,
-    blocks: Any = None,
+    blocks: BlockNames | None = None,
     training: bool = False,
     tolerance: float = 1e-2,
     seed: int = 0,
@@ -147,7 +147,8 @@ def block_distances(
     Raises:
         ValueError: in the cases of `find_blocks`, and if a block has inputs of an integer dtype.
     """
-    distances, chosen = BlockDistances(), find_blocks(model, blocks)
+    distances = BlockDistances()
+    chosen = find_blocks(model, blocks)
     with Progress(len(chosen), "distances", progress, unit="blocks") as bar:
         for block, jacobians in block_jacobians(model, inputs, chosen, training):
             distances[block.name] = np.array([_distance(block, jacobian, tolerance, seed) for jacobian in jacobians])
@@ -158,7 +159,7 @@ def block_distances(
 def measure(
     model: keras.Model,
     inputs: Any,
-    blocks: Any = None,
+    blocks: BlockNames | None = None,
     training: bool = False,
     end_to_end: bool = True,
     tolerance: float = 1e-2,
@@ -264,7 +265,8 @@ class _Difference(Operator):
     """A - B in the dtype of A. SciPy converts to float64, where the difference of equal maps has rounding errors."""
 
     def __init__(self, first: Any, second: Any):
-        self._first, self._second = first, second
+        self._first = first
+        self._second = second
         super().__init__(first.dtype, first.shape)
 
     def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:

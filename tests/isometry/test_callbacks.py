@@ -69,7 +69,7 @@ class Diverge(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("dim", [4, 300], ids=["dense", "iterations"])
-def test_weights_that_are_not_numbers_are_recorded(tmp_path, dim):
+def test_weights_of_nan_are_recorded(tmp_path, dim):
     model = linear_residual(dim, 2)
     x = rng.normal(size=(8, dim)).astype("float32")
     model.compile(keras.optimizers.SGD(1e-4), "mse")
@@ -169,7 +169,7 @@ def test_gains_are_part_of_the_norms():
     assert measured.bounds["block"] == pytest.approx(np.prod(spectral), rel=1e-5)
 
 
-def test_refused():
+def test_invalid_arguments_and_models_without_blocks_raise():
     for every in (0, "3 batches"):
         with pytest.raises(ValueError, match="`every` of BlockNorms must be a positive"):
             BlockNorms(every=every)

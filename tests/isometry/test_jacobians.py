@@ -51,21 +51,21 @@ def test_blocks_against_dense_jacobians(network):
     for name, block in measured.blocks.items():
         layer = model.get_layer(name)
         assert block.exact
-        for place in range(2):
-            point = features(model, before[name], images[place : place + 1])
+        for index in range(2):
+            point = features(model, before[name], images[index : index + 1])
             matrix = dense_by_tape(layer, point)
             identity = np.eye(len(matrix)) if layer.strides == 1 else dense_by_tape(layer.skip, point)
             values = np.linalg.svd(matrix, compute_uv=False)
-            assert block.distance[place] == pytest.approx(np.linalg.norm(matrix - identity, 2), rel=1e-4)
+            assert block.distance[index] == pytest.approx(np.linalg.norm(matrix - identity, 2), rel=1e-4)
             relative = np.linalg.norm(matrix - identity) / np.linalg.norm(identity)
-            assert block.relative[place] == pytest.approx(relative, rel=1e-4)
-            assert block.largest[place] == pytest.approx(values[0], rel=1e-4)
-            assert block.smallest[place] == pytest.approx(values[-1], abs=1e-5)
+            assert block.relative[index] == pytest.approx(relative, rel=1e-4)
+            assert block.largest[index] == pytest.approx(values[0], rel=1e-4)
+            assert block.smallest[index] == pytest.approx(values[-1], abs=1e-5)
         np.testing.assert_allclose(distances[name], block.distance, rtol=1e-4)
-    for place in range(2):
-        whole = dense_by_tape(model, images[place : place + 1])
+    for index in range(2):
+        whole = dense_by_tape(model, images[index : index + 1])
         values = np.linalg.svd(whole, compute_uv=False)
-        np.testing.assert_allclose(measured.end_to_end[place], values, atol=1e-5 * values[0])
+        np.testing.assert_allclose(measured.end_to_end[index], values, atol=1e-5 * values[0])
 
 
 @pytest.mark.parametrize(("side", "strides"), [(12, 1), pytest.param(24, 2, marks=pytest.mark.slow)])

@@ -163,8 +163,8 @@ def test_blocks_have_the_masks_of_the_model(case):
     if blocks is not None:
         # Jacobian of the batch, in chunks of copies of it.
         dense = jacobian(model, data, block, chunk=4) @ np.eye(2 * TIME * WIDTH, dtype="float32")
-        for place, matrix in enumerate(expected):
-            rows = slice(place * TIME * WIDTH, (place + 1) * TIME * WIDTH)
+        for index, matrix in enumerate(expected):
+            rows = slice(index * TIME * WIDTH, (index + 1) * TIME * WIDTH)
             np.testing.assert_allclose(dense[rows, rows], matrix, atol=3e-3)
 
 
@@ -175,8 +175,8 @@ def test_masks_of_the_inputs():
     inputs = keras.Input(x.shape[1:])
     model = keras.Model(inputs, pooling(inputs))
     expected = np.zeros((2, 4, 2, TIME, 4))
-    for place, length in enumerate(LENGTHS):
-        expected[place, :, place, :length] = np.eye(4)[:, None] / length
+    for index, length in enumerate(LENGTHS):
+        expected[index, :, index, :length] = np.eye(4)[:, None] / length
     expected = expected.reshape(8, -1)
     # A single product, and several on copies of the inputs.
     for operator in (JacobianOperator(pooling, masked, chunk=4), jacobian(model, masked, chunk=4)):

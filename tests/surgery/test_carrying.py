@@ -38,7 +38,7 @@ def values(model):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_old_variables_continue_unchanged(name):
+def test_optimizer_state_of_old_variables_is_kept(name):
     keras.utils.set_random_seed(0)
     model = network()
     optimizer = OPTIMIZERS[name]()
@@ -94,7 +94,7 @@ def test_weight_decay_exclusions_are_kept(carried):
     assert names == {"hidden/kernel", "hidden_deeper1/U"}
 
 
-def test_compiled_as_before():
+def test_compile_arguments_and_frozen_layers_are_kept():
     """Loss, metrics and optimizer are kept, frozen layers stay frozen, and only the block is trained."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(16, 3)).astype("float32"), rng.integers(0, 2, 16)
@@ -124,7 +124,7 @@ def test_compiled_as_before():
     assert int(again.optimizer.iterations) == 0
 
 
-def test_optimizers_that_cannot_be_carried_raise():
+def test_optimizers_with_unknown_state_or_variables_raise():
     class Remembering(keras.optimizers.SGD):
         def build(self, variables):
             super().build(variables)

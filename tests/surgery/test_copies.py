@@ -26,7 +26,7 @@ def seed():
         pytest.param(layers.TextVectorization(output_mode="tf_idf"), np.array(["a b", "b", "c d a", "a"]), marks=TEXT),
     ],
 )
-def test_adapted_preprocessing(layer, data):
+def test_state_of_adapted_preprocessing_is_copied(layer, data):
     layer.adapt(data)
     inputs = keras.Input((1,), dtype="string" if data.dtype.kind == "U" else data.dtype)
     block = ResidualDense(3, name="block")
@@ -48,7 +48,7 @@ def classifier():
     return model, rng.normal(size=(8, 3)).astype("float32"), rng.integers(0, 2, 8)
 
 
-def test_lists_of_batches():
+def test_data_as_lists_of_batches():
     model, x, y = classifier()
     expected, weights = model.evaluate(x, y, return_dict=True, verbose=0), model.get_weights()
     result = remove_identities(model, 0.0, [(x[:5], y[:5]), (x[5:], y[5:])])
@@ -60,7 +60,7 @@ def test_lists_of_batches():
         np.testing.assert_array_equal(weight, value)
 
 
-def test_state_of_the_model():
+def test_state_of_stateful_layers_is_copied_and_kept():
     """A stateful layer and moving averages change in any call, also with `training=False`."""
     inputs = keras.Input((3, 4), batch_size=2)
     hidden = layers.BatchNormalization(name="norm")(inputs, training=True)
@@ -83,7 +83,7 @@ def test_state_of_the_model():
             np.testing.assert_array_equal(value, before)
 
 
-def test_layers_unfrozen_in_a_frozen_model():
+def test_trainability_of_layers_is_copied():
     base = keras.Sequential(
         [keras.Input((3,)), layers.Dense(4, name="frozen"), layers.Dense(4, name="unfrozen")], name="base"
     )
@@ -102,7 +102,7 @@ def test_layers_unfrozen_in_a_frozen_model():
         np.testing.assert_array_equal(slots[variable.path], variable)
 
 
-def test_loss_scaling():
+def test_loss_scaling_is_kept():
     """The policy of the model decides, not the current one."""
     keras.config.set_dtype_policy("mixed_float16")
     model = classifier()[0]
@@ -113,7 +113,7 @@ def test_loss_scaling():
         assert deeper.dtype_policy.name == "mixed_float16"
 
 
-def test_metrics_with_arguments():
+def test_metrics_without_complete_configuration_are_copied():
     class AtLeast(keras.metrics.Metric):
         """Metric whose configuration lacks its argument."""
 
@@ -138,7 +138,7 @@ def test_metrics_with_arguments():
         assert copied.evaluate(x, y, return_dict=True, verbose=0) == expected
 
 
-def test_names_of_outputs():
+def test_names_of_outputs_are_kept():
     inputs = keras.Input((3,))
     outputs = [layers.Dense(2, name="a")(inputs), layers.Dense(1, name="b")(inputs)]
     model = keras.Model(inputs, outputs)
@@ -151,7 +151,7 @@ def test_names_of_outputs():
         np.testing.assert_allclose(list(values.values()), list(expected.values()), rtol=1e-6)
 
 
-def test_channels_first():
+def test_default_blocks_have_channels_first():
     inputs = keras.Input((3, 6, 8))
     hidden = layers.Conv2D(4, 3, data_format="channels_first", name="conv")(inputs)
     hidden = layers.GlobalAveragePooling2D("channels_first", name="pooled")(hidden)
@@ -160,7 +160,7 @@ def test_channels_first():
     assert (block.filters, block.data_format) == (4, "channels_first")
 
 
-def test_trained_copies():
+def test_training_does_not_change_copies():
     """A copy shares no buffers, although `fit` on JAX donates those of its model."""
     model, x, y = classifier()
     model.compile("adam", model.loss)

@@ -13,7 +13,7 @@ from tests.support.hub_models import bert, gemma, gemma3, gpt2, inputs_for, rand
 
 LAYER, VIT = "transformer_layer_", "vit_encoder/transformer_block_"
 OUTPUTS = {"self_attention/attention_output", "feedforward_output_dense"}
-# Model, arguments, beginning of the names of layers, place of the old layer of each layer, zeros of new layers.
+# Model, arguments, beginning of the names of layers, index of the old layer of each layer, zeros of new layers.
 CASES = {
     "backbone": (lambda: gpt2().backbone, {"after": 1}, LAYER, [0, 1, 1], OUTPUTS),
     "GPT-2": (gpt2, {"after": [0]}, LAYER, [0, 0, 1], OUTPUTS),
@@ -36,7 +36,7 @@ def arrays(model, prefix=""):
 def check_layers(model, deeper, prefix, sources, zeros=()):
     """Check all outputs and weights of a deepened model, whose layers are called `prefix` and a number.
 
-    `sources` contains the place of the old layer of each layer; those that occur again are new. `zeros` are layers
+    `sources` contains the index of the old layer of each layer; those that occur again are new. `zeros` are layers
     inside of new layers that must be zero, other than in the old layer; without them the outputs may differ.
     """
     assert type(deeper) is type(model)
@@ -146,7 +146,7 @@ def test_old_layers_keep_their_kind():
     model = gemma()
     x = inputs_for(model)
     for options in ({}, {"init": "copy"}):
-        with pytest.raises(ValueError, match="place of 'decoder_block_1'. .* multiples of 2, as by `count=2`"):
+        with pytest.raises(ValueError, match="index of 'decoder_block_1'. .* multiples of 2, as by `count=2`"):
             deepen(model, 0, **options)
     deeper = deepen(model, 0, count=2)
     np.testing.assert_array_equal(model(x), deeper(x))
@@ -156,7 +156,7 @@ def test_old_layers_keep_their_kind():
     np.testing.assert_array_equal(model(x), shorter(x))
     for layer in (deeper.transformer_layers[2].attention.output_dense, deeper.transformer_layers[2].ffw_linear):
         randomized(layer)
-    with pytest.raises(ValueError, match="place of 'decoder_block_2'. .* multiples of 2"):
+    with pytest.raises(ValueError, match="index of 'decoder_block_2'. .* multiples of 2"):
         remove_identities(deeper, 0.0, (x,))
 
 

@@ -67,7 +67,7 @@ def test_default_and_missing_compilation_are_kept():
     assert not deepen(uncompiled, 0, init="copy").compiled
 
 
-def test_saved_and_loaded(tmp_path):
+def test_deepened_tasks_are_saved_and_loaded(tmp_path):
     model = gpt2()
     deeper = deepen(model, [0])
     deeper.save_to_preset(tmp_path / "preset")

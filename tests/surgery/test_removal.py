@@ -80,7 +80,7 @@ def residual_graph(blocks):
     return keras.Model(inputs, layers.GlobalAveragePooling2D()(layers.Add(name="merge")([left, right])))
 
 
-def test_blocks_that_are_sums_in_the_graph():
+def test_sums_in_the_graph_are_removed():
     keras.utils.set_random_seed(0)
     model = residual_graph((1, 2, 3))
     for name in ("conv1b", "conv3b"):
@@ -117,7 +117,7 @@ def test_shared_block_is_measured_over_all_calls():
     assert result.distances["block"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_forms_of_data_and_a_model_without_other_layers(stack):
+def test_inputs_by_name_invalid_arguments_and_removal_of_all_layers(stack):
     model, x, _ = stack
     distances = remove_identities(model, 0.0, x).distances
     only = keras.Sequential([keras.Input((6,)), ResidualDense(5, last_kernel_initializer="zeros")])
