@@ -130,12 +130,10 @@ def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Var
     return list(optimizer._trainable_variables) if optimizer.built else []
 
 
-def weight_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
-    """Return the moving averages of the optimized variables; an empty list without `use_ema` and before `build`."""
-    if not optimizer.built or not optimizer.use_ema:
-        return []
-    averages: Any = optimizer._model_variables_moving_average
-    return list(averages)
+def weight_averages(optimizer: keras.optimizers.Optimizer) -> list[tuple[keras.Variable, keras.Variable]]:
+    """Return the optimized variables with their moving averages; an empty list without `use_ema` and before `build`."""
+    averages: Any = optimizer._model_variables_moving_average if optimizer.built and optimizer.use_ema else []
+    return list(zip(optimized_variables(optimizer), averages, strict=False))
 
 
 def replicas(optimizer: keras.optimizers.Optimizer) -> int:

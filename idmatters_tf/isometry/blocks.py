@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -40,7 +40,7 @@ BlockNames: TypeAlias = Sequence[BlockName] | Mapping[str, BlockName]
 RESIDUAL_LAYERS = (BasicBlock2D, LinearResidual, ResidualConv2D, ResidualDense, ScaledResidualConv2D, ShortcutUnit)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Block:
     """A part of a model with one input and one output.
 
@@ -145,33 +145,38 @@ def _detect(model: keras.Model) -> list[Block]:
     repeated = _repeated_operations(model)
     ancestors = find_ancestors(calls)
     blocks: dict[str, Block] = {}
-    composites: list[Block] = []
     for call in calls:
         # A shared layer is called several times.
         name = make_unique_name(repeated.get(id(call.operation), call.name), blocks)
+        is_layer = isinstance(call.operation, RESIDUAL_LAYERS) or _is_composite(call, repeated)
+        index = 0 if is_layer else skip_index(call, ancestors)
         if inner := _inner_layers(call, repeated):
             blocks |= {repeated[id(layer)]: Block(repeated[id(layer)], layer) for layer in inner}
-        elif _is_composite(call, repeated):
-            blocks[name] = Block(name, call.operation, 0, call.inputs[0], call.outputs[0], (call,))
-            composites.append(blocks[name])
-        elif (index := _skip_index(call, ancestors)) is not None:
-            block = Block(name, call.operation, index, call.inputs[index], call.outputs[0])
-            # The branch may also depend on tensors computed before x.
+        elif index is not None:
+            start, end = call.inputs[index], call.outputs[0]
+            within = (call,) if is_layer else ()
+            # The branch of a sum may also depend on tensors computed before x.
             with contextlib.suppress(ValueError):
-                block = dataclasses.replace(block, calls=between(name, block.start, block.end, calls).calls)
-            blocks[name] = block
-    for block in [block for block in blocks.values() if is_addition(block.operation)]:
-        # A single layer of layers between x and f(x) is the branch, or a part of it.
-        above = ancestors[id(block.end)]
-        inside = [part for part in composites if id(part.end) in above and id(block.start) in ancestors[id(part.end)]]
-        if len(inside) == 1:
-            blocks.pop(inside[0].name, None)
-    return list(blocks.values())
+                within = within or between(name, start, end, calls).calls
+            blocks[name] = Block(name, call.operation, index, start, end, within)
+    branches = _find_branches(blocks.values(), ancestors)
+    return [block for block in blocks.values() if block not in branches]
 
 
-def _skip_index(call: Call, ancestors: Mapping[int, set[int]]) -> int | None:
-    """Return the index of x among the inputs of a residual layer or a sum x + f(x), or None for other calls."""
-    return 0 if isinstance(call.operation, RESIDUAL_LAYERS) else skip_index(call, ancestors)
+def _find_branches(blocks: Collection[Block], ancestors: Mapping[int, set[int]]) -> list[Block]:
+    """Return the layers that are the only such layer between x and f(x): the branch of a sum, or a part of it."""
+    layers = [block for block in blocks if block.end is not None and not _is_residual(block.operation)]
+    branches: list[Block] = []
+    for block in blocks:
+        if is_addition(block.operation):
+            above = ancestors[id(block.end)]
+            inside = [part for part in layers if id(part.end) in above and id(block.start) in ancestors[id(part.end)]]
+            branches += inside if len(inside) == 1 else []
+    return branches
+
+
+def _is_residual(operation: Any) -> bool:
+    return is_addition(operation) or isinstance(operation, RESIDUAL_LAYERS)
 
 
 def _repeated_operations(model: keras.Model) -> dict[int, str]:
@@ -191,7 +196,7 @@ def _inner_layers(call: Call, repeated: Mapping[int, str]) -> list[keras.layers.
 
 def _is_composite(call: Call, repeated: Mapping[int, str]) -> bool:
     """Return True for a repeated layer, or a layer from elsewhere with kernels, that keeps the shape of a tensor."""
-    if call.way is not None or is_addition(call.operation) or isinstance(call.operation, RESIDUAL_LAYERS):
+    if call.way is not None or _is_residual(call.operation):
         return False
     if len(call.outputs) != 1 or not call.inputs or tuple(call.inputs[0].shape) != tuple(call.outputs[0].shape):
         return False

@@ -117,16 +117,13 @@ def _carry_state(optimizer: Any, new: Any, targets: list[keras.Variable | None])
                 known.add(id(slot))
                 if isinstance(slot, keras.Variable) and index is not None:
                     fresh[index].assign(ops.convert_to_numpy(slot))
-    unknown = [variable.path for variable in optimizer.variables if id(variable) not in known]
-    if unknown:
+    if unknown := [variable.path for variable in optimizer.variables if id(variable) not in known]:
         raise ValueError(
             f"The state of {type(optimizer).__name__} cannot be transferred: {', '.join(unknown[:3])} belong to no "
             f"list with an entry for each variable. Omit `optimizer` and compile the new model yourself."
         )
     carried = {id(variable) for variable in targets}
-    for variable, average in zip(
-        _keras_internals.optimized_variables(new), _keras_internals.weight_averages(new), strict=False
-    ):
+    for variable, average in _keras_internals.weight_averages(new):
         if id(variable) not in carried:
             average.assign(ops.convert_to_numpy(variable))
 

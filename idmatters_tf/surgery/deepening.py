@@ -162,8 +162,7 @@ def _targets(model: keras.Model, after: Any) -> set[int]:
     paths = list(operations(model))
     targets: set[int] = set()
     for name in names:
-        matches = [(path, operation) for path, operation in paths if path == name]
-        matches = matches or [(path, operation) for path, operation in paths if operation.name == name]
+        matches = [entry for entry in paths if entry[0] == name] or [entry for entry in paths if entry[1].name == name]
         if len(matches) > 1:
             choices = ", ".join(path for path, _ in matches)
             raise ValueError(f"Argument `after`: there are several layers {name!r}. Pass one of {choices}.")

@@ -1,7 +1,3 @@
-import json
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -10,7 +6,6 @@ from keras import layers, ops
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
 from idmatters_tf.optimizers import Muon
 from idmatters_tf.surgery import deepen, remove_identities
-from tests.conftest import ROOT
 from tests.support.surgery_cases import CASES, TwoLayerBlock, inputs_for, sequential
 
 # Cases whose inserted blocks are removed again.
@@ -152,19 +147,6 @@ def test_block_without_a_differentiable_path_raises():
 def test_arguments_that_do_not_fit_raise(arguments, message):
     with pytest.raises(ValueError, match=message):
         deepen(sequential()[0], **{"after": "hidden"} | arguments)
-
-
-@pytest.mark.slow
-def test_type_checkers_know_the_type_of_the_result(tmp_path):
-    """The type of the result is that of the model."""
-    source = "from typing import assert_type\nimport keras\nfrom idmatters_tf.surgery import deepen\n"
-    source += "def check(model: keras.Sequential) -> None:\n"
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}))
-    for kind, count in (("keras.Sequential", 0), ("int", 1)):
-        (tmp_path / "use.py").write_text(f"{source}    assert_type(deepen(model, 'a'), {kind})\n")
-        command = [sys.executable, "-m", "pyright", "--outputjson", "--project", ".", "--pythonpath", sys.executable]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
-        assert json.loads(done.stdout)["summary"]["errorCount"] == count, done.stdout
 
 
 @pytest.mark.parametrize(
