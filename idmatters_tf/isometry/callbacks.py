@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._keras_types import Structure
 from idmatters_tf._monitor import Monitor
 from idmatters_tf._results import Figure
 from idmatters_tf.isometry.blocks import BlockNames
@@ -38,7 +39,7 @@ class IsometryMonitor(Monitor[Isometry]):
 
     def __init__(
         self,
-        inputs: Any,
+        inputs: Structure,
         blocks: BlockNames | None = None,
         every: int | str = "epoch",
         log_dir: str | os.PathLike[str] | None = None,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._batches import Batches, check_data, length
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Data, Loss, Tensor
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
 from idmatters_tf.curvature._losses import DataLoss, loss_dtype
@@ -71,7 +71,7 @@ class LayerInfluence(Result, Drawing):
 
 
 def layer_influence(
-    model: keras.Model, loss: Any = None, data: Any = None, *, batch_size: int = 32, progress: bool = False
+    model: keras.Model, loss: Loss = None, data: Data | None = None, *, batch_size: int = 32, progress: bool = False
 ) -> LayerInfluence:
     """Measure how much each residual block of a model changes its input, and the loss of the model without the block.
 

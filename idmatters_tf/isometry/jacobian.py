@@ -21,7 +21,7 @@ from idmatters_tf._keras_internals import (
     set_mask,
     substitute_values,
 )
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf._linear_maps import Operator
 from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, BlockName, find_blocks
@@ -56,7 +56,7 @@ class JacobianOperator(Operator):
     """
 
     def __init__(
-        self, function: Callable[[Any], Any], point: Tensor, separable: bool = True, chunk: int = DEFAULT_CHUNK
+        self, function: Callable[[Tensor], Tensor], point: Tensor, separable: bool = True, chunk: int = DEFAULT_CHUNK
     ):
         self._function = function
         self._point: Any = ops.convert_to_tensor(point)
@@ -107,7 +107,11 @@ class JacobianOperator(Operator):
 
 
 def jacobian(
-    model: keras.Model, inputs: Any, block: BlockName | None = None, training: bool = False, chunk: int = DEFAULT_CHUNK
+    model: keras.Model,
+    inputs: Structure,
+    block: BlockName | None = None,
+    training: bool = False,
+    chunk: int = DEFAULT_CHUNK,
 ) -> JacobianOperator:
     """Return the Jacobian of a model, or of one of its blocks, at given inputs of the model.
 
@@ -129,7 +133,7 @@ def jacobian(
 
 
 def model_jacobians(
-    model: keras.Model, inputs: Any, training: bool, together: bool = False, chunk: int = DEFAULT_CHUNK
+    model: keras.Model, inputs: Structure, training: bool, together: bool = False, chunk: int = DEFAULT_CHUNK
 ) -> Iterator[JacobianOperator]:
     """Yield the Jacobian of a model at each example; the arguments are those of `block_jacobians`.
 
@@ -167,7 +171,7 @@ class _Run(NamedTuple):
 
 def block_jacobians(
     model: keras.Model,
-    inputs: Any,
+    inputs: Structure,
     blocks: Sequence[Block],
     training: bool,
     together: bool = False,
@@ -262,7 +266,7 @@ def _copied(tensors: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
     }
 
 
-def _points(inputs: Any, together: bool) -> list[Any]:
+def _points(inputs: Structure, together: bool) -> list[Any]:
     """Return the inputs of a model for each example with their masks, or the whole batch as one point."""
     tensors: Any = keras.tree.map_structure(ops.convert_to_tensor, inputs)
     examples = len(keras.tree.flatten(tensors)[0])

@@ -10,6 +10,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from idmatters_tf._keras_types import Structure
 from idmatters_tf._linear_maps import Operator
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
@@ -116,7 +117,7 @@ class Isometry(Result, Drawing):
 
 def block_distances(
     model: keras.Model,
-    inputs: Any,
+    inputs: Structure,
     blocks: BlockNames | None = None,
     training: bool = False,
     tolerance: float = 1e-2,
@@ -158,7 +159,7 @@ def block_distances(
 
 def measure(
     model: keras.Model,
-    inputs: Any,
+    inputs: Structure,
     blocks: BlockNames | None = None,
     training: bool = False,
     end_to_end: bool = True,
@@ -304,7 +305,7 @@ def _shortcut(block: Block, inputs: Sequence[int], outputs: Sequence[int], dtype
     return PadShortcut2D(outputs[axis], stride, data_format=block.data_format, dtype=dtype)
 
 
-def _end_to_end(model: keras.Model, inputs: Any, training: bool) -> Floats | None:
+def _end_to_end(model: keras.Model, inputs: Structure, training: bool) -> Floats | None:
     symbolic = keras.tree.flatten(model.inputs)
     if len(symbolic) != 1 or not keras.backend.is_float_dtype(symbolic[0].dtype) or len(model.outputs) != 1:
         return None

@@ -1,19 +1,16 @@
 """Singular values of SciPy operators: all of small ones, extreme values of large ones."""
 
 import dataclasses
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._linear_maps import Operator, as_operator, magnitude
+from idmatters_tf._linear_maps import Matrix, Operator, as_operator, magnitude
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 
 Floats = NDArray[np.float64]
-# A matrix, or a SciPy operator with products from both sides.
-MatrixOrOperator: TypeAlias = NDArray[Any] | scipy.sparse.sparray | scipy.sparse.linalg.LinearOperator
 
 # Largest min(rows, columns) of a dense decomposition, which takes a minute on two cores.
 LARGEST_DENSE = 4096
@@ -75,7 +72,7 @@ class GramOperator(Operator):
         return self
 
 
-def singular_values(operator: MatrixOrOperator) -> Floats:
+def singular_values(operator: Matrix) -> Floats:
     """Return all singular values of a linear map, from the dense matrix.
 
     Args:
@@ -120,7 +117,7 @@ def dense(operator: Any) -> Floats:
 
 
 def extreme_singular_values(
-    operator: MatrixOrOperator, k: int = 1, tolerance: float = 1e-3, seed: int = 0, progress: bool = False
+    operator: Matrix, k: int = 1, tolerance: float = 1e-3, seed: int = 0, progress: bool = False
 ) -> ExtremeSingularValues:
     """Return the largest and the smallest singular values of a linear map.
 
@@ -158,7 +155,7 @@ def extreme_singular_values(
     return ExtremeSingularValues(values[:k], values[::-1][:k], False, pairs.products, residual)
 
 
-def spectral_norm(operator: MatrixOrOperator, tolerance: float = 1e-3, seed: int = 0) -> float:
+def spectral_norm(operator: Matrix, tolerance: float = 1e-3, seed: int = 0) -> float:
     """Return the largest singular value of a linear map.
 
     The result is exact for arrays and for operators with at most 256 rows or columns.

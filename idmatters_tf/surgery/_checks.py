@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf.surgery._blocks import concrete_shape, gradients
 
 # Replacement for input sizes that are unknown when a model is built.
@@ -64,7 +64,7 @@ def check_ranges(model: keras.Model, targets: Set[int]) -> None:
                 break
 
 
-def example_inputs(model: keras.Model, data: Any = None, unknown: int = UNKNOWN_SIZE) -> Any:
+def example_inputs(model: keras.Model, data: Structure | None = None, unknown: int = UNKNOWN_SIZE) -> Structure:
     """Return the given batch of inputs, or a random one.
 
     Random floating-point inputs are standard normal. Random integers are in the range of the model's smallest
@@ -101,7 +101,7 @@ def example_inputs(model: keras.Model, data: Any = None, unknown: int = UNKNOWN_
     return keras.tree.map_structure(draw, graph.input)
 
 
-def compute_outputs(model: keras.Model, inputs: Any, given: bool) -> list[Tensor]:
+def compute_outputs(model: keras.Model, inputs: Structure, given: bool) -> list[Tensor]:
     """Return the flattened outputs of a model, without changing its state; `given` is False for random inputs."""
     try:
         with _keras_internals.substitute_values():
@@ -132,7 +132,7 @@ def check_outputs(before: list[Tensor], after: list[Tensor], tolerance: float) -
             )
 
 
-def check_gradients(model: keras.Model, inputs: Any, blocks: Mapping[str, Sequence[keras.Variable]]) -> None:
+def check_gradients(model: keras.Model, inputs: Structure, blocks: Mapping[str, Sequence[keras.Variable]]) -> None:
     """Raise a ValueError if the gradients of all trainable variables of a block are zero, or one is not finite."""
     trained = {name: [variable for variable in row if variable.trainable] for name, row in blocks.items()}
     slopes = iter(gradients(model, inputs, [variable for row in trained.values() for variable in row]))

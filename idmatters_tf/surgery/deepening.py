@@ -9,6 +9,7 @@ import keras
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._configured_models import ConfiguredModel
+from idmatters_tf._keras_types import Structure
 from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import (
@@ -34,7 +35,7 @@ def deepen(
     *,
     init: Init = "zero",
     tolerance: float = 0.0,
-    data: Any = None,
+    data: Structure | None = None,
 ) -> Model:
     """Return a copy of a model with residual blocks inserted that start as the identity.
 
@@ -154,9 +155,9 @@ def deepen(
     return copy.model
 
 
-def _targets(model: keras.Model, after: Any) -> set[int]:
+def _targets(model: keras.Model, after: str | int | Sequence[str | int]) -> set[int]:
     """Return the `id` of each named operation."""
-    names = [after] if isinstance(after, str) else after
+    names: Any = [after] if isinstance(after, str) else after
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"Argument `after` must be the name of a layer or a list of names. Received: after={after!r}")
     paths = list(operations(model))

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf._configured_models import ConfiguredModel, Slot
+from idmatters_tf._keras_types import Structure
 from idmatters_tf.surgery._blocks import zero_last_weights
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import UNKNOWN_SIZE, check_gradients, compute_outputs, example_inputs
@@ -20,11 +21,11 @@ LONGEST_WINDOW = 1024
 
 def insert_layers(
     configured: ConfiguredModel,
-    after: Any,
+    after: str | int | Sequence[str | int],
     count: int,
     init: Init,
     optimizer: keras.optimizers.Optimizer | None,
-    data: Any,
+    data: Structure | None,
 ) -> Any:
     """Return the model with further layers, each a copy of the layer before it. See `deepen` for the arguments."""
     model = configured.model
@@ -69,7 +70,7 @@ def _choose(slots: Sequence[Slot], after: Any) -> list[Slot]:
 
 
 def _zero_branches(
-    model: Any, deeper: Any, inserted: Sequence[Sequence[keras.Variable]], inputs: Any, before: Sequence[Any]
+    model: Any, deeper: Any, inserted: Sequence[Sequence[keras.Variable]], inputs: Structure, before: Sequence[Any]
 ) -> None:
     """Set as few weights of the inserted layers as possible to zero such that they are the identity.
 

@@ -12,6 +12,7 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._batches import Batches
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import has_compiled_loss
+from idmatters_tf._keras_types import Data
 from idmatters_tf.isometry.blocks import Block, find_operations
 from idmatters_tf.isometry.influence import record_branches
 from idmatters_tf.surgery._carrying import compile_like
@@ -42,7 +43,7 @@ class Removal:
 def remove_identities(
     model: keras.Model,
     tolerance: float,
-    data: Any,
+    data: Data,
     optimizer: keras.optimizers.Optimizer | None = None,
     *,
     batch_size: int = 32,
