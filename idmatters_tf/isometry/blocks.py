@@ -153,12 +153,12 @@ def _detect(model: keras.Model) -> list[Block]:
         if inner := _inner_layers(call, repeated):
             blocks |= {repeated[id(layer)]: Block(repeated[id(layer)], layer) for layer in inner}
         elif index is not None:
-            start, end = call.inputs[index], call.outputs[0]
-            within = (call,) if is_layer else ()
-            # The branch of a sum may also depend on tensors computed before x.
-            with contextlib.suppress(ValueError):
-                within = within or between(name, start, end, calls).calls
-            blocks[name] = Block(name, call.operation, index, start, end, within)
+            block = Block(name, call.operation, index, call.inputs[index], call.outputs[0], (call,) if is_layer else ())
+            if not is_layer:
+                # The branch may also depend on tensors computed before x.
+                with contextlib.suppress(ValueError):
+                    block = dataclasses.replace(block, calls=between(name, block.start, block.end, calls).calls)
+            blocks[name] = block
     branches = _find_branches(blocks.values(), ancestors)
     return [block for block in blocks.values() if block not in branches]
 
