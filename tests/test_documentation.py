@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.images import make_tree
 from tests.support.processes import run_steps
-from trainers.cli.settings import parse, with_defaults
+from trainers.cli.settings import with_defaults
 from trainers.reproduce.rows import format_commands, load
 
 PAGES = [
@@ -81,7 +81,7 @@ def check(words):
     program = name.removeprefix("trainers.")
     module = importlib.import_module(name)
     if program in ("cifar", "imagenet"):
-        command, typed = module.PROGRAM.split(parse(module.parser(), argv))
+        command, typed = module.PROGRAM.split(module.parser().parse(argv))
         module.PROGRAM.resolve(command.preset, typed)
     elif program == "launch":
         inner, *rest = [word for word in module.parser().parse_args(argv).command if word != "--"]
@@ -92,9 +92,9 @@ def check(words):
     else:
         module = module if program == "predict" else importlib.import_module(f"{name}.__main__")
         if program != "shortcuts":
-            with_defaults(module.Settings, parse(module.parser(), argv))
+            with_defaults(module.Settings, module.parser().parse(argv))
         elif argv:
-            with_defaults(module.COMMANDS[argv[0]], parse(module.parser(argv[0]), argv[1:]))
+            with_defaults(module.COMMANDS[argv[0]], module.parser(argv[0]).parse(argv[1:]))
 
 
 @pytest.mark.parametrize(("words", "where"), list(all_commands().items()), ids=lambda value: str(value)[:60])

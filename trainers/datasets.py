@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
+from trainers.backends import has_tensorflow, import_tensorflow
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.cli.startup import has_tensorflow, import_tensorflow, print_message
+from trainers.cli.startup import print_message
 
 if TYPE_CHECKING:
     import keras

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, parse, setting, with_defaults
+from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import run_program
 from trainers.run.signals import SignalHandler
 
@@ -54,10 +54,8 @@ class Settings:
 
 def parser() -> Parser:
     """Return the command line of this program."""
-    program = "python -m trainers.launch"
-    usage = f"{program} [OPTIONS] -- PROGRAM|SCRIPT.py ..."
-    parser = Parser(prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
-    add_options(parser, Settings)
+    parser = make_parser("trainers.launch", __doc__, EXAMPLES, Settings)
+    parser.usage = f"{parser.prog} [OPTIONS] -- PROGRAM|SCRIPT.py ..."
     help_text = "cifar or imagenet, or the path of a script, and its options"
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help=help_text)
     return parser
@@ -65,7 +63,7 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    typed = parse(parser(), argv)
+    typed = parser().parse(argv)
     command = [word for word in typed.pop("command") if word != "--"]
     settings = with_defaults(Settings, typed)
     words = _as_command(command)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf._progress import Progress
+from trainers.backends import import_tensorflow
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import make_parser, parse, setting, with_defaults
-from trainers.cli.startup import import_tensorflow, print_lines, print_message, run_program
+from trainers.cli.settings import make_parser, setting, with_defaults
+from trainers.cli.startup import print_lines, print_message, run_program
 from trainers.run.folder import Run
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ parser = functools.partial(make_parser, "trainers.predict", __doc__, EXAMPLES, S
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    settings = with_defaults(Settings, parse(parser(), argv))
+    settings = with_defaults(Settings, parser().parse(argv))
     run = Run(settings.run)
     window = choose_window(run.config()["settings"])
     path, given = run.path / "model.keras", [pathlib.Path(image) for image in settings.images]

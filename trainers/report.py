@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import make_parser, parse, setting, with_defaults
+from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import REPORT, Run, check_output, write_csv, write_mark
 from trainers.training.task import select_relevant
@@ -46,7 +46,7 @@ parser = functools.partial(make_parser, "trainers.report", __doc__, EXAMPLES, Se
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    settings = with_defaults(Settings, parse(parser(), argv))
+    settings = with_defaults(Settings, parser().parse(argv))
     folder = pathlib.Path(settings.out)
     check_output(folder, REPORT)
     runs = _find_runs(settings.runs)

@@ -12,7 +12,7 @@ from typing import Any
 
 from generator import DOCS, table
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import as_dict, parse
+from trainers.cli.settings import as_dict
 from trainers.report import as_words
 from trainers.reproduce.numbers import NOT_RECORDED
 from trainers.reproduce.rows import FOLDER, PAPERS, Row, expand_command, format_commands, load
@@ -183,7 +183,7 @@ def _settings(row: Row) -> list[str]:
     if words[0] not in _PROGRAMS:
         return []
     program = importlib.import_module(words[0]).PROGRAM
-    command, typed = program.split(parse(program.parser(), words[1:]))
+    command, typed = program.split(program.parser().parse(words[1:]))
     settings = program.resolve(command.preset, typed)
     usual = as_dict(program.resolve())
     # The default network lacks the options of other networks.

@@ -15,7 +15,7 @@ from idmatters_tf.models.resnet import preresnet, resnet
 from tests.support.processes import assert_same_run, cut_back, records, run_forked
 from tests.support.programs import run_here
 from trainers.cifar import PROGRAM, parser
-from trainers.cli.settings import as_dict, parse
+from trainers.cli.settings import as_dict
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
 SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 8, "--checkpoint-every", 4]
@@ -64,7 +64,7 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path):
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_the_options_of_a_network_define_its_layers(options, build):
-    chosen = PROGRAM.resolve(typed=parse(parser(), ["--model", *options])).network
+    chosen = PROGRAM.resolve(typed=parser().parse(["--model", *options])).network
     assert chosen.title.startswith(options[0])
     network = chosen.build(SHAPE, 7, 0.0, 0, replicas=2)
     expected = build()
@@ -76,7 +76,7 @@ def test_the_options_of_a_network_define_its_layers(options, build):
 
 def resolved(*typed, preset="paper"):
     """Return the settings of a new run by name."""
-    return as_dict(PROGRAM.resolve(preset, parse(parser(), [str(word) for word in typed])))
+    return as_dict(PROGRAM.resolve(preset, parser().parse([str(word) for word in typed])))
 
 
 def test_each_model_brings_the_recipe_of_its_paper():

@@ -14,7 +14,7 @@ from typing import Any
 
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import UsageError, program_command
-from trainers.cli.settings import make_parser, parse, setting, with_defaults
+from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import CARD, WHERE_DATA_ARE, Run, check_output, hold_lock
 from trainers.training.evaluate import restore_model
@@ -90,7 +90,7 @@ parser = functools.partial(make_parser, "trainers.card", __doc__, EXAMPLES, Sett
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    settings = with_defaults(Settings, parse(parser(), argv))
+    settings = with_defaults(Settings, parser().parse(argv))
     run = Run(settings.run)
     config, result = run.config(), run.result()
     program = str(config.get("program"))

@@ -6,12 +6,13 @@ import functools
 import pathlib
 import re
 import shlex
-import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import idmatters_tf
+
+DEBUG = "--debug"
 
 
 class UsageError(Exception):
@@ -30,41 +31,31 @@ class RunError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser with one-line errors. With `help_all`, `--help-all` also shows the options in `hidden`."""
+    """Argument parser with one-line errors.
 
-    def __init__(self, help_all: bool = False, **texts: str | None):
-        # The width of the terminal, or COLUMNS, up to a readable maximum.
-        width = min(shutil.get_terminal_size(fallback=(112, 24)).columns - 2, 110)
-        layout: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=width)
+    Attributes:
+        checks: function for each option that returns the checked value or raises ValueError.
+    """
+
+    def __init__(self, **texts: str | None):
+        layout: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
         named: dict[str, Any] = {name: _name_script(text or "") for name, text in texts.items()}
         super().__init__(formatter_class=layout, allow_abbrev=False, **named)
-        self.hidden: list[argparse.Action] = []
-        self._hides = help_all
-        if help_all:
-            self.add_argument("--help-all", action="help", help="show all options and exit")
+        self.checks: dict[argparse.Action, Callable[[Any], Any]] = {}
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """Parse words, by default those of the command line."""
-        words = list(sys.argv[1:] if args is None else args)
-        self._hides = self._hides and "--help-all" not in words
-        for word in words:
-            # argparse of Python 3.11 fails on these words.
-            if re.fullmatch("--[^=]+=--", word):
-                self.error(f"argument {word[:-3]}: expected a value, received '--'")
-        return super().parse_known_args(words, namespace)
-
-    def format_help(self) -> str:
-        """Return the text of `--help`."""
-        shown = {action: action.help for action in self.hidden if self._hides}
-        for action in shown:
-            action.help = argparse.SUPPRESS
-        text = super().format_help()
-        for action, help_text in shown.items():
-            action.help = help_text
-        return text
+    def parse(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the options on the command line by name, without defaults. Exits with code 2 for invalid ones."""
+        values = vars(self.parse_args(argv))
+        for action, check in self.checks.items():
+            if action.dest in values:
+                try:
+                    values[action.dest] = check(values[action.dest])
+                except ValueError as error:
+                    self.error(str(argparse.ArgumentError(action, str(error))))
+        return values
 
     def error(self, message: str) -> NoReturn:
         """Print one line to standard error and exit with code 2."""

@@ -1,13 +1,14 @@
 """Start and end of all programs: log levels of libraries, one-line error messages, exit codes."""
 
-import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-DEBUG = "--debug"
+from trainers.backends import import_tensorflow  # noqa: F401 - for trainers.depth
+from trainers.cli.arguments import DEBUG
+
 # Optional packages; the extras "tensorflow" and "train" install all of them.
 OPTIONAL = ("huggingface_hub", "matplotlib", "tensorboard", "tensorflow", "tensorflow_datasets")
 
@@ -66,16 +67,6 @@ def describe_error(error: Exception) -> str | None:
     return None
 
 
-def runs_on_tensorflow() -> bool:
-    """Return True if TensorFlow is Keras' backend."""
-    return (os.environ.get("KERAS_BACKEND") or "tensorflow") == "tensorflow"
-
-
-def has_tensorflow() -> bool:
-    """Return True if TensorFlow is installed. On JAX, programs on images in memory work without it."""
-    return importlib.util.find_spec("tensorflow") is not None
-
-
 def print_message(text: str) -> None:
     """Print a message to standard error."""
     print(text, file=sys.stderr, flush=True)
@@ -84,27 +75,3 @@ def print_message(text: str) -> None:
 def print_lines(*lines: str) -> None:
     """Print lines to standard output."""
     print(*lines, sep="\n", flush=True)
-
-
-def import_tensorflow() -> None:
-    """Import TensorFlow without the messages that it logs in spite of TF_CPP_MIN_LOG_LEVEL.
-
-    On JAX it does nothing if TensorFlow is not installed.
-    """
-    if DEBUG in sys.argv or "tensorflow" in sys.modules or not (runs_on_tensorflow() or has_tensorflow()):
-        return
-    visible = os.dup(2)
-    with open(os.devnull, "wb") as hidden:
-        os.dup2(hidden.fileno(), 2)
-    try:
-        import tensorflow
-
-        # The first query of devices logs that there are no GPUs.
-        tensorflow.config.list_physical_devices()
-        if not runs_on_tensorflow():
-            # TensorFlow prepares the batches only, and would reserve the memory of the GPUs.
-            tensorflow.config.set_visible_devices([], "GPU")
-        tensorflow.get_logger().setLevel("ERROR")
-    finally:
-        os.dup2(visible, 2)
-        os.close(visible)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmatters_tf._progress import Progress
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import as_dict, make_parser, parse, setting, with_defaults
+from trainers.cli.settings import as_dict, make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, print_message
 from trainers.run.figures import save_figure
 from trainers.run.folder import RUN, Run, hold_lock, list_names, write_csv
@@ -165,7 +165,7 @@ class ExperimentProgram:
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the program and return its exit code."""
-        settings = with_defaults(self.settings, parse(self.parser(), argv))
+        settings = with_defaults(self.settings, self.parser().parse(argv))
         saved = {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
         _, *command = self.name.split()
         saved |= {"command": command[0]} if command else {}

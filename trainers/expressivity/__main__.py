@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Literal
 
+from trainers.backends import import_tensorflow
 from trainers.cli.settings import group, setting
-from trainers.cli.startup import import_tensorflow, print_lines, run_program
+from trainers.cli.startup import print_lines, run_program
 from trainers.experiments.program import EXIT_CODES, DataSettings, ExperimentProgram, Results, RunSettings
 
 EXAMPLES = f"""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from idmatters_tf._results import tabulate
 from trainers.cli.arguments import UsageError, suggest
-from trainers.cli.settings import make_parser, parse, setting, with_defaults
+from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_message, run_program
 from trainers.launch import as_module, child_environment
 from trainers.reproduce.numbers import HEADER
@@ -57,7 +57,7 @@ parser = functools.partial(make_parser, "trainers.reproduce", __doc__, EXAMPLES,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    settings = with_defaults(Settings, parse(parser(), argv))
+    settings = with_defaults(Settings, parser().parse(argv))
     rows, out = load(), pathlib.Path(settings.out)
     if settings.list:
         lines = [

@@ -15,7 +15,7 @@ from idmatters_tf._monitor import write_summary
 from idmatters_tf.checkpointing import remove_unfinished, replacing
 from idmatters_tf.isometry import block_norms
 from idmatters_tf.isometry.callbacks import NormsMeasurement
-from trainers.cli.startup import has_tensorflow
+from trainers.backends import has_tensorflow
 
 # Tags of the values of a record that are shown.
 _TAGS = {

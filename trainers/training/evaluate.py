@@ -6,8 +6,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from trainers.backends import has_tensorflow, import_tensorflow, runs_on_tensorflow
 from trainers.cli.arguments import RunError, UsageError, program_command
-from trainers.cli.startup import has_tensorflow, import_tensorflow, print_lines, runs_on_tensorflow
+from trainers.cli.startup import print_lines
 from trainers.cluster import make_strategy
 from trainers.run.folder import EXPORT, check_output, hold_lock, write_mark
 from trainers.training.task import Task

@@ -9,8 +9,9 @@ import keras
 from idmatters_tf.checkpointing import list_steps, remove, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers import preprocessing as fitted
+from trainers.backends import has_tensorflow
 from trainers.cli.arguments import RunError, program_command
-from trainers.cli.startup import has_tensorflow, print_lines
+from trainers.cli.startup import print_lines
 from trainers.training.checkpoints import BEST, REMEDY, restore_weights
 from trainers.training.task import Task
 

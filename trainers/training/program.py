@@ -2,11 +2,12 @@
 
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, as_dict, make_parser, options, parse, with_defaults
+from trainers.cli.settings import as_dict, make_parser, options, with_defaults
 from trainers.run.folder import Run
 from trainers.training.settings import Command, Settings
 from trainers.training.task import Task, recorded_settings, select_relevant
@@ -26,18 +27,22 @@ class Program:
     presets: Mapping[str, str]  # options by value of `--preset`; those of "paper" are the defaults of the program
     recipes: Mapping[str, str]  # options by value of `--model` that differ from the defaults of the program
 
-    def parser(self) -> Parser:
-        """Return the command line of this program, with the paper's recipe as defaults."""
-        prog = f"python -m {self.name}"
-        usage = f"{prog} [OPTIONS]"
-        parser = Parser(help_all=True, prog=prog, usage=usage, description=self.description, epilog=self.epilog)
-        add_options(parser, Settings, as_dict(self.resolve()))
-        add_options(parser, self.command)
+    def parser(self, only_common: bool = False) -> Parser:
+        """Return the command line of this program, with the paper's recipe as defaults.
+
+        With `only_common`, its help lists common options only.
+        """
+        texts = self.name, self.description, self.epilog
+        usual = as_dict(self.resolve())
+        parser = make_parser(*texts, Settings, self.command, usual=usual, only_common=only_common)
+        parser.usage = f"{parser.prog} [OPTIONS]"
+        parser.add_argument("--help-all", action="help", help="show all options and exit")
         return parser
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Train, evaluate or export according to the command line. Returns the exit code."""
-        command, typed = self.split(parse(self.parser(), argv))
+        argv = sys.argv[1:] if argv is None else argv
+        command, typed = self.split(self.parser(only_common="--help-all" not in argv).parse(argv))
         if command.evaluate is not None or command.export_only is not None:
             from trainers.training import evaluate
 
@@ -113,7 +118,7 @@ class Program:
 
 def _read(words: str) -> dict[str, Any]:
     """Return the settings that options on a command line set."""
-    return parse(make_parser("", None, "", Settings), words.split())
+    return make_parser("", None, "", Settings).parse(words.split())
 
 
 def default_out(settings: Settings, preset: str) -> str:

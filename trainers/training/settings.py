@@ -9,7 +9,7 @@ from typing import Literal
 
 from idmatters_tf.distribute import ClusterDescription
 from trainers.cli.arguments import UsageError, program_command
-from trainers.cli.settings import choose, group, setting
+from trainers.cli.settings import group, setting
 from trainers.datasets import DATA_SETS, DataOptions
 from trainers.networks import NETWORKS, Network
 
@@ -196,8 +196,8 @@ class Command:
 class Settings:
     """All settings of a run: data set, network, recipe, devices and intervals."""
 
-    data: DataOptions = choose(DATA_SETS, by="dataset", title="data")
-    network: Network = choose(NETWORKS, by="model", title="network")
+    data: DataOptions = group(DATA_SETS, "data", by="dataset")
+    network: Network = group(NETWORKS, "network", by="model")
     recipe: Recipe = group(Recipe, "recipe")
     devices: Devices = group(Devices, "devices and machines")
     run: Intervals = group(Intervals, "run")

@@ -9,9 +9,10 @@ from typing import Any
 from idmatters_tf.checkpointing import describe_newest
 from idmatters_tf.distribute import ClusterDescription, explain_lost_tasks, find_cluster
 from idmatters_tf.distribute.tasks import wait_for_tasks
+from trainers.backends import import_tensorflow, runs_on_tensorflow
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict
-from trainers.cli.startup import import_tensorflow, print_lines, print_message, runs_on_tensorflow
+from trainers.cli.startup import print_lines, print_message
 from trainers.cluster import check_agreement, gather, make_strategy, serve
 from trainers.run.folder import WHERE_DATA_ARE, DataDescription, hold_lock
 from trainers.training.settings import resolve_strategy

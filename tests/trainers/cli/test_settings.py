@@ -1,23 +1,14 @@
 """Settings dataclasses: command line, help, JSON form and checks."""
 
 import dataclasses
+import functools
 import json
 from typing import Literal
 
 import pytest
 
-from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import (
-    add_options,
-    as_dict,
-    choose,
-    group,
-    make,
-    options,
-    parse,
-    setting,
-    with_defaults,
-)
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import as_dict, group, make, make_parser, options, setting, with_defaults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +47,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    shape: Shape = choose({"square": Square, "disc": Disc, "ring": Ring, "hoop": Ring}, by="kind", title="shape")
+    shape: Shape = group({"square": Square, "disc": Disc, "ring": Ring, "hoop": Ring}, "shape", by="kind")
     recipe: Recipe = group(Recipe, "recipe", steps=1000)
 
     def __post_init__(self):
@@ -64,18 +55,15 @@ class Settings:
             raise UsageError("--drop-steps must ascend.")
 
 
-def make_parser(help_all=False, usual=None):
-    parser = Parser(help_all=help_all, prog="program", description="A program.")
-    add_options(parser, Settings, usual or {})
-    return parser
+parser = functools.partial(make_parser, "program", "A program.", "", Settings)
 
 
 def settings(*words, below=()):
-    return with_defaults(Settings, *below, parse(make_parser(), list(words)))
+    return with_defaults(Settings, *below, parser().parse(list(words)))
 
 
 def test_defaults_and_typed_options():
-    assert parse(make_parser(), []) == {}
+    assert parser().parse([]) == {}
     assert settings() == Settings(Square("square"), Recipe(steps=1000))
     words = ["--kind", "disc", "--color", "blue", "--steps", "60_000", "--momentum", "0", "--clip-norm", "1e-1"]
     found = settings(*words, "--no-download", "--drop-steps")
@@ -105,7 +93,7 @@ def test_an_invalid_argument_is_one_line(words, message, capsys):
 
 
 def test_help_shows_phrases_defaults_and_choices():
-    text = " ".join(make_parser(usual={"widths": (4, 8)}).format_help().split())
+    text = " ".join(parser(usual={"widths": (4, 8)}).format_help().split())
     for expected in (
         "shape: --kind {square,disc,ring,hoop} the shape (default: square)",
         "--color {red,blue} its colour (default: red)",
@@ -120,16 +108,12 @@ def test_help_shows_phrases_defaults_and_choices():
     assert "None" not in text
 
 
-def test_help_omits_uncommon_options_and_empty_groups(capsys):
-    parser = make_parser(help_all=True)
-    short = parser.format_help()
-    assert "--steps N" in short
+def test_help_omits_uncommon_options_and_empty_groups():
+    short = parser(only_common=True)
+    assert "--steps N" in short.format_help()
     for omitted in ("--clip-norm", "--turned", "shape:"):
-        assert omitted not in short
-    with pytest.raises(SystemExit):
-        parse(parser, ["--help-all"])
-    assert capsys.readouterr().out.endswith(make_parser().format_help().partition("  --version")[2])
-    assert parse(make_parser(help_all=True), ["--clip-norm", "2", "--turned"]) == {"clip_norm": 2.0, "turned": True}
+        assert omitted not in short.format_help()
+    assert short.parse(["--clip-norm", "2", "--turned"]) == {"clip_norm": 2.0, "turned": True}
 
 
 def test_json_and_back():
