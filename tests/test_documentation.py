@@ -92,7 +92,8 @@ def check(words):
     else:
         module = module if program == "predict" else importlib.import_module(f"{name}.__main__")
         if program != "shortcuts":
-            with_defaults(module.Settings, module.parser().parse(argv))
+            settings = module.PROGRAM.settings if hasattr(module, "PROGRAM") else module.parser.args[-1]
+            with_defaults(settings, module.parser().parse(argv))
         elif argv:
             with_defaults(module.COMMANDS[argv[0]], module.parser(argv[0]).parse(argv[1:]))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from idmatters_tf.data.images import ImageData
     from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches
 
-# Maximum batch size of `Source.examples`.
+# Maximum batch size of `ImageSource.examples`.
 EXAMPLES_AT_ONCE = 64
 
 
@@ -62,7 +62,7 @@ class DataOptions(abc.ABC):
         return "test" if self.held_out is None else "train"
 
     @abc.abstractmethod
-    def source(self, batch_size: int, seed: int) -> "Source":
+    def source(self, batch_size: int, seed: int) -> "ImageSource":
         """Load the data, as batches of this global size, in an order and with augmentation determined by the seed.
 
         Raises:
@@ -106,13 +106,12 @@ class Cifar(InMemory):
 
     def load(self) -> "ImageData":
         from idmatters_tf.data import cifar
-        from idmatters_tf.data._sources import data_root
 
         location = cifar.locate(self.dataset, self.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
         elif location is None and self.download:
-            folder = data_root(self.data_dir)
+            folder = self.data_dir or "the folder of TensorFlow Datasets"
             print_message(f"downloading {self.dataset} to {folder} (--no-download: use local files only)")
         data = cifar.load(self.dataset, self.data_dir, self.download).first(self.train_images, self.test_images)
         return data if self.held_out is None else data.hold_out(self.held_out)
@@ -209,7 +208,7 @@ DATA_SETS: Mapping[str, type[DataOptions]] = {
 }
 
 
-class Source(abc.ABC):
+class ImageSource(abc.ABC):
     """Loaded images as batches of a global size.
 
     Attributes:
@@ -247,7 +246,7 @@ class Source(abc.ABC):
         return ""
 
 
-class InMemorySource(Source):
+class InMemorySource(ImageSource):
     """Batches of images in memory, without TensorFlow by NumPy."""
 
     def _parts(self) -> tuple[Any, Any]:
@@ -297,7 +296,7 @@ class InMemorySource(Source):
         return EvaluationBatches(images, labels, min(EXAMPLES_AT_ONCE, len(images)))
 
 
-class StreamedSource(Source):
+class StreamedSource(ImageSource):
     """Images that are read and decoded during training."""
 
     def _parts(self) -> tuple[Any, Any]:

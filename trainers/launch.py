@@ -39,7 +39,7 @@ PACKAGES = str(pathlib.Path(__file__).resolve().parents[1])
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class LaunchSettings:
     """Settings of the launcher."""
 
     workers: int = setting(2, help="number of processes that compute gradients", at_least=1, at_most=256)
@@ -54,7 +54,7 @@ class Settings:
 
 def parser() -> Parser:
     """Return the command line of this program."""
-    parser = make_parser("trainers.launch", __doc__, EXAMPLES, Settings)
+    parser = make_parser("trainers.launch", __doc__, EXAMPLES, LaunchSettings)
     parser.usage = f"{parser.prog} [OPTIONS] -- PROGRAM|SCRIPT.py ..."
     help_text = "cifar or imagenet, or the path of a script, and its options"
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help=help_text)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     typed = parser().parse(argv)
     command = [word for word in typed.pop("command") if word != "--"]
-    settings = with_defaults(Settings, typed)
+    settings = with_defaults(LaunchSettings, typed)
     words = _as_command(command)
     jobs = local_cluster(settings.workers, settings.ps)
     processes = Processes()

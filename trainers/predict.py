@@ -32,7 +32,7 @@ BATCH, LISTED = 64, 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class PredictSettings:
     """Settings of this program."""
 
     run: str = setting(help="finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True)
@@ -42,12 +42,12 @@ class Settings:
     debug: bool = setting(False, help="show tracebacks")
 
 
-parser = functools.partial(make_parser, "trainers.predict", __doc__, EXAMPLES, Settings)
+parser = functools.partial(make_parser, "trainers.predict", __doc__, EXAMPLES, PredictSettings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    settings = with_defaults(Settings, parser().parse(argv))
+    settings = with_defaults(PredictSettings, parser().parse(argv))
     run = Run(settings.run)
     window = choose_window(run.config()["settings"])
     path, given = run.path / "model.keras", [pathlib.Path(image) for image in settings.images]

@@ -32,7 +32,7 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class ReportSettings:
     """Settings of this program."""
 
     runs: tuple[str, ...] = setting(help="runs, or folders that contain runs", metavar="RUN", positional=True)
@@ -41,12 +41,12 @@ class Settings:
     debug: bool = setting(False, help="show tracebacks")
 
 
-parser = functools.partial(make_parser, "trainers.report", __doc__, EXAMPLES, Settings)
+parser = functools.partial(make_parser, "trainers.report", __doc__, EXAMPLES, ReportSettings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    settings = with_defaults(Settings, parser().parse(argv))
+    settings = with_defaults(ReportSettings, parser().parse(argv))
     folder = pathlib.Path(settings.out)
     check_output(folder, REPORT)
     runs = _find_runs(settings.runs)

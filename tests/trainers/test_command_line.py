@@ -13,7 +13,7 @@ from trainers import cifar, imagenet
 from trainers.cifar import main, parser
 from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import as_dict, options, with_defaults
-from trainers.training.settings import Settings
+from trainers.training.settings import TrainingSettings
 
 OFFLINE = ("trainers.cifar", "--no-download")
 
@@ -83,7 +83,7 @@ def test_debug_shows_the_traceback(tmp_path):
 
 @pytest.mark.parametrize("module", [cifar, imagenet])
 def test_help_lists_the_common_options_and_help_all_every_one(module):
-    every = [*options(Settings).values(), *options(module.PROGRAM.command).values()]
+    every = [*options(TrainingSettings).values(), *options(module.PROGRAM.command).values()]
     common = [option for option in every if option.common]
     assert 20 <= len(common) <= 25
     assert len(every) < 70
@@ -144,7 +144,7 @@ def settings_from(*words):
 
 def saved_run(folder, program="trainers.cifar", **changes):
     """Create the folder of a run on the built-in data, with some settings changed."""
-    settings = as_dict(with_defaults(Settings, {"dataset": "shapes"})) | changes
+    settings = as_dict(with_defaults(TrainingSettings, {"dataset": "shapes"})) | changes
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"program": program, "settings": settings, "data": {}}))
     return folder

@@ -68,7 +68,7 @@ The top-1 error of these weights is {percent:.2f} %, computed in float32 on imag
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class CardSettings:
     """Settings of this program."""
 
     run: str = setting(help="finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True)
@@ -85,12 +85,12 @@ class Settings:
             raise UsageError(f"--repository must be of the form USER/NAME. Received: {self.repository!r}")
 
 
-parser = functools.partial(make_parser, "trainers.card", __doc__, EXAMPLES, Settings)
+parser = functools.partial(make_parser, "trainers.card", __doc__, EXAMPLES, CardSettings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    settings = with_defaults(Settings, parser().parse(argv))
+    settings = with_defaults(CardSettings, parser().parse(argv))
     run = Run(settings.run)
     config, result = run.config(), run.result()
     program = str(config.get("program"))

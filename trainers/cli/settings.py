@@ -16,6 +16,7 @@ since the JSON form (`as_dict`, `make`) is one flat object. Checks of several se
 import argparse
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import operator
@@ -84,7 +85,7 @@ class Option:
         if self.kind in (int, float) and type(received) in (int, str):
             with contextlib.suppress(ValueError, OverflowError):
                 value = self.kind(value)
-        good = type(value) is self.kind and value != "" and (not self.choices or value in self.choices)
+        good = type(value) is self.kind and str(value) != "" and (not self.choices or value in self.choices)
         for name, bound in self.bounds.items():
             good = good and _BOUNDS[name](value, bound)
         if not good or (self.kind is float and not -math.inf < value < math.inf):
@@ -113,7 +114,8 @@ def group(kinds: Any, title: str, by: str | None = None, **defaults: Any) -> Any
     return dataclasses.field(metadata={"kinds": by_name, "title": title, "by": by, "defaults": defaults})
 
 
-def options(settings: type) -> dict[str, Option]:
+@functools.cache
+def options(settings: type) -> Mapping[str, Option]:
     """Return all options of a settings dataclass by name, in order, with those of its groups and of all kinds."""
     found: dict[str, Option] = {}
     for field in dataclasses.fields(settings):
@@ -224,7 +226,7 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool 
                 arguments[field.name] = build(field.metadata["kinds"][by and find(known[by])])
             else:
                 option = known[field.name]
-                arguments[field.name] = find(option if option.by in (None, option.name) else _read_option(kind, field))
+                arguments[field.name] = find(option if option.by in (None, option.name) else options(kind)[field.name])
         return kind(**arguments)
 
     made = build(settings)

@@ -31,7 +31,7 @@ class PointSettings(DataSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class NetworkSettings:
+class MemorizerSettings:
     """Construction of the memorizer."""
 
     width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1, at_most=1_000_000)
@@ -42,15 +42,15 @@ class NetworkSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class MemorizeSettings:
     """All settings of the program."""
 
     data: PointSettings = group(PointSettings, "data")
-    network: NetworkSettings = group(NetworkSettings, "network")
+    network: MemorizerSettings = group(MemorizerSettings, "network")
     run: RunSettings = group(RunSettings, "run", out="runs/memorize")
 
 
-def _measure(settings: Settings, results: Results) -> None:
+def _measure(settings: MemorizeSettings, results: Results) -> None:
     import_tensorflow()
     import numpy as np
 
@@ -67,7 +67,7 @@ def _measure(settings: Settings, results: Results) -> None:
     print_lines(*(f"{name + ':':18}{text}" for name, text in describe(results.values).items()))
 
 
-PROGRAM = ExperimentProgram("trainers.expressivity", __doc__, EXAMPLES, Settings, _measure)
+PROGRAM = ExperimentProgram("trainers.expressivity", __doc__, EXAMPLES, MemorizeSettings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class TargetSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class NetworkSettings:
+class LinearNetworkSettings:
     """Networks and their training."""
 
     depths: tuple[int, ...] = setting((4, 8, 16, 32, 64), help="numbers of layers l", at_least=1, at_most=10_000)
@@ -40,15 +40,15 @@ class NetworkSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class LandscapeSettings:
     """All settings of the program."""
 
     targets: TargetSettings = group(TargetSettings, "targets")
-    networks: NetworkSettings = group(NetworkSettings, "networks")
+    networks: LinearNetworkSettings = group(LinearNetworkSettings, "networks")
     run: RunSettings = group(RunSettings, "run", out="runs/landscape")
 
 
-def _measure(settings: Settings, results: Results) -> None:
+def _measure(settings: LandscapeSettings, results: Results) -> None:
     from trainers.landscape import descent, factorization
 
     asked, networks = settings.targets, settings.networks
@@ -58,7 +58,7 @@ def _measure(settings: Settings, results: Results) -> None:
     descent.run(results, targets, networks.depths, networks.steps)
 
 
-PROGRAM = ExperimentProgram("trainers.landscape", __doc__, EXAMPLES, Settings, _measure)
+PROGRAM = ExperimentProgram("trainers.landscape", __doc__, EXAMPLES, LandscapeSettings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

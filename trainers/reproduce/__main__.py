@@ -35,7 +35,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class ReproduceSettings:
     """Rows to reproduce and folders."""
 
     rows: tuple[str, ...] = setting((), help="names of rows", metavar="ROW", positional=True, may_be_empty=True)
@@ -52,12 +52,12 @@ class Settings:
             raise UsageError("--check requires the name of one row.")
 
 
-parser = functools.partial(make_parser, "trainers.reproduce", __doc__, EXAMPLES, Settings)
+parser = functools.partial(make_parser, "trainers.reproduce", __doc__, EXAMPLES, ReproduceSettings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    settings = with_defaults(Settings, parser().parse(argv))
+    settings = with_defaults(ReproduceSettings, parser().parse(argv))
     rows, out = load(), pathlib.Path(settings.out)
     if settings.list:
         lines = [

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from trainers.experiments.panels import add_legend, group_by, line, panels
 from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.settings import NormsSettings
-from trainers.shortcuts.training import Regression, Training, trainings
+from trainers.shortcuts.training import Regression, ShortcutTraining, trainings
 
 # Number of runs with which the learning rate of each depth is chosen, and of epochs between records.
 TRIALS, EVERY = 2, 10
@@ -36,7 +36,7 @@ def run(problem: Regression, settings: NormsSettings, results: Results) -> None:
     results.save("norms", rows, {"norms": draw}, map(verdict, group_by(rows, "activation").values()))
 
 
-def measure(training: Training, depth: int) -> Iterator[NormsRow]:
+def measure(training: ShortcutTraining, depth: int) -> Iterator[NormsRow]:
     """Compute norms and losses of 2-shortcut networks along training with the best learning rate."""
     trials = dataclasses.replace(training, starts=min(training.starts, TRIALS))
     rate = trials.find_rate("2-shortcut", depth)

@@ -19,7 +19,7 @@ class RegressionSettings(DataSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class NetworkSettings:
+class SweptNetworkSettings:
     """Networks to compare."""
 
     depths: tuple[int, ...] = setting(help="numbers of layers", at_least=1, at_most=1000)
@@ -83,7 +83,9 @@ class ConditionsSettings:
     """Figure 5: condition numbers of the Hessian at initialization against depth."""
 
     data: RegressionSettings = group(RegressionSettings, "data")
-    networks: NetworkSettings = group(NetworkSettings, "networks", depths=(1, 2, 3, 4, 6, 8, 12, 16, 24), starts=10)
+    networks: SweptNetworkSettings = group(
+        SweptNetworkSettings, "networks", depths=(1, 2, 3, 4, 6, 8, 12, 16, 24), starts=10
+    )
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-conditions")
 
 
@@ -102,7 +104,7 @@ class SweepSettings:
     """Figures 9, 10: best learning rate and its final loss against depth."""
 
     data: RegressionSettings = group(RegressionSettings, "data")
-    networks: NetworkSettings = group(NetworkSettings, "networks", depths=(4, 8, 16, 32, 64, 96), starts=5)
+    networks: SweptNetworkSettings = group(SweptNetworkSettings, "networks", depths=(4, 8, 16, 32, 64, 96), starts=5)
     descent: DescentSettings = group(DescentSettings, "gradient descent")
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-sweep")
 
@@ -112,7 +114,7 @@ class NormsSettings:
     """Figure 3: mean Frobenius norm against training loss."""
 
     data: RegressionSettings = group(RegressionSettings, "data")
-    networks: NetworkSettings = group(NetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
+    networks: SweptNetworkSettings = group(SweptNetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
     descent: DescentSettings = group(DescentSettings, "gradient descent")
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-norms")
 
@@ -126,9 +128,9 @@ class Theorem1Settings:
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-theorem1")
 
 
-Settings = ConditionsSettings | TrajectorySettings | SweepSettings | NormsSettings | Theorem1Settings
+CommandSettings = ConditionsSettings | TrajectorySettings | SweepSettings | NormsSettings | Theorem1Settings
 # Each command is a module of this package with a function `run`.
-COMMANDS: dict[str, type[Settings]] = {
+COMMANDS: dict[str, type[CommandSettings]] = {
     "conditions": ConditionsSettings,
     "trajectory": TrajectorySettings,
     "sweep": SweepSettings,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from trainers.experiments.panels import add_legend, group_by, line, mark_sizes, panels
 from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.settings import SweepSettings
-from trainers.shortcuts.training import COLORS, Regression, Training, best_rate, deviation, trainings
+from trainers.shortcuts.training import COLORS, Regression, ShortcutTraining, best_rate, deviation, trainings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ def run(problem: Regression, settings: SweepSettings, results: Results) -> None:
     results.save("sweep", rows, {"sweep": draw}, map(verdict, group_by(rows, "activation").values()))
 
 
-def measure(training: Training, depth: int) -> Iterator[SweepRow]:
+def measure(training: ShortcutTraining, depth: int) -> Iterator[SweepRow]:
     """Compute final losses, averaged over the runs, for every kind of network and learning rate.
 
     Kinds of network whose units do not divide the depth are skipped.

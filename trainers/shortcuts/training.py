@@ -180,7 +180,7 @@ def deviation(values: Floats) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class ShortcutTraining:
     """Full-batch gradient descent of several runs of each kind of network, which differ in their starts."""
 
     problem: Regression
@@ -225,9 +225,11 @@ class Training:
         return record(relu_descent(self.problem, W.shape, rates, network.shortcut), W, self.epochs, every)
 
 
-def trainings(problem: Regression, settings: SweepSettings | NormsSettings | TrajectorySettings) -> Iterator[Training]:
+def trainings(
+    problem: Regression, settings: SweepSettings | NormsSettings | TrajectorySettings
+) -> Iterator[ShortcutTraining]:
     """Yield the training with each activation; linear networks use all examples."""
     descent, starts = settings.descent, settings.networks.starts
     rates = np.sort(np.asarray(descent.rates, dtype=float)) if descent.rates else RATES
-    yield Training(problem, "linear", rates, starts, descent.epochs)
-    yield Training(problem.first(descent.samples), "relu", rates, starts, descent.epochs)
+    yield ShortcutTraining(problem, "linear", rates, starts, descent.epochs)
+    yield ShortcutTraining(problem.first(descent.samples), "relu", rates, starts, descent.epochs)

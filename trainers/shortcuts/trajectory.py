@@ -13,7 +13,7 @@ from trainers.experiments.panels import add_legend, group_by, line, make_legend_
 from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.conditions import summarize_hessians
 from trainers.shortcuts.settings import TrajectorySettings
-from trainers.shortcuts.training import CLASSES, COLORS, Regression, Training, trainings
+from trainers.shortcuts.training import CLASSES, COLORS, Regression, ShortcutTraining, trainings
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def run(problem: Regression, settings: TrajectorySettings, results: Results) -> 
     results.save("trajectory", rows, {"trajectory": draw, "single": draw_single}, found)
 
 
-def measure(training: Training, kind: str, depth: int, records: int) -> Iterator[TrajectoryRow]:
+def measure(training: ShortcutTraining, kind: str, depth: int, records: int) -> Iterator[TrajectoryRow]:
     """Compute the spectrum along training with the rate whose mean final loss is lowest.
 
     `records` spectra of each run, three times as many for the first one, are evenly distributed over the logarithm of
@@ -74,7 +74,7 @@ def measure(training: Training, kind: str, depth: int, records: int) -> Iterator
             yield TrajectoryRow(training.activation, kind, depth, run, rate, epoch, *values, norm)
 
 
-def _hessian_function(training: Training, kind: str, depth: int) -> Callable[[Floats], Floats]:
+def _hessian_function(training: ShortcutTraining, kind: str, depth: int) -> Callable[[Floats], Floats]:
     """Return the dense Hessian as a function of the weights, with ReLUs by automatic differentiation."""
     problem, network = training.problem, training.networks[kind]
     if training.activation == "linear":

@@ -9,7 +9,7 @@ from typing import Any
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import as_dict, make_parser, options, with_defaults
 from trainers.run.folder import Run
-from trainers.training.settings import Command, Settings
+from trainers.training.settings import Command, TrainingSettings
 from trainers.training.task import Task, recorded_settings, select_relevant
 
 # He et al. (2015), section 4.2: warm-up for depth 110, none for shallower networks.
@@ -34,7 +34,7 @@ class Program:
         """
         texts = self.name, self.description, self.epilog
         usual = as_dict(self.resolve())
-        parser = make_parser(*texts, Settings, self.command, usual=usual, only_common=only_common)
+        parser = make_parser(*texts, TrainingSettings, self.command, usual=usual, only_common=only_common)
         parser.usage = f"{parser.prog} [OPTIONS]"
         parser.add_argument("--help-all", action="help", help="show all options and exit")
         return parser
@@ -62,7 +62,7 @@ class Program:
         command = with_defaults(self.command, {name: typed[name] for name in typed if name in of_command})
         return command, {name: value for name, value in typed.items() if name not in of_command}
 
-    def resolve(self, preset: str = "paper", typed: Mapping[str, Any] | None = None) -> Settings:
+    def resolve(self, preset: str = "paper", typed: Mapping[str, Any] | None = None) -> TrainingSettings:
         """Return the settings of a new run.
 
         In ascending priority: the defaults of the options, the defaults of the program, the recipe of the network, the
@@ -75,9 +75,9 @@ class Program:
         recipe = _read(self.recipes.get(model, ""))
         if model in ("resnet", "preresnet") and typed.get("depth", recipe["depth"]) < _WARM_UP_DEPTH:
             recipe["warm_up_steps"] = 0
-        return with_defaults(Settings, defaults, recipe, table, typed)
+        return with_defaults(TrainingSettings, defaults, recipe, table, typed)
 
-    def settings_to_train(self, command: Any, typed: Mapping[str, Any]) -> tuple[pathlib.Path, Settings]:
+    def settings_to_train(self, command: Any, typed: Mapping[str, Any]) -> tuple[pathlib.Path, TrainingSettings]:
         """Return (folder, settings) of a new run, or of a run to be resumed.
 
         Repeating a command resumes its run, as `--resume` does. Both reject settings that differ from the saved ones,
@@ -95,7 +95,7 @@ class Program:
         run.check_usable()
         return run.path, settings
 
-    def saved_settings(self, run: Run, typed: Mapping[str, Any], may_extend: bool = False) -> Settings:
+    def saved_settings(self, run: Run, typed: Mapping[str, Any], may_extend: bool = False) -> TrainingSettings:
         """Return the settings of an existing run, updated with typed settings that may differ.
 
         With `may_extend`, the number of steps may be larger than that of the run.
@@ -104,7 +104,7 @@ class Program:
             UsageError: a typed setting differs that may not.
         """
         saved = recorded_settings(self.name, run)
-        settings = with_defaults(Settings, as_dict(saved), typed)
+        settings = with_defaults(TrainingSettings, as_dict(saved), typed)
         extends = may_extend and settings.recipe.steps > saved.recipe.steps
         if extends and settings.recipe.depends_on_steps:
             option = "--schedule linear" if settings.recipe.schedule == "linear" else "--lookahead"
@@ -118,16 +118,16 @@ class Program:
 
 def _read(words: str) -> dict[str, Any]:
     """Return the settings that options on a command line set."""
-    return make_parser("", None, "", Settings).parse(words.split())
+    return make_parser("", None, "", TrainingSettings).parse(words.split())
 
 
-def default_out(settings: Settings, preset: str) -> str:
+def default_out(settings: TrainingSettings, preset: str) -> str:
     """Return the default of --out."""
     name = settings.data.dataset.replace("folder", "imagenet")
     return {"paper": f"runs/{name}", "quick": "runs/quick"}.get(preset, f"runs/{name}-{preset}")
 
 
-def _check_same(run: Run, settings: Settings, saved: Settings, free: Collection[str] = ()) -> None:
+def _check_same(run: Run, settings: TrainingSettings, saved: TrainingSettings, free: Collection[str] = ()) -> None:
     """Raise a UsageError that names the settings that differ from those of a run and may not."""
     compared = {name: value for name, value in select_relevant(as_dict(settings)).items() if name not in free}
     run.check_same(compared, as_dict(saved))

@@ -193,7 +193,7 @@ class Command:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """All settings of a run: data set, network, recipe, devices and intervals."""
 
     data: DataOptions = group(DATA_SETS, "data", by="dataset")

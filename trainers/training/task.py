@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, make, options
-from trainers.datasets import Source
+from trainers.datasets import ImageSource
 from trainers.run.folder import WHERE_DATA_ARE, Run
-from trainers.training.settings import Devices, Intervals, Settings
+from trainers.training.settings import Devices, Intervals, TrainingSettings
 
 if TYPE_CHECKING:
     from idmatters_tf.distribute import ClusterDescription
@@ -22,11 +22,11 @@ class Task:
     """Settings and folder of one run of a program such as "trainers.cifar", and its data, which are loaded once."""
 
     program: str
-    settings: Settings
+    settings: TrainingSettings
     run: Run
 
     @functools.cached_property
-    def source(self) -> Source:
+    def source(self) -> ImageSource:
         """Loaded data as batches. Raises DataError or UsageError if there are none."""
         recipe = self.settings.recipe
         return self.settings.data.source(recipe.batch_size, recipe.seed)
@@ -71,9 +71,9 @@ class Task:
                 )
 
 
-def recorded_settings(program: str, run: Run, **changes: Any) -> Settings:
+def recorded_settings(program: str, run: Run, **changes: Any) -> TrainingSettings:
     """Return the settings in the config.json of a run of a program, with changes."""
-    return make(Settings, {**run.config(program)["settings"], **changes}, run.config_path)
+    return make(TrainingSettings, {**run.config(program)["settings"], **changes}, run.config_path)
 
 
 def select_relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
