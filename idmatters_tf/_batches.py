@@ -10,7 +10,7 @@ from idmatters_tf._keras_internals import checked_arrays
 from idmatters_tf._keras_types import Data, Loss, Structure
 
 
-class Batches:
+class RepeatableBatches:
     """Batches of examples.
 
     Args:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf._batches import Batches, check_data
+from idmatters_tf._batches import RepeatableBatches, check_data
 from idmatters_tf._keras_internals import get_mask, seed_states, set_mask, substitute_values, variable_owners
 from idmatters_tf._keras_types import Data, Loss, Structure, Tensor, Variables
 from idmatters_tf._names import make_unique_name
@@ -73,7 +73,7 @@ class Objective:
         self.dtype = "float64" if "float64" in dtypes else "float32"
         self.slices = _layer_slices(model, self.variables, self.sizes)
         self._seeds = {id(state) for state in seed_states(model)}
-        self.batches = Batches(data, batch_size)
+        self.batches = RepeatableBatches(data, batch_size)
         self.backend = current_backend()
 
     @property

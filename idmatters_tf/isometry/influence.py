@@ -12,7 +12,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._batches import Batches, check_data, length
+from idmatters_tf._batches import RepeatableBatches, check_data, length
 from idmatters_tf._keras_types import Data, Loss, Tensor
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
@@ -105,7 +105,7 @@ def layer_influence(
     # Raises an error for a model without blocks.
     blocks = find_operations(model) or {block.name: block for block in find_blocks(model)}
     data_loss = DataLoss(model, loss)
-    batches = Batches(data, batch_size)
+    batches = RepeatableBatches(data, batch_size)
     compute_loss = functools.partial(
         _data_loss, model, batches, data_loss, has_penalties=loss is None and not data_loss.is_compute_loss
     )
@@ -208,7 +208,7 @@ def _mask(tensor: Any, arguments: Mapping[str, Any]) -> NDArray[np.bool_] | None
     return np.asarray(ops.convert_to_numpy(mask)).astype(bool)
 
 
-def _data_loss(model: keras.Model, batches: Batches, loss: DataLoss, has_penalties: bool) -> float:
+def _data_loss(model: keras.Model, batches: RepeatableBatches, loss: DataLoss, has_penalties: bool) -> float:
     """Return the loss of all data as one batch, computed eagerly."""
     examples = 0
     penalty = 0.0

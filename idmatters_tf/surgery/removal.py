@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._batches import Batches
+from idmatters_tf._batches import RepeatableBatches
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import has_compiled_loss
 from idmatters_tf._keras_types import Data
@@ -89,7 +89,7 @@ def remove_identities(
         check_not_quantized(model)
         blocks = find_operations(model)
     is_inputs = hasattr(data, "__array__") or isinstance(data, Mapping)
-    batches = Batches((data,) if is_inputs else data, batch_size)
+    batches = RepeatableBatches((data,) if is_inputs else data, batch_size)
     first = next(iter(batches), None)
     if first is None:
         raise ValueError("Argument `data` must contain at least one example. Received: none")
@@ -110,7 +110,7 @@ def remove_identities(
     )
 
 
-def _measure_distances(model: keras.Model, blocks: Mapping[str, Block], batches: Batches) -> dict[str, float]:
+def _measure_distances(model: keras.Model, blocks: Mapping[str, Block], batches: RepeatableBatches) -> dict[str, float]:
     """Return the distances of blocks from the identity, in ascending order. Blocks that are never called have none."""
     with record_branches(model, blocks) as sizes:
         for batch in batches:
@@ -148,7 +148,7 @@ def _copy_without(
     return copy.model, copy.variables, removed
 
 
-def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:
+def _evaluate(model: keras.Model, batches: RepeatableBatches) -> dict[str, float]:
     """Return the loss and metrics of a model on batches, without changing its state."""
     # A generator, because Keras reads a list of batches as the arrays of several inputs. Without `steps`, Keras counts
     # the end of the data as a batch.
