@@ -21,7 +21,7 @@ import numpy as np
 
 from harness import results
 from harness.gradient import plain_gradient
-from harness.timing import in_turn, ratio, seconds, timed
+from harness.timing import in_turn, ratio, seconds
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
 from idmatters_tf.models.cifar import identity_resnet
 
@@ -45,11 +45,12 @@ def main():
     vectors = rng.normal(size=(options.vectors, hessian.shape[0])).astype(np.float32)
     vector, several = vectors[0], f"Hessian times {options.vectors} vectors at once, each"
 
+    gradient = plain_gradient(model, loss, x, y)
     ways = {
-        "gradient": timed(plain_gradient(model, loss, x, y)),
-        "Hessian-vector product": timed(lambda: hessian @ vector),
+        "gradient": lambda: seconds(gradient),
+        "Hessian-vector product": lambda: seconds(lambda: hessian @ vector),
         several: lambda: seconds(lambda: hessian @ vectors.T) / options.vectors,
-        "Gauss-Newton-vector product": timed(lambda: gauss_newton @ vector),
+        "Gauss-Newton-vector product": lambda: seconds(lambda: gauss_newton @ vector),
     }
     times = in_turn(ways, options.rounds, warm_up=1)
     for name, values in times.items():

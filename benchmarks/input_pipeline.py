@@ -12,6 +12,7 @@ images, which have CIFAR's number and size.
 
 import importlib.util
 import os
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -19,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from harness import results
-from harness.timing import available_cores, in_turn, items_per_second, ratio
+from harness.timing import available_cores, in_turn, ratio
 from idmatters_tf.data.augmentations import AUGMENTATIONS
 from idmatters_tf.data.batches import TrainBatches
 
@@ -78,6 +79,15 @@ def grain_iterator(images, labels, batches_at_once):
     return iter(data.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(4, threads))))
 
 
+def images_per_second(iterator, duration):
+    """Return the rate of an iterator over batches, measured for about `duration` seconds."""
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < duration:
+        next(iterator)
+        count += BATCH
+    return count / (time.perf_counter() - start)
+
+
 def main():
     parser = results.parser(__doc__, rounds=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="time per measurement (default: %(default)s)")
@@ -101,7 +111,7 @@ def main():
         for name, batches_at_once in {"Grain, per example": False, "Grain, whole batches": True}.items():
             iterators[name] = grain_iterator(images, labels, batches_at_once)
     ways = {
-        name: lambda iterator=iterator: items_per_second(iterator, options.seconds, BATCH)
+        name: lambda iterator=iterator: images_per_second(iterator, options.seconds)
         for name, iterator in iterators.items()
     }
     rates = in_turn(ways, options.rounds, warm_up=1)

@@ -8,6 +8,7 @@ baseline is the gradient of the loss on the same number of images by a plain `tf
 of the process' peak over its value before the first measurement, when the network is already in memory.
 """
 
+import functools
 import os
 import resource
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from harness import results
 from harness.gradient import plain_gradient
-from harness.timing import in_turn, ratio, timed
+from harness.timing import in_turn, ratio, seconds
 from idmatters_tf.isometry import block_distances, measure
 from idmatters_tf.models.cifar import identity_resnet
 
@@ -50,7 +51,8 @@ def main():
     for name, way in ways.items():
         way()
         grown[name] = peak() - before
-    times = in_turn({"gradient": timed(gradient)} | {n: timed(way) for n, way in ways.items()}, options.rounds)
+    measured = {name: functools.partial(seconds, way) for name, way in {"gradient": gradient, **ways}.items()}
+    times = in_turn(measured, options.rounds)
     report.add("gradient", times["gradient"], "s")
     for name in ways:
         report.add(name, times[name], "s", ratio=ratio(times[name], times["gradient"]))

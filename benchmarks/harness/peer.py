@@ -1,11 +1,10 @@
 """Peers: other frameworks that run in separate processes on the same inputs.
 
 PyTorch from PyPI installs Triton, which cannot be loaded in one process with TensorFlow. A peer is a module of
-benchmarks/peers that calls `serve`. Requests and answers are one line of JSON each; arrays are exchanged as files. A
-peer measures its own time, so that communication is not included.
+benchmarks/peers that calls `serve`. Requests and answers are one line of JSON each; arrays are exchanged as files in a
+folder, the peer's first argument. A peer measures its own time, so that communication is not included.
 """
 
-import contextlib
 import json
 import os
 import pathlib
@@ -14,41 +13,23 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[1])}
 
 
-class Peer:
-    """Process that answers requests.
-
-    Args:
-        module: name of a module in benchmarks/peers.
-        folder: folder for the exchange of arrays; passed to the peer as its first argument.
-        python: Python interpreter of the peer.
-    """
+class Peer(subprocess.Popen):
+    """Process of a module in benchmarks/peers that answers requests."""
 
     def __init__(self, module: str, folder: str | os.PathLike, python: str):
-        self._process = subprocess.Popen(
-            [python, "-m", f"peers.{module}", str(folder)],
-            env={**os.environ, "PYTHONPATH": str(BENCHMARKS)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait(timeout=60)
+        command = [python, "-m", f"peers.{module}", str(folder)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        super().__init__(command, env=ENVIRONMENT, text=True, **pipes)
 
     def ask(self, question: str, **arguments: Any) -> Any:
         """Send a request and return its answer."""
-        print(json.dumps([question, arguments]), file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
+        print(json.dumps([question, arguments]), file=self.stdin, flush=True)
+        answer = self.stdout.readline()
         if not answer:
-            raise SystemExit(f"error: the peer exited with code {self._process.wait(timeout=60)}: {self._process.args}")
+            raise SystemExit(f"error: the peer exited with code {self.wait(timeout=60)}: {self.args}")
         return json.loads(answer)
 
 

@@ -1,9 +1,8 @@
 """Results: printed and, with --record, stored in benchmarks/results, the source of the table in README.md.
 
 A file is the JSON of {"against": alternative, "ratio": meaning of the ratio, "results": [...]}, with one result for
-each command. A result has the keys command, date, hardware, measurements, and, if known, versions, rounds, load and
-notes. A measurement has a name and, if known, unit, median, low, high, ratio, and expected, the ratio predicted by
-theory.
+each command. A measurement has a name and, if known, unit, median, low, high, ratio, and expected, the ratio predicted
+by theory. `load`, other work on the machine, is added by hand.
 """
 
 import argparse
@@ -11,6 +10,7 @@ import datetime
 import json
 import pathlib
 import platform
+import re
 import shlex
 import statistics
 import sys
@@ -42,23 +42,14 @@ def plain(value: float, digits: int = 4) -> str:
 def parser(description: str, rounds: int) -> argparse.ArgumentParser:
     """Return a parser with the options shared by all benchmarks."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0], allow_abbrev=False)
-    parser.add_argument(
-        "--rounds", type=int, default=rounds, help="measurements of each implementation (default: %(default)s)"
-    )
+    help_text = "measurements of each implementation (default: %(default)s)"
+    parser.add_argument("--rounds", type=int, default=rounds, help=help_text)
     parser.add_argument("--record", action="store_true", help="store the result in benchmarks/results")
-    parser.add_argument("--hardware", help="description of the hardware to record (default: detected)")
-    parser.add_argument("--load", help="description of other load on the machine to record")
     return parser
 
 
 class Report:
-    """Printer of measurements that records them at the end.
-
-    Args:
-        script: `__file__` of the benchmark.
-        options: parsed command line, see `parser`.
-        packages: packages whose versions are recorded.
-    """
+    """Printer of the measurements of a script, `__file__`, that records them at the end, with versions of packages."""
 
     def __init__(self, script: str, options: argparse.Namespace, packages: Sequence[str]):
         self.name, self.options = pathlib.Path(script).stem, options
@@ -83,42 +74,22 @@ class Report:
         """Print the notes and, with --record, replace the result of the same command."""
         if notes:
             print(notes)
-        if not self.options.record:
-            return
-        path = FOLDER / f"{self.name}.json"
-        saved = json.loads(path.read_text()) if path.exists() else {"against": "", "ratio": "", "results": []}
-        result = {
-            "command": shlex.join(["python", f"benchmarks/{self.name}.py", *_measured_options(sys.argv[1:])]),
-            "date": datetime.date.today().isoformat(),
-            "hardware": self.options.hardware or f"{available_cores()} cores of {_processor()}",
-            "measurements": self.measurements,
-            "versions": self.versions,
-            "rounds": self.options.rounds,
-            "load": self.options.load,
-            "notes": notes,
-        }
-        results = {other["command"]: other for other in saved["results"]}
-        results[result["command"]] = {key: value for key, value in result.items() if value}
-        FOLDER.mkdir(exist_ok=True)
-        content = json.dumps({**saved, "results": list(results.values())}, indent=2, ensure_ascii=False)
-        path.write_text(f"{content}\n")
-        print(f"recorded in {path}; to update the table, run python benchmarks/table.py")
-        if not saved["against"]:
-            print('first result: add the alternative, "against", and the meaning of the ratio, "ratio", to this file')
-
-
-def _measured_options(arguments: list[str]) -> list[str]:
-    """Return the arguments without the options that do not affect the measurement."""
-    unrecorded = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    unrecorded.add_argument("--record", action="store_true")
-    for option in ("--peer-python", "--hardware", "--load", "--out"):
-        unrecorded.add_argument(option)
-    return unrecorded.parse_known_args(arguments)[1]
+        if self.options.record:
+            unrecorded = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+            unrecorded.add_argument("--record", action="store_true")
+            for option in ("--peer-python", "--out"):
+                unrecorded.add_argument(option)
+            words = ["python", f"benchmarks/{self.name}.py", *unrecorded.parse_known_args(sys.argv[1:])[1]]
+            result = {"command": shlex.join(words), "date": datetime.date.today().isoformat()}
+            result |= {"hardware": f"{available_cores()} cores of {_processor()}", "measurements": self.measurements}
+            result |= {"versions": self.versions, "rounds": self.options.rounds, "notes": notes}
+            path = FOLDER / f"{self.name}.json"
+            saved = json.loads(path.read_text()) if path.exists() else {"against": "", "ratio": "", "results": []}
+            results = {each["command"]: each for each in (*saved["results"], result)}
+            content = json.dumps({**saved, "results": list(results.values())}, indent=2, ensure_ascii=False)
+            path.write_text(f"{content}\n")
 
 
 def _processor() -> str:
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()

@@ -3,7 +3,7 @@
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -11,21 +11,6 @@ def seconds(function: Callable[[], object]) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
-
-
-def timed(function: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that calls `function` and returns the duration in seconds, for `in_turn`."""
-    return lambda: seconds(function)
-
-
-def items_per_second(iterator: Iterator, duration: float, batch_size: int) -> float:
-    """Return the items per second of an iterator over batches, measured for about `duration` seconds."""
-    count = 0
-    start = time.perf_counter()
-    while time.perf_counter() - start < duration:
-        next(iterator)
-        count += batch_size
-    return count / (time.perf_counter() - start)
 
 
 def in_turn(ways: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 0) -> dict[str, list[float]]:
