@@ -4,6 +4,7 @@ In `idmatters_tf.linear`, weights are arrays W of shape (units, n, dim, dim) tha
 multiplies rows and is the transpose. Hardt & Ma's A is W[:, 0] of a `linear_residual`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -44,28 +45,20 @@ def linear_residual(
     Returns:
         A `keras.Model` from (batch, dim) to (batch, dim).
     """
-    return _chain(dim, depth, LinearResidual, kernel_initializer, weight_decay, seed, name)
+    return _chain(dim, depth, LinearResidual, kernel_initializer, name, weight_decay, seed)
 
 
 def plain(
-    dim: int,
-    depth: int,
-    kernel_initializer: Initializer = None,
-    weight_decay: float = 0.0,
-    seed: int = 0,
-    name: str = "plain",
+    dim: int, depth: int, kernel_initializer: Initializer = None, *, name: str = "plain", **options: Any
 ) -> keras.Model:
     """Build a chain of layers W h: the standard parameterization.
 
-    The arguments and the result are those of `linear_residual`. Li et al. compare the initializers "glorot_normal"
-    (with a seed: `keras.initializers.GlorotNormal`) and `keras.initializers.Orthogonal`. The default, `ScaledGlorot`,
-    is the former times 0.01, near the bad critical point at zero.
+    The arguments, with `weight_decay` and `seed`, and the result are those of `linear_residual`. Li et al. compare the
+    initializers "glorot_normal" (with a seed: `keras.initializers.GlorotNormal`) and `keras.initializers.Orthogonal`.
+    The default, `ScaledGlorot`, is the former times 0.01, near the bad critical point at zero.
     """
-
-    def unit(**options: Any) -> keras.Layer:
-        return keras.layers.Dense(dim, use_bias=False, **options)
-
-    return _chain(dim, depth, unit, kernel_initializer, weight_decay, seed, name)
+    unit = functools.partial(keras.layers.Dense, dim, use_bias=False)
+    return _chain(dim, depth, unit, kernel_initializer, name, **options)
 
 
 def shortcut_network(
@@ -78,9 +71,8 @@ def shortcut_network(
     *,
     shortcut: bool = True,
     kernel_initializer: Initializer = None,
-    weight_decay: float = 0.0,
-    seed: int = 0,
     name: str = "shortcut_network",
+    **options: Any,
 ) -> keras.Model:
     """Build a chain of n-shortcut units, h + post(W_n mid(... mid(W_1 pre(h)))).
 
@@ -95,15 +87,11 @@ def shortcut_network(
         post: activation after the last kernel; None is linear.
         shortcut: False omits the identity, for plain networks with activations at the same places.
         kernel_initializer: the default `ScaledGlorot` (Xavier times 0.01) is the paper's.
-        weight_decay: see `linear_residual`.
-        seed: seed of the default initializer.
         name: name of the model.
+        options: `weight_decay` and `seed`, see `linear_residual`.
     """
-
-    def unit(**options: Any) -> keras.Layer:
-        return ShortcutUnit(shortcut_depth, pre, mid, post, shortcut, **options)
-
-    return _chain(dim, units, unit, kernel_initializer, weight_decay, seed, name)
+    unit = functools.partial(ShortcutUnit, shortcut_depth, pre, mid, post, shortcut)
+    return _chain(dim, units, unit, kernel_initializer, name, **options)
 
 
 def get_weights(model: keras.Model) -> NDArray[np.float64]:
@@ -153,9 +141,9 @@ def _chain(
     units: int,
     unit: Callable[..., keras.Layer],
     kernel_initializer: Initializer,
-    weight_decay: float,
-    seed: int,
     name: str,
+    weight_decay: float = 0.0,
+    seed: int = 0,
 ) -> keras.Model:
     dim, units = positive_integer("dim", dim), positive_integer("units", units)
     regularizer = decay_regularizer(weight_decay)

@@ -5,7 +5,7 @@ bottlenecks that are not in this package, ResNet-164 on CIFAR-100 (25.16 %, He e
 (19.38 %). Li et al. measured the pre-activated form (their Figure 2).
 """
 
-from typing import get_args
+from typing import Any, get_args
 
 import keras
 
@@ -103,22 +103,15 @@ def resnet(
 
 
 def preresnet(
-    input_shape: Shape = (32, 32, 3),
-    classes: int = 10,
-    depth: int = 110,
-    shortcut: str = "pad",
-    norm: str = "batch",
-    weight_decay: float = 1e-4,
-    seed: int = 0,
-    name: str = "preresnet",
+    input_shape: Shape = (32, 32, 3), classes: int = 10, depth: int = 110, *, name: str = "preresnet", **options: Any
 ) -> keras.Model:
     """Build the pre-activated form of `resnet`: He et al. (2016), *Identity Mappings in Deep Residual Networks*.
 
     The skips are identities except where the shape changes. Both paths of the first block receive the normalized and
     rectified stem. One more normalization and ReLU follow the last block. The network has as many parameters as
-    `resnet`, which documents the arguments.
+    `resnet`, whose arguments it has.
     """
-    return resnet(input_shape, classes, depth, shortcut, norm, weight_decay, seed, name, preactivated=True)
+    return resnet(input_shape, classes, depth, name=name, preactivated=True, **options)
 
 
 def normalize_and_rectify(features: Tensor, norm: str, regularizer: Regularizer, name: str) -> Tensor:

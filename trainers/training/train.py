@@ -130,6 +130,8 @@ def _train(task: Task, description: ClusterDescription | None, strategy_name: st
 
     result = summarize(run.records, steps, count_parameters(model))
     convergence(run.records, run.path / "convergence.png", task.title(count_parameters(model)))
+    # From the checkpoint of the last step: on JAX another process writes the exports, and `model` may be in bfloat16 on
+    # several devices.
     export_newest(task, run.path)
     run.finish(result)
     print_lines(describe_result(result), f"convergence plot:      {run.path / 'convergence.png'}")
