@@ -144,7 +144,8 @@ def _read_option(settings: type, field: dataclasses.Field) -> Option:
     many = typing.get_origin(kind) is tuple
     kind = typing.get_args(kind)[0] if many else kind
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
-    option, kind = field.metadata["option"], str if choices else kind
+    option = field.metadata["option"]
+    kind = str if choices else kind
     bounds = {**option.bounds, "at_most": option.bounds.get("at_most", MOST)} if kind is int else option.bounds
     named = dataclasses.replace(option, name=field.name, default=field.default)
     return dataclasses.replace(named, kind=kind, many=many, choices=choices, bounds=bounds)
@@ -160,10 +161,7 @@ def make_parser(
     parser = Parser(prog=f"python -m {program}", description=description, epilog=epilog)
     groups: dict[str | None, Any] = {None: parser}
     for option in itertools.chain(*(options(each).values() for each in settings)):
-        default, shown = (usual or {}).get(option.name, option.default), option.unset
-        if default not in (None, (), [], False, dataclasses.MISSING):
-            shown = "yes" if default is True else " ".join(map(str, default)) if option.many else str(default)
-        text = f"{option.help} (default: {shown})" if shown else option.help
+        text = _describe(option, (usual or {}).get(option.name, option.default))
         is_hidden = only_common and not option.common
         properties: dict[str, Any] = {"help": argparse.SUPPRESS if is_hidden else text.replace("%", "%%")}
         if not option.positional:
@@ -181,6 +179,14 @@ def make_parser(
         action = groups[option.title].add_argument(name, default=argparse.SUPPRESS, **properties)
         parser.checks[action] = option.check
     return parser
+
+
+def _describe(option: Option, default: Any) -> str:
+    """Return the help text of an option."""
+    if default in (None, (), [], False, dataclasses.MISSING):
+        return f"{option.help} (default: {option.unset})" if option.unset else option.help
+    shown = "yes" if default is True else " ".join(map(str, default)) if option.many else str(default)
+    return f"{option.help} (default: {shown})"
 
 
 def make(settings: type[S], values: Mapping[str, Any], source: object = None) -> S:
@@ -201,7 +207,8 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool 
     In all layers but the last, values that the selected kinds do not accept (see `group`) are ignored. If the layers
     are `complete`, no defaults are used.
     """
-    known, typed = options(settings), layers[-1] if layers else {}
+    known = options(settings)
+    typed = layers[-1] if layers else {}
     for name in itertools.chain(*layers):
         if name not in known:
             raise UsageError(f"there is no setting {abbreviate(name)}.{suggest(name, known)}")

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idmatters_tf.checkpointing import describe_newest
 from idmatters_tf.distribute import ClusterDescription, explain_lost_tasks, find_cluster
@@ -17,6 +17,9 @@ from trainers.cluster import check_agreement, gather, make_strategy, serve
 from trainers.run.folder import WHERE_DATA_ARE, DataDescription, hold_lock
 from trainers.training.settings import resolve_strategy
 from trainers.training.task import Task
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def train(task: Task) -> int:
@@ -49,44 +52,14 @@ def _train(task: Task, description: ClusterDescription | None, strategy_name: st
     run, settings, steps = task.run, task.settings, task.settings.recipe.steps
     # In a cluster, only the chief prints messages.
     say_once = print_message if run.writes else lambda _text: None
+    strategy = _load_and_connect(task, description, strategy_name)
+    say_once(f"{task.data.name}: {task.source.summary()} ({task.data.origin})")
+    _check_agreement(task, description, strategy)
 
-    # Devices. Several workers must be connected before TensorFlow computes anything. Otherwise the data are loaded
-    # first, before TensorFlow is imported, so that missing files are reported at once.
-    if description is None:
-        _load_data(task)
-    import_tensorflow()
-    strategy = None
-    if runs_on_tensorflow():
-        strategy = make_strategy(strategy_name, description)
-    elif description is not None or strategy_name not in ("auto", "one"):
-        raise UsageError("on JAX the programs train on one device. Use TensorFlow, or --strategy one.")
-
-    # Data.
-    data = _load_data(task)
-    say_once(f"{data.name}: {task.source.summary()} ({data.origin})")
-    local = (*WHERE_DATA_ARE, "cluster_timeout")
-    shared = {name: value for name, value in as_dict(settings).items() if name not in local}
-    is_shared = description is not None and not description.asynchronous
-    folder = {"out": str(run.path.absolute())} if is_shared else {}
-    check_agreement(description, strategy, {**shared, **folder, "the digest of the data": data.digest()})
-
-    # Network.
     from trainers.training.build import build_model, find_drop_steps, fit_stem
 
     model = build_model(task, strategy)
-
-    # Run.
-    import keras
-
-    from idmatters_tf._environment import describe_numerics
-    from trainers import preprocessing
-    from trainers.training import checkpoints
-
-    names = tuple(data.class_names)
-    described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
-    run.start(as_dict(settings), as_dict(described), task.program, describe_numerics(keras.backend.backend()))
-    if run.writes and task.source.preprocessing is not None:
-        preprocessing.save(task.source.preprocessing, data.image_shape, run.path)
+    _start_run(task)
     say_once(
         f"{count_parameters(model):,} trainable parameters on {_devices(strategy, description)}, "
         f"{settings.recipe.precision}; results in {run.path}"
@@ -94,6 +67,9 @@ def _train(task: Task, description: ClusterDescription | None, strategy_name: st
     late = [drop for drop in find_drop_steps(settings.recipe, task.source.training_images) if drop >= steps]
     if late:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
+
+    from trainers.training import checkpoints
+
     checkpoint = checkpoints.read(run.checkpoints_path, task.identity, repair=True) if run.writes else None
     step = gather(strategy, None if checkpoint is None else checkpoint.step)[0]
     if step is not None and checkpoint is None:
@@ -106,7 +82,6 @@ def _train(task: Task, description: ClusterDescription | None, strategy_name: st
         checkpoints.load(checkpoint, model, optimizer=True)
         say_once(f"resuming from step {checkpoint.step}")
 
-    # Training.
     with _explain_data_errors(task, model):
         if description is not None and description.asynchronous:
             from trainers.training.asynchronous import fit_asynchronously
@@ -121,21 +96,72 @@ def _train(task: Task, description: ClusterDescription | None, strategy_name: st
         same_command = resume if description is None else "run the same command again"
         say_once(f"stopped by {signal.name}; saved a checkpoint. To resume: {same_command}")
         return 128 + signal
-    if not run.writes:
-        return 0
+    if run.writes:
+        _finish(task, count_parameters(model))
+    return 0
 
-    # Result and exports.
+
+def _load_and_connect(
+    task: Task, description: ClusterDescription | None, strategy_name: str
+) -> "tf.distribute.Strategy | None":
+    """Load the data and return the strategy: None on JAX.
+
+    Several workers must be connected before TensorFlow computes anything. Otherwise the data are loaded first, before
+    TensorFlow is imported, so that missing files are reported at once.
+    """
+    if description is None:
+        _check_batch_size(task)
+    import_tensorflow()
+    strategy = None
+    if runs_on_tensorflow():
+        strategy = make_strategy(strategy_name, description)
+    elif description is not None or strategy_name not in ("auto", "one"):
+        raise UsageError("on JAX the programs train on one device. Use TensorFlow, or --strategy one.")
+    _check_batch_size(task)
+    return strategy
+
+
+def _check_agreement(
+    task: Task, description: ClusterDescription | None, strategy: "tf.distribute.Strategy | None"
+) -> None:
+    """Raise UsageError if the tasks of a cluster have other settings, data or folders."""
+    local = (*WHERE_DATA_ARE, "cluster_timeout")
+    shared = {name: value for name, value in as_dict(task.settings).items() if name not in local}
+    if description is not None and not description.asynchronous:
+        shared["out"] = str(task.run.path.absolute())
+    check_agreement(description, strategy, {**shared, "the digest of the data": task.data.digest()})
+
+
+def _start_run(task: Task) -> None:
+    """Write config.json and the fitted preprocessing, or check that an existing run has the same data."""
+    import keras
+
+    from idmatters_tf._environment import describe_numerics
+    from trainers import preprocessing
+
+    run, data = task.run, task.data
+    names = tuple(data.class_names)
+    described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
+    numerics = describe_numerics(keras.backend.backend())
+    run.start(as_dict(task.settings), as_dict(described), task.program, numerics)
+    if run.writes and task.source.preprocessing is not None:
+        preprocessing.save(task.source.preprocessing, data.image_shape, run.path)
+
+
+def _finish(task: Task, parameters: int) -> None:
+    """Write the result, the plot and the exports of a run."""
     from trainers.run.figures import convergence
     from trainers.training.evaluate import export_newest
 
-    result = summarize(run.records, steps, count_parameters(model))
-    convergence(run.records, run.path / "convergence.png", task.title(count_parameters(model)))
-    # From the checkpoint of the last step: on JAX another process writes the exports, and `model` may be in bfloat16 on
-    # several devices.
+    run = task.run
+    plot = run.path / "convergence.png"
+    result = summarize(run.records, task.settings.recipe.steps, parameters)
+    convergence(run.records, plot, task.title(parameters))
+    # From the checkpoint of the last step: on JAX another process writes the exports, and the trained model may be in
+    # bfloat16 on several devices.
     export_newest(task, run.path)
     run.finish(result)
-    print_lines(describe_result(result), f"convergence plot:      {run.path / 'convergence.png'}")
-    return 0
+    print_lines(describe_result(result), f"convergence plot:      {plot}")
 
 
 def count_parameters(model: Any) -> int:
@@ -158,15 +184,12 @@ def _explain_data_errors(task: Task, model: Any) -> Iterator[None]:
         raise RunError(sentence) from error
 
 
-def _load_data(task):
-    """Return the data after checking that there are enough images for a batch."""
-    data, batch_size = task.data, task.settings.recipe.batch_size
+def _check_batch_size(task: Task) -> None:
+    """Raise UsageError unless there are enough images for a batch."""
+    images, batch_size = task.source.training_images, task.settings.recipe.batch_size
     # A larger batch would repeat images, and TensorFlow's kernels crash with 2^31 numbers per batch.
-    if batch_size > task.source.training_images:
-        raise UsageError(
-            f"--batch-size must be at most the {task.source.training_images:,} training images. Received: {batch_size}"
-        )
-    return data
+    if batch_size > images:
+        raise UsageError(f"--batch-size must be at most the {images:,} training images. Received: {batch_size}")
 
 
 def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dict[str, Any]:
@@ -196,7 +219,7 @@ def describe_result(result: dict[str, Any]) -> str:
     )
 
 
-def _devices(strategy, cluster):
+def _devices(strategy: Any, cluster: ClusterDescription | None) -> str:
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
     here = "1 device" if replicas == 1 else f"{replicas} replicas"
     if cluster is None:
