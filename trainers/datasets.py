@@ -164,9 +164,6 @@ class Tree(DataOptions):
         if location is not None and location.kind in ("tfds", "tars"):
             import_tensorflow()
         data = imagenet.load(self.data_dir, self.val, self.size, self.val_fraction, self.held_out is not None)
-        for name in data.class_names:
-            if name.encode(errors="ignore").decode() != name:
-                raise UsageError(f"names of class folders must be UTF-8. Received: {name!a}. Rename the folder.")
         if self.skip_broken:
             import_tensorflow()
             data = data.without_broken(_find_broken)
@@ -347,8 +344,8 @@ class StreamedSource(ImageSource):
         # The pipeline reads up to 8 batches ahead of the failed step.
         positions = tf.range(step * self.batch_size, (step + 8) * self.batch_size, dtype=tf.int64)
         ahead = self.train_batches().indices(positions).numpy().tolist()
-        for images, places in ((self.data.train, ahead), (self.data.test, None)):
-            bad = find_broken(images, places)
+        for images, indices in ((self.data.train, ahead), (self.data.test, None)):
+            bad = find_broken(images, indices)
             if bad:
                 return (
                     f"{images.describe(bad[0])} cannot be read as an image. Replace it, or skip all broken images with "

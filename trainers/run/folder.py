@@ -16,11 +16,10 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf import _environment
-from idmatters_tf._arguments import abbreviate
 from idmatters_tf.checkpointing import (
     FolderInUse,
     FolderLock,
@@ -41,8 +40,6 @@ WHERE_DATA_ARE = ("data_dir", "download")
 # Outputs of a run, besides its config.json and the tables of experiments.
 FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")
 FOLDERS = ("saved_model", "best", "checkpoints", "events")
-# Values of records that figures and comparisons use.
-_NUMBERS = ("error", "top5_error", "learning_rate", "images_per_second", "seconds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +51,6 @@ class DataDescription:
     classes: int = setting(help="number of classes", at_least=1, at_most=10_000_000)
     digest: str = setting(help="checksum of the data")
     class_names: tuple[str, ...] = setting((), help="the name of each class", metavar="NAME", may_be_empty=True)
-
-    def __post_init__(self) -> None:
-        if len(self.image_shape) != 3 or len(self.class_names) not in (0, self.classes):
-            raise UsageError(
-                f"image_shape must have 3 numbers, and class_names none or {self.classes} names. Received: "
-                f"{len(self.image_shape)} and {len(self.class_names)}"
-            )
 
 
 @contextlib.contextmanager
@@ -123,13 +113,9 @@ class Run:
         return os.path.isfile(self.config_path)
 
     def check_usable(self) -> None:
-        """Raise UsageError if the folder is not that of a run, or contains other objects in place of its outputs."""
+        """Raise UsageError if the folder is not that of a run."""
         if not self.exists():
             check_output(self.path, RUN)
-        for name in FILES + FOLDERS:
-            kind = "folder" if name in FOLDERS else "file"
-            if os.path.lexists(self.path / name) and os.path.isdir(self.path / name) != (name in FOLDERS):
-                raise UsageError(f"{self.path / name} must be a {kind} of the run. Move it away.")
 
     def config(self, program: str | None = None) -> dict[str, Any]:
         """Return the content of config.json.
@@ -140,7 +126,7 @@ class Run:
         if not self.exists():
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
         remedy = "Correct it, or start the run again with another --out."
-        config = read_object(self.config_path, _check_config, remedy)
+        config = read_object(self.config_path, remedy, ("settings", "data"))
         if program not in (None, config.get("program")):
             raise UsageError(
                 f"{self.path} is a run of {config.get('program') or 'another program'}, not of {program}. Use that "
@@ -214,8 +200,15 @@ class Run:
         self.result_path.unlink(missing_ok=True)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the valid records of metrics.jsonl."""
-        return read_records(self.path / "metrics.jsonl")
+        """Return the records of metrics.jsonl; none if there is no file.
+
+        Damaged lines, such as a last line that a crash has truncated, are ignored.
+        """
+        path, records = self.path / "metrics.jsonl", []
+        for line in path.read_bytes().splitlines() if path.is_file() else ():
+            with contextlib.suppress(ValueError):
+                records.append(json.loads(line))
+        return records
 
     def restore_metrics(self, saved: list[dict[str, Any]]) -> None:
         """Replace the records by those saved with the checkpoint from which the run resumes."""
@@ -236,19 +229,11 @@ class Run:
         if not os.path.isfile(self.result_path):
             return None
         remedy = "Remove it, and run the same command to write it again."
-        return read_object(self.result_path, check_result, remedy)
+        return read_object(self.result_path, remedy)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json, which marks the run as finished."""
         self._write("result.json", result)
-
-
-def _check_config(config: Mapping[str, Any]) -> None:
-    """Raise ValueError if a part of config.json has another type."""
-    optional = {"versions": {}, "numerics": {}, "extended": []}
-    for name, kind in {"settings": dict, "data": dict, "versions": dict, "numerics": dict, "extended": list}.items():
-        if not isinstance(config.get(name, optional.get(name)), kind):
-            raise ValueError(f"there is no valid {name!r}")
 
 
 def check_output(folder: str | os.PathLike, mark: str) -> None:
@@ -291,57 +276,20 @@ def encode(records: Iterable[dict[str, Any]]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def read_object(path: pathlib.Path, check: Callable[[dict[str, Any]], None], remedy: str) -> dict[str, Any]:
-    """Return the JSON object in a file, for which `check` raises no ValueError.
+def read_object(path: pathlib.Path, remedy: str, parts: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the JSON object in a file. Its `parts` are objects.
 
     Raises:
         UsageError: the file is damaged; the message ends with the remedy.
     """
     try:
         value = json.loads(path.read_bytes())
-        if not isinstance(value, dict):
-            raise ValueError("it contains no JSON object")
-        check(value)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path} is damaged ({error}). {remedy}") from error
+    missing = [name for name in parts if not isinstance(value, dict) or not isinstance(value.get(name), dict)]
+    if missing or not isinstance(value, dict):
+        raise UsageError(f"{path} is damaged (there is no valid {missing[0] if missing else 'object'!r}). {remedy}")
     return value
-
-
-def check_result(result: Mapping[str, Any]) -> None:
-    """Raise ValueError if a result is neither that of a training program nor that of an experiment."""
-    verdicts = result.get("verdicts")
-    if isinstance(verdicts, list) and all(isinstance(verdict, str) for verdict in verdicts):
-        return
-    for name in ("steps", "best_error", "best_step", "last_error", "parameters", "seconds"):
-        if not _is_number(result.get(name)):
-            raise ValueError(f"{name} must be a number, received {abbreviate(result.get(name))}")
-    if not _is_number(result.get("last_top5_error", 0)):
-        raise ValueError("last_top5_error must be a number")
-
-
-def read_records(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Return the records in a file; none if there is no file.
-
-    Damaged lines, such as a last line that a crash has truncated, and invalid records are ignored.
-    """
-    records = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(line)
-            if isinstance(record, dict) and _is_record(record):
-                records.append(record)
-    return records
-
-
-def _is_record(record: Mapping[str, Any]) -> bool:
-    required = {"train": ("step", "error"), "test": ("step", "error")}.get(str(record.get("kind")), ("step",))
-    used = (*required, *{*_NUMBERS}.intersection(record))
-    return isinstance(record.get("kind"), str) and all(_is_number(record.get(name)) for name in used)
-
-
-def _is_number(value: Any) -> bool:
-    # Neither infinite nor NaN, nor an integer that is no float.
-    return type(value) in (int, float) and abs(value) < 1e300
 
 
 def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
