@@ -27,10 +27,8 @@ NETWORKS = {
 }
 
 
-# DenseNet has the most to restore: batch normalization in each layer.
-@pytest.mark.parametrize(
-    "model", [pytest.param(model, marks=[pytest.mark.slow] * (model != "densenet")) for model in NETWORKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", NETWORKS)
 def test_a_network_trains_exports_and_resumes(model, tmp_path):
     command = ["trainers.cifar", "--model", model, *NETWORKS[model], *SHORT]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
@@ -79,7 +77,7 @@ def resolved(*typed, preset="paper"):
     return as_dict(PROGRAM.resolve(preset, parser().parse([str(word) for word in typed])))
 
 
-def test_each_model_brings_the_recipe_of_its_paper():
+def test_recipes_of_the_baselines():
     resnet = resolved("--model", "resnet")
     assert (resnet["depth"], resnet["steps"], resnet["learning_rate"]) == (110, 64_000, 0.1)
     assert (resnet["warm_up_steps"], "blocks" in resnet, "norm" in resnet) == (400, False, False)
@@ -94,5 +92,5 @@ def test_each_model_brings_the_recipe_of_its_paper():
     assert (identity["steps"], identity["blocks"], "depth" in identity) == (60_000, [9], False)
 
 
-def test_the_short_preset_is_the_paper_s_network():
+def test_the_short_preset_has_the_network_of_the_paper():
     assert PROGRAM.resolve("short").network.layout() == CIFAR

@@ -1,4 +1,4 @@
-"""End-to-end tests of `trainers.cifar`: kills, signals, resuming, divergence, export, two replicas."""
+"""End-to-end tests of `trainers.cifar`: kills, signals, resuming, divergence, export."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
-from tests.support.processes import Forked, assert_same_run, records, run_forked, tensors, wait_until
+from tests.support.processes import Forked, assert_same_run, records, run_forked, wait_until
 from tests.support.programs import run_here
 from trainers.cifar import PROGRAM
 from trainers.run.folder import Run
@@ -48,7 +48,7 @@ def whole(diverged, tmp_path_factory):
     return run, done.stdout + done.stderr
 
 
-def test_a_diverging_run_says_where_and_what_helps(diverged):
+def test_a_diverged_run_reports_its_step_and_a_remedy(diverged):
     run, ended = diverged
     assert ended.returncode == 1
     assert "no longer finite at step" in ended.stderr
@@ -59,7 +59,7 @@ def test_a_diverging_run_says_where_and_what_helps(diverged):
     assert all(np.isfinite(record["loss"]) for record in records(run) if record["kind"] == "test")
 
 
-def test_a_run_leaves_what_it_promises(whole):
+def test_files_and_records_of_a_run(whole):
     run, output = whole
     result = json.loads((run / "result.json").read_text())
     config = json.loads((run / "config.json").read_text())
@@ -109,7 +109,7 @@ def test_tensorboard_shows_scalars_and_images(whole):
     assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 180, 360]
 
 
-def test_the_same_command_on_a_finished_run_does_nothing(whole, program):
+def test_repeating_the_command_of_a_finished_run_changes_nothing(whole, program):
     before = sorted((path, path.stat().st_mtime_ns) for path in whole[0].rglob("*"))
     result = program("trainers.cifar", *TINY, "--out", whole[0])
     assert result.returncode == 0
@@ -117,12 +117,14 @@ def test_the_same_command_on_a_finished_run_does_nothing(whole, program):
     assert before == sorted((path, path.stat().st_mtime_ns) for path in whole[0].rglob("*"))
 
 
-def test_killed_and_stopped_at_random_steps_it_ends_bit_identical(whole, tmp_path):
+def test_a_run_resumes_bit_for_bit_after_kills_and_signals(whole, tmp_path):
     """Test kills, signals, damaged checkpoints and a second process with the same folder.
 
     The uninterrupted run was made in a process that had trained another network before.
     """
-    run, step, chance = tmp_path / "run", 0, random.Random(0)
+    run = tmp_path / "run"
+    step = 0
+    chance = random.Random(0)
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
         process = Forked(["trainers.cifar", *(["--resume"] if number == signal.SIGKILL else TINY), "--out", run])
         wait_until(process, run, step + 15)
@@ -164,7 +166,8 @@ def test_killed_and_stopped_at_random_steps_it_ends_bit_identical(whole, tmp_pat
 
 
 def test_a_run_is_overwritten(whole, tmp_path):
-    run, small = tmp_path / "run", [*TINY, "--steps", 2, "--overwrite", "--out"]
+    run = tmp_path / "run"
+    small = [*TINY, "--steps", 2, "--overwrite", "--out"]
     for seed in (0, 1):
         done = run_here("trainers.cifar", *small, run, "--seed", seed)
         assert done.returncode == 0, done.stderr
@@ -199,7 +202,7 @@ def test_evaluate_and_export_again(whole, tmp_path):
     ]
 
 
-def test_killed_after_the_last_checkpoint_it_only_finishes(whole, tmp_path):
+def test_a_run_killed_after_its_last_checkpoint_is_finished_by_resume(whole, tmp_path):
     run = tmp_path / "cut"
     shutil.copytree(whole[0], run)
     for name in ("result.json", "model.keras", "convergence.png"):
@@ -211,7 +214,7 @@ def test_killed_after_the_last_checkpoint_it_only_finishes(whole, tmp_path):
     assert (run / "convergence.png").exists()
 
 
-def test_exports_load_in_a_fresh_process_and_agree(whole, tmp_path):
+def test_exports_agree_in_a_new_process(whole, tmp_path):
     run = whole[0]
     images = np.random.default_rng(6).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
@@ -250,22 +253,3 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     restore_weights(run / "checkpoints", network)
     standardized = tf.image.per_image_standardization(tf.cast(images, tf.float32))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)
-
-
-def test_two_replicas_end_where_one_device_ends(tmp_path):
-    options = [*TINY, "--steps", 10, "--clip-norm", 0.5, "--head", "trained"]
-    done = run_here("trainers.cifar", *options, "--strategy", "one", "--out", tmp_path / "one")
-    assert done.returncode == 0, done.stderr
-    done = run_forked("trainers.cifar", *options, "--strategy", "mirrored", "--out", tmp_path / "two", devices=2)
-    assert done.returncode == 0, done.stderr
-    assert "2 replicas" in done.stderr
-    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
-    for name, value in one.items():
-        if value.dtype == np.float32:
-            np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
-    errors = [[r["error"] for r in records(tmp_path / run) if r["kind"] == "test"] for run in ("one", "two")]
-    assert errors[0] == errors[1]
-    result = run_forked("trainers.cifar", *TINY, "--batch-size", 15, "--out", tmp_path / "odd", devices=2)
-    assert result.returncode == 2
-    assert "--batch-size must be a multiple of the 2 replicas" in result.stderr
-    assert not (tmp_path / "odd").exists()

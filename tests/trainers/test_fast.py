@@ -34,7 +34,7 @@ def trained_and_resumed(folder, *options):
     return whole.stderr, [record for record in records(folder / "whole") if record["kind"] == "train"]
 
 
-def test_it_learns_and_resumes_bit_for_bit(tmp_path):
+def test_the_fast_preset_learns_and_resumes_bit_for_bit(tmp_path):
     said, train = trained_and_resumed(tmp_path, *SMALL, *MORE)
     assert "500 + 100 images" in said
     assert train[-1]["loss"] < 0.9 * train[0]["loss"]
@@ -53,6 +53,8 @@ FREE = ["--optimizer", "muon-free", "--weight-decay", 0.01, "--lookahead", 0.9, 
 FREE += ["--widths", 16, "--train-sizes", 16, "--size-steps", 40, "--model", "identity", "--schedule", "linear"]
 
 
+# tests/trainers/test_jax.py resumes the preset "short", with the same options.
+@pytest.mark.slow
 def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(tmp_path):
     _, train = trained_and_resumed(tmp_path, *SMALL, *FREE, "--learning-rate", 0.2)
     assert train[-1]["loss"] < 0.95 * train[0]["loss"]

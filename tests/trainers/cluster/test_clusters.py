@@ -16,7 +16,7 @@ LONG = [*TINY, "--steps", 60, "--drop-steps", 40, "--evaluate-every", 30, "--che
 
 
 # Batch normalization exchanges all that is exchanged without it, and more.
-def test_replicas_and_workers_end_where_one_device_ends(tmp_path):
+def test_replicas_and_workers_agree_with_one_device(tmp_path):
     options = [*SHORT, "--norm", "batch", "--clip-norm", 1.0, "--out"]
     done = run_here(*options, tmp_path / "one", "--strategy", "one")
     assert done.returncode == 0, done.stderr
@@ -26,6 +26,7 @@ def test_replicas_and_workers_end_where_one_device_ends(tmp_path):
             assert code == 0, output
     done = run_forked(*options, tmp_path / "2 replicas", devices=2)
     assert done.returncode == 0, done.stderr
+    assert "2 replicas" in done.stderr
     expected = tensors(tmp_path / "one")
     for other in tmp_path.glob("* *"):
         got = tensors(other)
@@ -38,7 +39,14 @@ def test_replicas_and_workers_end_where_one_device_ends(tmp_path):
         assert (theirs["count"], theirs["error"]) == (101, ours["error"]), other.name
 
 
-def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(program, tmp_path):
+def test_a_batch_must_be_divisible_among_replicas(tmp_path):
+    result = run_forked(*TINY, "--batch-size", 15, "--out", tmp_path / "odd", devices=2)
+    assert result.returncode == 2
+    assert "--batch-size must be a multiple of the 2 replicas" in result.stderr
+    assert not (tmp_path / "odd").exists()
+
+
+def test_a_cluster_resumes_bit_for_bit_after_a_kill_and_a_signal(program, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     with Cluster(2) as cluster:
         cluster.start(*LONG, "--out", whole)
@@ -114,7 +122,7 @@ def test_lost_asynchronous_workers_rejoin_and_a_lost_server_ends_the_run(tmp_pat
         assert stopped > step
 
 
-def test_absent_tasks_are_named_and_different_settings_rejected(tmp_path):
+def test_absent_tasks_and_different_settings_are_reported(tmp_path):
     run = ["--out", tmp_path / "run"]
     with Cluster(2) as cluster:
         cluster.start(*TINY, *run, "--cluster-timeout", 5, tasks=["worker 0"])

@@ -17,7 +17,7 @@ from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
 from trainers.cli.arguments import RunError
 from trainers.run.folder import Run
-from trainers.training.checkpoints import BEST, restore_weights, save_best
+from trainers.training.checkpoints import BEST, read, restore_weights, save_best
 from trainers.training.reports import Reports
 
 
@@ -31,16 +31,9 @@ def run(finished, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "manifest"])
-def test_a_damaged_newest_is_reported_and_the_one_before_is_used(finished, run, damage):
-    newest = run / "checkpoints" / "step-00000004"
-    data = newest / "arrays.npz"
-    if damage == "manifest":
-        (newest / "manifest.json").write_text("")
-    else:
-        content = bytearray(data.read_bytes())
-        content[len(content) // 2] ^= 1
-        data.write_bytes(content if damage == "flip" else content[:-1])
+def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(finished, run):
+    data = run / "checkpoints" / "step-00000004" / "arrays.npz"
+    data.write_bytes(data.read_bytes()[:-1])
     for command in (("--evaluate", run), ("--resume", "--out", run)):
         done = run_here("trainers.cifar", *command)
         assert done.returncode == 0, done.stderr
@@ -50,7 +43,18 @@ def test_a_damaged_newest_is_reported_and_the_one_before_is_used(finished, run, 
     assert kept == [{**record, "seconds": 0, "images_per_second": 0} for record in records(finished)]
 
 
-def test_a_full_disk_leaves_the_earlier_ones_and_no_rest(run):
+@pytest.mark.parametrize("name", ["arrays.npz", "manifest.json"])
+def test_changed_bytes_are_detected(run, name):
+    path = run / "checkpoints" / "step-00000004" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    checkpoint = read(run / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.step == 2
+
+
+def test_a_full_disk_keeps_earlier_checkpoints_and_no_partial_one(run):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
@@ -65,7 +69,7 @@ def test_a_full_disk_leaves_the_earlier_ones_and_no_rest(run):
     assert done.returncode == 0, done.stderr
 
 
-def test_checkpoints_of_another_run_another_network_and_an_earlier_version_are_refused(finished, run, tmp_path):
+def test_foreign_checkpoints_are_rejected(finished, run, tmp_path):
     other = tmp_path / "other"
     words = [*TINY.split(), "--seed", 1, "--learning-rate", 0.2, "--steps", 4, "--out", other]
     assert run_here("trainers.cifar", *words).returncode == 0
@@ -101,7 +105,7 @@ def test_checkpoints_of_another_run_another_network_and_an_earlier_version_are_r
     assert (done.returncode, "The last one that reads it is commit 8df171c8" in done.stderr) == (2, True)
 
 
-def test_a_signal_ends_an_evaluation_which_is_then_made_first(run, finished, monkeypatch):
+def test_a_resumed_run_first_repeats_an_interrupted_evaluation(run, finished, monkeypatch):
     evaluate = Reports.evaluate
     monkeypatch.setattr(Reports, "evaluate", lambda self, step, _: evaluate(self, step, lambda: True))
     done = run_here("trainers.cifar", "--resume", "--out", run)
