@@ -51,9 +51,11 @@ def main():
     parser.add_argument("--targets", type=int, default=60, help="number of random targets (default: %(default)s)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["numpy", "scipy"])
-    rng, ratios = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    ratios = []
     for number in range(options.targets):
-        d, depth = 2 + number % 2, 2 + number % 4
+        d = 2 + number % 2
+        depth = 2 + number % 4
         R = rng.normal(size=(d, d))
         R[:, 0] *= np.sign(np.linalg.det(R))
         ratios.append(linear.tensor_norm(linear.factorize(R, depth)) / search_smallest(R, depth, rng))

@@ -43,7 +43,8 @@ def main():
     hessian = HessianOperator(model, loss, (x, y), **settings)
     gauss_newton = GaussNewtonOperator(model, loss, (x, y), **settings)
     vectors = rng.normal(size=(options.vectors, hessian.shape[0])).astype(np.float32)
-    vector, several = vectors[0], f"Hessian times {options.vectors} vectors at once, each"
+    vector = vectors[0]
+    several = f"Hessian times {options.vectors} vectors at once, each"
 
     gradient = plain_gradient(model, loss, x, y)
     ways = {

@@ -47,7 +47,8 @@ def usual(images, labels):
 def crop_flip_standardize(batch, rng):
     """Augment a batch (images, labels) in NumPy. A loop over the images is faster here than fancy indexing."""
     images, labels = batch
-    size, crops = images.shape[1], np.empty(images.shape, np.float32)
+    size = images.shape[1]
+    crops = np.empty(images.shape, np.float32)
     padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
     draws = rng.integers(0, [[5], [5], [2]], (3, len(images))).tolist()
     for crop, image, row, col, flip in zip(crops, padded, *draws, strict=True):

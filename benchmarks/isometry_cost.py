@@ -43,7 +43,8 @@ def main():
     gradient = plain_gradient(model, keras.losses.SparseCategoricalCrossentropy(from_logits=True), x, y)
     gradient()
 
-    before, grown = peak(), {}
+    before = peak()
+    grown = {}
     ways = {
         "block_distances": lambda: block_distances(model, x),
         "measure": lambda: measure(model, x),

@@ -54,7 +54,8 @@ def main():
     building, checking = [], []
     shares = {name: [] for name in ("plain algorithm", "computed", "computed, building", "computed, checking")}
     for _ in range(options.rounds):
-        single, rate = machine_rate("float32"), machine_rate(options.dtype)
+        single = machine_rate("float32")
+        rate = machine_rate(options.dtype)
         made = memorize(x, labels, r, width=k, dtype=options.dtype, check=(options.dtype,)).report
         ideal_build, ideal_check = build_work / single, check_work / rate
         seconds = made.build_seconds + made.verify_seconds

@@ -40,7 +40,8 @@ def main():
     rate = keras.optimizers.schedules.PiecewiseConstantDecay([options.steps // 2], [0.05, 0.005])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(Momentum(rate, global_clipnorm=1.0), loss, metrics=["accuracy"])
-    batches, resume = FunctionBatches(source.batch, options.every), ExactResume(options.out / "checkpoints", every=100)
+    batches = FunctionBatches(source.batch, options.every)
+    resume = ExactResume(options.out / "checkpoints", every=100)
     epochs = options.steps // options.every
     model.fit(batches, epochs=epochs, validation_data=tests, callbacks=[resume], verbose=2)
     keras.Model(model.inputs, model.outputs).save(options.out / "model.keras")  # without the optimizer

@@ -92,7 +92,8 @@ class Runs:
 
     def train(self, wanted, training, validation):
         """Train the wanted runs that are not finished."""
-        options, missing = self.options, [key for key in wanted if key not in self.curves]
+        options = self.options
+        missing = [key for key in wanted if key not in self.curves]
         for number, key in enumerate(missing, start=1):
             name, rate, seed, steps = key
             keras.backend.clear_session()
@@ -143,9 +144,11 @@ def make_tables(runs, names):
     ]
     every = [["optimizer", "rate", f"loss after {options.steps} steps"]]
     for name in names:
-        label, rates = OPTIMIZERS[name][1], runs.rates(name)
+        label = OPTIMIZERS[name][1]
+        rates = runs.rates(name)
         every += [[label, f"{rate:g}", describe(runs.losses(name, rate, options.steps))] for rate in sorted(rates)]
-        curves, steps = runs.curves_of(name, rates[0], options.steps), runs.equal_time(name)
+        curves = runs.curves_of(name, rates[0], options.steps)
+        steps = runs.equal_time(name)
         duration = f"{1000 * np.mean([curve[-1, 1] for curve in curves]) / options.steps:.0f}"
         losses = [describe(runs.losses(name, rates[0], count)) for count in (options.steps, steps)]
         best.append([label, f"{rates[0]:g}", losses[0], duration, str(steps), losses[1]])
@@ -162,7 +165,7 @@ def draw(runs, names):
     """Return a figure of the validation loss over steps and over seconds."""
     figure = Figure(figsize=(8.0, 3.9), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         rates = runs.rates(name)
         for column, (panel, steps) in enumerate(zip(panels, (runs.options.steps, runs.equal_time(name)), strict=True)):
             # The other rates on the left only.
@@ -173,7 +176,7 @@ def draw(runs, names):
                 curves = runs.curves_of(name, rate, steps)
                 if curves:
                     mean = np.mean(curves, axis=0)
-                    panel.plot(mean[:, column], mean[:, 3], color=f"C{place}", label=label, **style)
+                    panel.plot(mean[:, column], mean[:, 3], color=f"C{index}", label=label, **style)
     for panel, label in zip(panels, ("steps", "seconds, without compilation and validation"), strict=True):
         panel.set_xlabel(label)
         panel.grid(alpha=0.3)

@@ -59,7 +59,8 @@ def descend(name, images, labels, options):
         model, loss, (images, labels), training="norm" in kind, batch_size=len(images), check=False
     )
     splits = np.cumsum([int(np.prod(variable.shape)) for variable in model.trainable_variables])[:-1]
-    measured, start = [], None
+    measured = []
+    start = None
     for step in range(options.steps + 1):
         if step % options.every == 0:
             value = operator.loss()

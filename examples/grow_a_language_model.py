@@ -118,8 +118,8 @@ def draw(curves, influence, removed):
     figure = Figure(figsize=(8.0, 3.6), layout="constrained")
     losses, bars = figure.subplots(1, 2)
     grown = curves["grown"]
-    for place, (label, curve) in enumerate((("2, 4, 8 layers", grown), ("8 layers from scratch", curves["scratch"]))):
-        losses.plot(curve[:, 2], curve[:, 4], color=f"C{place}", label=label)
+    for index, (label, curve) in enumerate((("2, 4, 8 layers", grown), ("8 layers from scratch", curves["scratch"]))):
+        losses.plot(curve[:, 2], curve[:, 4], color=f"C{index}", label=label)
     for layers in LAYERS[:-1]:
         losses.axvline(grown[grown[:, 0] == layers][-1, 2], color="grey", linestyle="dotted", linewidth=1)
     lowest = min(curve[:, 4].min() for curve in curves.values())

@@ -56,7 +56,8 @@ def main():
 
     print("epoch   loss    tau  largest ||J - I||  blocks' singular values  sharpness")
     for epoch, norm in norms.measurements.items():
-        block, curve = isometry.measurements[epoch].summary(), curvature.measurements[epoch]
+        block = isometry.measurements[epoch].summary()
+        curve = curvature.measurements[epoch]
         ends = f"{block['smallest_singular_value']:.3f} to {block['largest_singular_value']:.3f}"
         numbers = f"{curve.loss:6.3f} {norm.tau:6.2f} {block['largest_distance']:18.3f}"
         print(f"{epoch:5} {numbers} {ends:>24} {curve.largest[0]:10.2f}")

@@ -50,7 +50,8 @@ def all_cnn_c(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    classes, stem_strides = positive_integer("classes", classes), positive_integer("stem_strides", stem_strides)
+    classes = positive_integer("classes", classes)
+    stem_strides = positive_integer("stem_strides", stem_strides)
     regularizer = decay_regularizer(weight_decay)
     input_dropout, feature_dropout = dropout
 

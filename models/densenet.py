@@ -56,7 +56,8 @@ def densenet(
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
     layers = densenet_layers(depth, bottleneck)
-    growth, classes = positive_integer("growth", growth), positive_integer("classes", classes)
+    growth = positive_integer("growth", growth)
+    classes = positive_integer("classes", classes)
     check_choice("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)
     seeds = (mix_seed(seed, number) for number in itertools.count(2))

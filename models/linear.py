@@ -145,7 +145,8 @@ def _chain(
     weight_decay: float = 0.0,
     seed: int = 0,
 ) -> keras.Model:
-    dim, units = positive_integer("dim", dim), positive_integer("units", units)
+    dim = positive_integer("dim", dim)
+    units = positive_integer("units", units)
     regularizer = decay_regularizer(weight_decay)
     chosen: Any = keras.initializers.get(kernel_initializer)
     initializer: keras.initializers.Initializer = chosen or ScaledGlorot(seed=seed)

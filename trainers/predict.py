@@ -28,7 +28,8 @@ confusion.png in the folder of the run. The network is RUN/model.keras, which tr
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
 # Images classified at once, and classes listed for each image.
-BATCH, LISTED = 64, 3
+BATCH = 64
+LISTED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = with_defaults(PredictSettings, parser().parse(argv))
     run = Run(settings.run)
     window = choose_window(run.config()["settings"])
-    path, given = run.path / "model.keras", [pathlib.Path(image) for image in settings.images]
+    path = run.path / "model.keras"
+    given = [pathlib.Path(image) for image in settings.images]
     if not path.is_file():
         raise UsageError(f"{run.path} has no model.keras. Finish the run, or use --export-only {run.path} first.")
     missing = next((image for image in given if not image.exists()), None)

@@ -55,8 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from trainers.run.figures import comparison
 
-    rows, groups = make_rows(runs), group_seeds(runs)
-    text, tables = markdown(rows), [folder / "comparison.csv"]
+    rows = make_rows(runs)
+    groups = group_seeds(runs)
+    text = markdown(rows)
+    tables = [folder / "comparison.csv"]
     write_mark(folder, REPORT, "trainers.report", runs=[str(run.path) for run in runs.values()])
     write_csv(tables[0], rows)
     if any(len(members) > 1 for members in groups.values()):

@@ -49,7 +49,9 @@ def _table(rows: Mapping[str, Row], paper: str) -> str:
     header = ("item", "claim of the paper", "command or test", "cost", "measured", "verdict")
     lines = []
     for row in (each for each in rows.values() if each.paper == paper):
-        link, cost, measured = f"[{row.item}](row:{row.name})", row.cost_in_words(), filled(row, row.measured)
+        link = f"[{row.item}](row:{row.name})"
+        cost = row.cost_in_words()
+        measured = filled(row, row.measured)
         if paper:
             cells = [link, row.claim, _in_short(row), "" if cost == NOT_RECORDED else cost, measured]
             cells.append(row.verdict)
@@ -112,7 +114,8 @@ def _comparison(group: Sequence[Row]) -> list[str]:
     Args:
         group: the rows; the command of each begins with that of the first.
     """
-    common, usual = group[0].commands[0].removesuffix(" --out OUT"), _recorded(group[0])
+    common = group[0].commands[0].removesuffix(" --out OUT")
+    usual = _recorded(group[0])
     lines = []
     for row in group:
         options = row.commands[0].removesuffix(" --out OUT").removeprefix(common).strip()

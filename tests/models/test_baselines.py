@@ -45,7 +45,7 @@ def test_sizes_are_those_of_torchvision_and_of_the_paper(build, published):
     assert trainable_parameters(build()) == published
 
 
-def test_all_cnn_is_that_of_the_paper():
+def test_architecture_of_all_cnn():
     model = all_cnn_c()
     assert trainable_parameters(model) == 1_369_738
     assert [layer.output.shape[1:] for layer in convolutions(model)] == [
@@ -67,7 +67,7 @@ def relu(x):
 @pytest.mark.parametrize(
     ("strides", "filters", "shortcut"), [(1, 4, "pad"), (2, 6, "pad"), (2, 6, "projection"), (2, 6, "none")]
 )
-def test_basic_block_is_its_formula(preactivation, strides, filters, shortcut):
+def test_formula_of_the_basic_block(preactivation, strides, filters, shortcut):
     block = BasicBlock2D(filters, strides, preactivation, shortcut)
     x = rng.normal(size=(2, 8, 8, 4)).astype("float32")
     block.build(x.shape)
@@ -102,7 +102,7 @@ def test_basic_block_is_its_formula(preactivation, strides, filters, shortcut):
         check_layer(block, x)
 
 
-def test_arguments():
+def test_invalid_arguments_of_the_baselines():
     block = BasicBlock2D(6, 2, norm="synchronized", data_format="channels_first")
     assert block.compute_output_shape((None, 4, 9, None)) == (None, 6, 5, None)
     block.build((None, 4, 8, 8))
@@ -128,7 +128,7 @@ def test_arguments():
     ],
     ids=["resnet", "preresnet", "densenet", "all_cnn_c"],
 )
-def test_they_save_and_depend_on_the_seed(build, tmp_path):
+def test_baselines_save_and_depend_on_the_seed(build, tmp_path):
     model = build(input_shape=(None, None, 3), classes=5)
     first, again, other = model.get_weights(), *(build(classes=5, seed=seed).get_weights() for seed in (0, 1))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))

@@ -34,7 +34,7 @@ def table_1():
     return identity_resnet()
 
 
-def test_table_1(table_1):
+def test_architecture_of_table_1(table_1):
     model = table_1
     assert len(convolutions(model)) == 55
     assert trainable_parameters(model) == 13_538_736
@@ -71,7 +71,7 @@ def test_initial_scales_and_a_loss_of_log_classes(table_1):
         ({"initializer": "fixup", "branch_scale": 1.0, "bias": True, "head": "trained"}, 3132 + 44 + 2 + 130),
     ],
 )
-def test_ablations(arguments, parameters, tmp_path):
+def test_ablations_change_the_layers(arguments, parameters, tmp_path):
     model = small(**arguments)
     assert trainable_parameters(model) == parameters
     check_saving(model, images(), tmp_path / "model.keras")
@@ -92,7 +92,7 @@ def test_descendants_start_at_the_identity(arguments):
     assert not np.any(small(head="zero")(images()))
 
 
-def test_the_seed_decides_every_weight():
+def test_the_seed_determines_all_weights():
     first, again, other = (small(seed=seed).get_weights() for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not any(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
@@ -113,7 +113,7 @@ def test_unknown_sizes_and_bfloat16():
     np.testing.assert_allclose(half(x), exact(x), atol=0.02)
 
 
-def test_the_details_of_the_papers_base_code_are_options():
+def test_options_of_the_papers_base_code():
     options = {"blocks": 1, "widths": (4, 8), "stem": 4, "norm": "batch", "head": "trained"}
     model = identity_resnet((8, 8, 3), norm_first=True, norm_momentum=0.9, negative_slope=0.1, **options)
     names = [layer.name for layer in model.layers]
@@ -137,7 +137,7 @@ def test_the_details_of_the_papers_base_code_are_options():
         ({"shortcut": "1x1"}, "`shortcut` must be one of 'pad', 'projection', 'none'"),
     ],
 )
-def test_wrong_layouts(changes, message):
+def test_invalid_layouts(changes, message):
     misspelled: dict[str, Any] = {"num_classes": 10}
     with pytest.raises(TypeError, match=r"has no argument `num_classes`. Did you mean `classes`\?"):
         identity_resnet(**misspelled)

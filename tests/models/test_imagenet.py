@@ -9,14 +9,15 @@ rng = np.random.default_rng(5)
 
 def convolutions(blocks, widths, stem):
     """Return the number of trainable parameters of 3x3 blocks after a 7x7 stem on three channels."""
-    total, inputs = 7 * 7 * 3 * stem, stem
+    total = 7 * 7 * 3 * stem
+    inputs = stem
     for count, width in zip(blocks, widths, strict=True):
         total += 9 * inputs * width + 9 * width * width * (2 * count - 1)
         inputs = width
     return total
 
 
-def test_the_papers_number_of_parameters_and_a_loss_of_log_classes():
+def test_number_of_parameters_and_initial_loss():
     model = identity_resnet34()
     assert trainable_parameters(model) == convolutions((3, 4, 6, 3), (80, 168, 328, 672), 64) == 35_694_336
     assert model.get_layer("head").kernel.shape == (672, 1000)

@@ -82,7 +82,7 @@ def check_training(model, W):
     np.testing.assert_allclose(get_weights(model), found.weights[0], atol=1e-6)
 
 
-def test_float32_weights_go_there_and_back_exactly():
+def test_weights_round_trip_exactly_in_float32():
     model = shortcut_network(4, 2, 2)
     W = get_weights(model)
     assert W.dtype == np.float64
@@ -91,7 +91,7 @@ def test_float32_weights_go_there_and_back_exactly():
     np.testing.assert_array_equal(get_weights(shortcut_network(4, 2, 2)), W)
 
 
-def test_starts_and_saving(tmp_path):
+def test_initial_weights_and_saving(tmp_path):
     decayed = linear_residual(2, 3, kernel_initializer="ones", weight_decay=0.5)
     assert float(sum(decayed.losses)) == pytest.approx(0.5 * 12 / 2)
     assert not get_weights(linear_residual(3, 2)).any()

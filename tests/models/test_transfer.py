@@ -21,7 +21,7 @@ def cases():
     return models()
 
 
-def test_features(cases):
+def test_features_of_a_classifier(cases):
     for case in cases.values():
         check_features(*case)
 
@@ -33,7 +33,7 @@ def test_new_heads(cases, name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_the_same_on_jax(program, tmp_path):
+def test_transfer_on_jax(program, tmp_path):
     done = program("tests.support.transfer_cases", tmp_path, env={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "checked on jax"
@@ -70,7 +70,7 @@ def two_outputs():
         (lambda: features(application()), r"must end in a Dense or .* which ends in 'global_average_\w+' \(Global"),
     ],
 )
-def test_models_without_a_last_layer(make, message):
+def test_models_without_a_last_layer_are_rejected(make, message):
     model = make()
     with pytest.raises(ValueError, match=f"Argument `model` .*{message}"):
         replace_head(model, 2)

@@ -39,7 +39,7 @@ def card(run):
     return out
 
 
-def test_keras_loads_the_weights_and_the_error_is_theirs(run, card):
+def test_a_model_card_loads_in_keras_with_its_error(run, card):
     assert {path.name for path in card.iterdir()} == {*FILES, "notes.txt"}
     loaded, trained = (keras.saving.load_model(path) for path in (card, run / "model.keras"))
     for before, after in zip(trained.get_weights(), loaded.get_weights(), strict=True):
@@ -50,7 +50,7 @@ def test_keras_loads_the_weights_and_the_error_is_theirs(run, card):
     assert json.loads((card / "training.json").read_text())["error"] == pytest.approx(wrong, abs=1e-7)
 
 
-def test_the_card_says_what_hubs_and_people_need(run, card):
+def test_a_model_card_has_metadata_and_documentation(run, card):
     text = (card / "README.md").read_text()
     for part in ('load_model("hf://me/tiny")', "logits of 10 classes: disc, ", "made 6 steps", '"widths": ['):
         assert part in text
@@ -68,7 +68,7 @@ def test_the_card_says_what_hubs_and_people_need(run, card):
     assert result["dataset"] == {"name": "shapes", "type": "shapes", "split": "train"}
 
 
-def test_a_truncated_newest_checkpoint_is_not_replaced_by_an_earlier_one_silently(run, tmp_path):
+def test_a_card_requires_the_last_checkpoint(run, tmp_path):
     """Test that the number of steps belongs to the weights of the card."""
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
@@ -79,7 +79,7 @@ def test_a_truncated_newest_checkpoint_is_not_replaced_by_an_earlier_one_silentl
     assert not (tmp_path / "card").exists()
 
 
-def test_bad_input_is_one_sentence(run, tmp_path):
+def test_invalid_input_raises_usage_errors(run, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "README.md").write_text("mine")
     unfinished, other = tmp_path / "unfinished", tmp_path / "other"

@@ -59,7 +59,7 @@ OFFLINE = ("trainers.cifar", "--no-download")
         ),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message):
+def test_invalid_input_exits_with_code_2_and_one_line(tmp_path, arguments, message):
     out = tmp_path / "run"
     out_option = [] if "--out" in arguments else ["--out", out]
     result = run_here(*OFFLINE, *out_option, *arguments)
@@ -120,7 +120,7 @@ def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):
     assert result.stdout.splitlines()[-2:] == ["DataError", "[]"], result.stderr
 
 
-def test_an_out_that_cannot_be_used_is_named_and_left_alone(tmp_path):
+def test_an_unusable_output_folder_is_rejected_unchanged(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     small = ["--train-images", 10, "--test-images", 10, "--batch-size", 5, "--blocks", 1, "--stem", 4, "--widths", 4]
     for out, message in {
@@ -151,7 +151,7 @@ def saved_run(folder, program="trainers.cifar", **changes):
 
 
 @pytest.mark.parametrize("how", ["--resume", "the same command"])
-def test_other_settings_on_a_run_are_refused_by_name(tmp_path, how):
+def test_resuming_with_other_settings_is_rejected(tmp_path, how):
     run = saved_run(tmp_path / "run", learning_rate=0.1, widths=[16, 32])
     words = ["--resume"] if how == "--resume" else ["--dataset", "shapes", "--widths", "16,32", "--learning-rate", 0.1]
     with pytest.raises(UsageError, match="other settings: seed was 0, now 3. Use the same settings"):
@@ -171,7 +171,7 @@ def test_other_settings_on_a_run_are_refused_by_name(tmp_path, how):
         ({"program": "trainers.imagenet"}, "is a run of trainers.imagenet, not of trainers.cifar."),
     ],
 )
-def test_a_config_edited_by_hand_is_checked_whichever_way_it_comes_in(tmp_path, option, saved, message):
+def test_each_command_validates_an_edited_config(tmp_path, option, saved, message):
     run = saved_run(tmp_path / "run", **saved)
     words = {"--resume": ["--resume", "--out", run], None: ["--dataset", "shapes", "--out", run]}
     with pytest.raises(UsageError) as raised:
@@ -191,7 +191,7 @@ def test_a_config_edited_by_hand_is_checked_whichever_way_it_comes_in(tmp_path, 
         ("--resume", {"result.json": "{"}, "result.json is damaged .* Remove it"),
     ],
 )
-def test_damaged_runs_are_named(tmp_path, option, files, message):
+def test_damaged_runs_raise_usage_errors(tmp_path, option, files, message):
     run = saved_run(tmp_path / "run")
     for name, text in files.items():
         (run / name).write_text(text)

@@ -10,7 +10,7 @@ from idmatters_tf.data import shapes
 from tests.support.programs import run_here
 
 
-def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_path):
+def test_the_exported_memorizer_is_exact(monkeypatch, tmp_path):
     images = shapes.load(train=150, test=50)
     monkeypatch.setattr(shapes, "load", lambda *_: images)
     out = tmp_path / "run"

@@ -14,7 +14,7 @@ from trainers.landscape.factorization import random_target
 SMALL = ("--dim", 3, "--depths", 2, 8, "--steps", 12, "--seeds", 1, "--condition", 3)
 
 
-def test_everything_is_written(monkeypatch, tmp_path):
+def test_tables_figures_and_results_of_the_landscape(monkeypatch, tmp_path):
     # All figures are drawn. Rendering takes half of the time.
     monkeypatch.setattr(program, "save_figure", lambda figure, path: path)
     out = tmp_path / "run"
@@ -31,7 +31,7 @@ def test_everything_is_written(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("dim", "determinant"), [(1, -1), (5, 1), (5, -1)])
-def test_random_targets_are_as_asked(dim, determinant):
+def test_random_targets_have_their_condition_number_and_determinant(dim, determinant):
     R = random_target(dim, 50.0, determinant, seed=3)
     assert np.sign(np.linalg.det(R)) == determinant
     assert np.linalg.cond(R) == pytest.approx(50.0 if dim > 1 else 1.0)

@@ -33,7 +33,7 @@ with processes.signals:
 """
 
 
-def test_a_signal_is_forwarded_to_all():
+def test_signals_are_forwarded_to_all_processes():
     with subprocess.Popen(
         [sys.executable, "-c", SLEEPERS, "none"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -46,7 +46,7 @@ def test_a_signal_is_forwarded_to_all():
     assert output == "[worker 0] saved\n"
 
 
-def test_one_that_fails_ends_the_others():
+def test_a_failed_process_ends_the_others():
     command = [sys.executable, "-c", SLEEPERS, "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert (done.returncode, done.stderr) == (3, "worker 1 ended with exit code 3; ending the others\n")
@@ -55,7 +55,8 @@ def test_one_that_fails_ends_the_others():
 @pytest.mark.slow
 def test_a_script_with_fit_on_two_workers(program, tmp_path):
     """The example ends where a single process ends."""
-    script, options = ROOT / "examples/fit_on_several_machines.py", ("--epochs", 1, "--images", 400, "--out")
+    script = ROOT / "examples/fit_on_several_machines.py"
+    options = ("--epochs", 1, "--images", 400, "--out")
     several = program("trainers.launch", "--workers", 2, script, *options, tmp_path / "two", timeout=900)
     assert several.returncode == 0, several.stdout
     command = [sys.executable, script, *map(str, options), tmp_path / "one"]

@@ -26,7 +26,8 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     """Return a folder with one subfolder of images for each of two classes, and another file."""
-    folder, data = tmp_path_factory.mktemp("images"), shapes.load(64, 48)
+    folder = tmp_path_factory.mktemp("images")
+    data = shapes.load(64, 48)
     for number, (image, label) in enumerate(zip(data.test_images, data.test_labels, strict=True)):
         path = folder / data.class_names[label] / f"{number}.png"
         if label < 2:
@@ -38,9 +39,11 @@ def images(tmp_path_factory):
 
 def test_errors_by_class_are_those_of_the_exported_model(run, images, capsys):
     assert main([str(run), str(images)]) == 0
-    printed, data = capsys.readouterr(), shapes.load(64, 48)
+    printed = capsys.readouterr()
+    data = shapes.load(64, 48)
     model: Any = keras.saving.load_model(run / "model.keras")
-    predicted, names = np.argmax(model(data.test_images), axis=1), data.class_names
+    predicted = np.argmax(model(data.test_images), axis=1)
+    names = data.class_names
     for label in (0, 1):
         of_class = predicted[data.test_labels == label]
         (line,) = [line for line in printed.out.splitlines() if line.startswith(f"{names[label]} ")]
@@ -70,14 +73,14 @@ def test_the_table_lists_the_most_frequent_confusions():
 
 
 @pytest.mark.parametrize(("given", "message"), [("absent.png", "absent.png"), (".", "one subfolder")])
-def test_other_paths_are_errors(run, tmp_path, monkeypatch, given, message):
+def test_invalid_paths_raise_usage_errors(run, tmp_path, monkeypatch, given, message):
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=message):
         main([str(run), given])
 
 
-def test_an_unfinished_run_is_an_error(run, tmp_path):
+def test_an_unfinished_run_raises_a_usage_error(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "model.keras").unlink()
     with pytest.raises(UsageError, match="no model.keras"):

@@ -13,7 +13,7 @@ from trainers.cli.arguments import UsageError
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), dtype=np.uint8)
 
 
-def test_a_damaged_one_is_one_sentence(tmp_path):
+def test_a_damaged_preprocessing_raises_a_usage_error(tmp_path):
     preprocessing.save(preprocessing.fit("channels", IMAGES), IMAGES.shape[1:], tmp_path)
     path = tmp_path / preprocessing.FILE
     for content in (b"garbage", path.read_bytes()[:-30], b""):
@@ -22,9 +22,10 @@ def test_a_damaged_one_is_one_sentence(tmp_path):
             preprocessing.load(tmp_path)
 
 
-def test_a_missing_one_is_fitted_again_by_the_training_command(tmp_path):
+def test_the_training_command_fits_a_missing_preprocessing_again(tmp_path):
     """Test that an export never replaces a fitted layer silently by the default one."""
-    run, images = tmp_path / "run", shapes.load(64, 48).test_images
+    run = tmp_path / "run"
+    images = shapes.load(64, 48).test_images
     train = ("trainers.cifar", *TINY.split(), "--steps", 2, "--preprocess", "channels", "--out", run)
     assert run_here(*train).returncode == 0
     logits = keras.saving.load_model(run / "model.keras")(images)

@@ -85,7 +85,7 @@ def ledger(tmp_path, monkeypatch):
     return add
 
 
-def test_a_row_is_run_again_compared_and_resumed(ledger, capfd):
+def test_reproducing_a_row(ledger, capfd):
     ledger("good")
     ledger("sum", "", 'rests_on = ["good"]')
     assert program.main(["good"]) == 0
@@ -115,7 +115,7 @@ def test_exit_codes_of_the_command(ledger, capfd):
     assert "1 of 2 numbers differ by more than their tolerance" in capfd.readouterr().out
 
 
-def test_a_run_that_exists_is_checked_without_running_anything(ledger, tmp_path, capfd):
+def test_checking_an_existing_run(ledger, tmp_path, capfd):
     ledger("row")
     run = tmp_path / "mine"
     run.mkdir()
@@ -139,7 +139,7 @@ def test_rows_of_tests_require_the_checkout(ledger, monkeypatch, capfd):
     assert "(tests of the checkout)" in capfd.readouterr().out
 
 
-def test_bad_input_is_one_sentence(ledger):
+def test_invalid_input_raises_usage_errors(ledger):
     ledger("row")
     ledger("drawing", "", 'verdict = "a drawing"', "")
     for arguments, message in (
@@ -156,7 +156,7 @@ def test_bad_input_is_one_sentence(ledger):
         program.main(["row"])
 
 
-def test_a_signal_is_handed_on_and_the_same_command_goes_on(ledger, tmp_path):
+def test_a_stopped_reproduction_is_resumed(ledger, tmp_path):
     ledger("long", "OUT 0 slow")
     code = textwrap.dedent(f"""
         import pathlib, sys
@@ -179,7 +179,7 @@ def test_a_signal_is_handed_on_and_the_same_command_goes_on(ledger, tmp_path):
     assert time.monotonic() - began < 30
 
 
-def test_every_row_names_what_exists():
+def test_rows_refer_to_existing_files():
     row_types = (ConditionsRow, NormsRow, SweepRow, TrajectoryRow, FactorizationRow, DescentRow, Rate)
     columns = {
         row.__name__.removesuffix("Row").lower(): {field.name for field in dataclasses.fields(row)} for row in row_types
@@ -222,7 +222,8 @@ def verdicts():
 
 
 def test_rows_name_numbers_of_the_verdicts(tmp_path):
-    found, rows = {}, load()
+    found = {}
+    rows = load()
     for name, verdict in verdicts():
         found.setdefault(name, {})[verdict.name] = verdict.numbers
     for name, numbers in found.items():
@@ -233,7 +234,7 @@ def test_rows_name_numbers_of_the_verdicts(tmp_path):
             assert number.read(tmp_path) is not None, (name, number.name, numbers)
 
 
-def test_what_is_read_from_a_run(tmp_path):
+def test_reading_numbers_of_a_run(tmp_path):
     (tmp_path / "result.json").write_text('{"loaded": {"error": 0.25}}')
     lines = ['{"kind": "test", "step": 1, "seconds": 1, "loss": 4.0, "error": 0.5}\n' for _ in range(2)]
     lines[1] = lines[1].replace('"step": 1', '"step": 2').replace("4.0", "1.0")
@@ -270,7 +271,7 @@ def test_tolerances():
     ]  # fmt: skip
 
 
-def test_commands_with_and_without_a_folder_of_data():
+def test_commands_of_rows_with_and_without_a_data_folder():
     command = "trainers.cifar --dataset cifar10 --data-dir DATA --blocks 1 --out OUT/a"
     assert expand_command(command, "runs/x", None) == shlex.split(
         "trainers.cifar --dataset cifar10 --blocks 1 --out runs/x/a"

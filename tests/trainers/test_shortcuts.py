@@ -70,7 +70,7 @@ def test_theorem1_prints_both_spectra_and_the_verdict(tmp_path):
         (["sweep", "--data-dir", "{empty}", "--no-download"], "mnist was not found in"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message):
+def test_invalid_input_exits_with_code_2_and_one_line(tmp_path, arguments, message):
     arguments = [argument.format(empty=tmp_path) for argument in arguments]
     code, stderr = run_in_process(main, *arguments, "--out", tmp_path / "run")
     assert code == 2
@@ -116,8 +116,10 @@ def test_relu_descent_of_many_is_that_of_each_keras_model(kind):
 
 
 def test_linear_descent_in_pieces_is_that_in_one():
-    network, statistics = LINEAR_NETWORKS["2-shortcut"], PROBLEM.statistics
-    W, rates = network.starts(4, 2), np.full(2, 0.3)
+    network = LINEAR_NETWORKS["2-shortcut"]
+    statistics = PROBLEM.statistics
+    W = network.starts(4, 2)
+    rates = np.full(2, 0.3)
     records = list(record(linear_descent(PROBLEM, rates, True), W, 25, 10))
     whole = linear.gradient_descent(W, statistics.sxx, statistics.syx, rates, 25)
     for epoch, _, loss, norm in records:
@@ -142,7 +144,7 @@ def test_conditions_at_the_zero_point_are_those_of_the_theorem():
     assert conditions.verdict(rows).seen is True
 
 
-def test_verdicts_can_go_both_ways():
+def test_verdicts_are_positive_and_negative():
     def row(kind, depth, loss):
         return sweep.SweepRow("relu", kind, depth, 0.1, True, loss, 0, 1, 0.0)
 
@@ -210,7 +212,8 @@ def test_verdicts_on_trajectories_compare_every_kind_at_common_losses():
 )
 def test_theorem_1_by_closed_form_differentiation_and_growth(units, shortcut_depth, activations):
     keras.config.set_dtype_policy("float64")
-    problem, network = PROBLEM.first(50), UnitSettings(units, shortcut_depth, **activations)
+    problem = PROBLEM.first(50)
+    network = UnitSettings(units, shortcut_depth, **activations)
     closed = closed_form(problem, network)
     assert (np.abs(closed).max() > 0.01) == (shortcut_depth < 3)
     np.testing.assert_allclose(by_differentiation(problem, network), closed, atol=1e-12)

@@ -92,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(CardSettings, parser().parse(argv))
     run = Run(settings.run)
-    config, result = run.config(), run.result()
+    config = run.config()
+    result = run.result()
     program = str(config.get("program"))
     if program not in PROGRAMS:
         raise UsageError(f"{run.path} is not a run of {' or '.join(PROGRAMS)}. Other programs have no model cards.")
@@ -139,8 +140,11 @@ def readme(repository: str, license: str, split: str, training: Mapping[str, Any
     """Return README.md: the metadata of huggingface_hub, and the text about the content of training.json."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    kind, dataset, name = "image-classification", str(training["settings"]["dataset"]), repository.split("/")[1]
-    is_folder, classes = dataset.startswith("folder"), training["data"]["class_names"]
+    kind = "image-classification"
+    dataset = str(training["settings"]["dataset"])
+    name = repository.split("/")[1]
+    is_folder = dataset.startswith("folder")
+    classes = training["data"]["class_names"]
     accuracy = round(1 - training["error"], 6)
     result = EvalResult(kind, str(ON_HUB.get(dataset, dataset)), dataset, "accuracy", accuracy, dataset_split=split)
     about = {"license": license, "library_name": "keras", "pipeline_tag": kind, "tags": ["keras", kind]}

@@ -16,7 +16,8 @@ STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 
 
 def group_by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
     """Group rows by the value of a column, or the values of several columns, in order of appearance."""
-    key, groups = operator.attrgetter(*columns), dict[Any, list[Row]]()
+    key = operator.attrgetter(*columns)
+    groups = dict[Any, list[Row]]()
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups

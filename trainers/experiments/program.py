@@ -105,7 +105,8 @@ class Results:
 
     def measure(self, name: str, measure: Callable[..., Iterable[Any]], cases: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Return the rows of `measure(*case)` for all cases, with a progress bar."""
-        cases, rows = list(cases), []
+        cases = list(cases)
+        rows = []
         with Progress(len(cases), name, unit="cases", delay=0, leave=True) as progress:
             for case in cases:
                 rows += measure(*case)

@@ -56,7 +56,8 @@ def _measure(settings: MemorizeSettings, results: Results) -> None:
 
     from trainers.expressivity.memorizing import describe, memorize_and_verify
 
-    data, network = settings.data, settings.network
+    data = settings.data
+    network = settings.network
     images = data.load().first(data.train_images, None)
     labels = images.train_labels
     if data.labels == "random":

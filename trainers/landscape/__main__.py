@@ -51,7 +51,8 @@ class LandscapeSettings:
 def _measure(settings: LandscapeSettings, results: Results) -> None:
     from trainers.landscape import descent, factorization
 
-    asked, networks = settings.targets, settings.networks
+    asked = settings.targets
+    networks = settings.networks
     targets = factorization.random_targets(asked.dim, asked.condition, asked.seeds)
     results.start("random", *targets.values())
     factorization.run(results, targets, networks.depths)

@@ -110,7 +110,8 @@ def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
     colors = dict(list(_color_by_depth(rows).items())[::2])
     handles = [make_legend_entry(f"depth {depth}", color=color) for depth, color in colors.items()]
     handles += [make_legend_entry(**style) for style in CERTIFICATE.values()]
-    panel, label = functools.partial(_certificate_panel, colors), "squared gradient of f, and lower bounds"
+    panel = functools.partial(_certificate_panel, colors)
+    label = "squared gradient of f, and lower bounds"
     return panel_for_each(rows, "target", panel, label, most=4, lowest=1e-14, handles=handles)
 
 

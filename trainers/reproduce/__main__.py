@@ -58,7 +58,8 @@ parser = functools.partial(make_parser, "trainers.reproduce", __doc__, EXAMPLES,
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(ReproduceSettings, parser().parse(argv))
-    rows, out = load(), pathlib.Path(settings.out)
+    rows = load()
+    out = pathlib.Path(settings.out)
     if settings.list:
         lines = [
             (row.name, ": ".join(filter(None, (row.paper, row.item))), row.date or "not run", _cost(row))
@@ -117,7 +118,8 @@ def _run_commands(row: Row, folder: pathlib.Path, data_dir: str | None) -> int:
     commands = [expand_command(command, folder, data_dir) for command in row.commands]
     commands += [["-m", "pytest", "-q", *row.tests]] if row.tests else []
     for number, words in enumerate(commands, start=1):
-        code, expected = _run(words), row.exit_code if number == len(row.commands) else 0
+        code = _run(words)
+        expected = row.exit_code if number == len(row.commands) else 0
         if code != expected:
             print_message(f"error: {row.name}: exit code {code} instead of {expected}")
             return code if code in (2, 130, 143) else 1

@@ -26,7 +26,8 @@ def convergence(records: Records, path: str | os.PathLike, title: str) -> None:
     if train:
         axes.plot(*zip(*train, strict=True), color="tab:blue", alpha=0.25, linewidth=1)
         train = running_mean(train, drops)
-        label, marker = "training error (augmented)", _marker(train, 1)
+        label = "training error (augmented)"
+        marker = _marker(train, 1)
         axes.plot(*zip(*train, strict=True), color="tab:blue", marker=marker, linewidth=1.5, label=label)
     if test:
         steps, errors = zip(*test, strict=True)
@@ -56,7 +57,8 @@ def comparison(
     not part of the mean.
     """
     figure, axes = _make_axes("Convergence")
-    drawn, errors = 0, []
+    drawn = 0
+    errors = []
     for name, members in groups.items():
         # A diverged seed would end the mean early; the table also excludes it.
         whole = [member for member in members if not _describe_diverged([runs[member]])] or members
@@ -67,7 +69,8 @@ def comparison(
         if not tests:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
-        color, style = f"C{drawn % 10}", ("-", "--", ":")[drawn // 10 % 3]
+        color = f"C{drawn % 10}"
+        style = ("-", "--", ":")[drawn // 10 % 3]
         drawn += 1
         for member in members:
             train = _errors(runs[member], "train")
@@ -179,12 +182,13 @@ def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = (
     Curves are steep after the first point and after drops, so that means do not extend across these points. Near them,
     and near the end, the window is smaller.
     """
-    steps, at_drops = [step for step, _ in points], set(drops)
-    bounds = [0, *(place for place, step in enumerate(steps, start=1) if step in at_drops), len(points)]
+    steps = [step for step, _ in points]
+    at_drops = set(drops)
+    bounds = [0, *(index for index, step in enumerate(steps, start=1) if step in at_drops), len(points)]
     means: list[float] = []
     for start, stop in itertools.pairwise(bounds):
-        for place in range(start, stop):
-            reach = min(len(points) // 40 // 2, place - start)
-            near = [value for _, value in points[place - reach : min(place + reach + 1, stop)]]
+        for index in range(start, stop):
+            reach = min(len(points) // 40 // 2, index - start)
+            near = [value for _, value in points[index - reach : min(index + reach + 1, stop)]]
             means.append(sum(near) / len(near))
     return list(zip(steps, means, strict=True))

@@ -59,12 +59,14 @@ def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int) -
     Condition numbers are limited to 1 / (P eps), where P is the number of weights. For larger ones the 10th percentile
     is a rounding error.
     """
-    network, (sxx, syx, _) = LINEAR_NETWORKS[kind], statistics
+    network = LINEAR_NETWORKS[kind]
+    sxx, syx, _ = statistics
     weights = network.starts(depth, starts)
     summaries = summarize_hessians(linear.shortcut_hessian(W, sxx, syx, shortcut=network.shortcut) for W in weights)
     limit = 1 / (weights[0].size * np.finfo(np.float64).eps)
     log10_condition = np.log10([min(summary.condition, limit) for summary in summaries])
-    mean, at_limit = float(log10_condition.mean()), int(np.sum(log10_condition >= np.log10(limit)))
+    mean = float(log10_condition.mean())
+    at_limit = int(np.sum(log10_condition >= np.log10(limit)))
     largest = float(np.mean([np.log10(summary.max_abs) for summary in summaries]))
     index = float(np.mean([summary.index for summary in summaries]))
     return [ConditionsRow(kind, depth, starts, mean, deviation(log10_condition), at_limit, largest, index)]

@@ -13,7 +13,8 @@ from trainers.shortcuts.settings import NormsSettings
 from trainers.shortcuts.training import Regression, ShortcutTraining, trainings
 
 # Number of runs with which the learning rate of each depth is chosen, and of epochs between records.
-TRIALS, EVERY = 2, 10
+TRIALS = 2
+EVERY = 10
 
 
 @dataclasses.dataclass(frozen=True)

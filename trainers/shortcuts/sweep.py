@@ -61,7 +61,8 @@ def verdict(rows: Sequence[SweepRow]) -> Verdict:
         return Verdict(activation, None, "a depth shared by 2-shortcuts and other kinds is required")
     lower, faster, losses = [], [], []
     for depth, kinds in depths.items():
-        ours, others = kinds["2-shortcut"], [end for kind, end in kinds.items() if kind != "2-shortcut"]
+        ours = kinds["2-shortcut"]
+        others = [end for kind, end in kinds.items() if kind != "2-shortcut"]
         losses.append(ours["loss"])
         lower += [depth] * all(ours["loss"] < other["loss"] for other in others)
         faster += [depth] * all(ours["rate"] > other["rate"] for other in others)

@@ -73,8 +73,10 @@ def stationary_order(problem: Regression, network: UnitSettings) -> tuple[int, l
 
 def run(problem: Regression, settings: Theorem1Settings, results: Results) -> None:
     """Analyze the zero point, print the results, and store them as numbers."""
-    network, problem = settings.networks, problem.first(settings.networks.samples)
-    n, dim = network.shortcut_depth, len(problem.X)
+    network = settings.networks
+    problem = problem.first(settings.networks.samples)
+    n = network.shortcut_depth
+    dim = len(problem.X)
     parameters = network.units * n * dim**2
     print_lines(
         f"{network.units} units of {n} layers of {dim} x {dim}, {parameters:,} weights, all zero",
@@ -97,7 +99,8 @@ def run(problem: Regression, settings: Theorem1Settings, results: Results) -> No
         results.add(f"by tape:     {_in_words(differentiated)}", f"largest difference: {difference:.1e}")
     # The tolerance for rounding is relative to the data, because the Hessian may be zero.
     tolerance = 1e-10 * max(np.abs(sxx).max(), 1.0)
-    summary, smallest = summarize(spectrum, tolerance), float(np.abs(spectrum).min())
+    summary = summarize(spectrum, tolerance)
+    smallest = float(np.abs(spectrum).min())
     results.add(*_describe(order, summary, smallest, tolerance))
     numbers = {"order": order, "expected_order": expected, "exponents": exponents, "parameters": parameters}
     results.values["numbers"] |= numbers | dataclasses.asdict(summary) | {"smallest_abs": smallest}

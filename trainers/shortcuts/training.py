@@ -52,7 +52,8 @@ def load(data: RegressionSettings) -> Regression:
         origin = "generated, 10,000 examples of ten Gaussian classes, seed 0"
     else:
         images = data.load()
-        inputs, labels = images.train_images.reshape(len(images.train_images), -1).T / 255.0, images.train_labels
+        inputs = images.train_images.reshape(len(images.train_images), -1).T / 255.0
+        labels = images.train_labels
         origin = images.origin
     return Regression(linear.whiten(inputs, CLASSES).coordinates, np.eye(CLASSES)[:, labels], origin)
 
@@ -162,7 +163,8 @@ def record(descend: Descent, W: Floats, epochs: int, every: int) -> Iterator[Epo
     done = 0
     for epoch in [*range(0, epochs, every), epochs]:
         state = descend(W, epoch - done)
-        W, done = state[0], epoch
+        W = state[0]
+        done = epoch
         if not np.isfinite(W).all():
             return
         yield Epoch(epoch, *state)
@@ -203,7 +205,9 @@ class ShortcutTraining:
 
         They are arrays (starts, rates) of float64 by kind, not finite for diverged runs.
         """
-        networks, epochs, count = self.networks, self.epochs, len(self.rates)
+        networks = self.networks
+        epochs = self.epochs
+        count = len(self.rates)
         weights = {kind: (networks[kind].starts(depth, self.starts), networks[kind].shortcut) for kind in kinds}
         if self.activation == "linear":
             sxx, syx, _ = self.problem.statistics
@@ -218,7 +222,8 @@ class ShortcutTraining:
 
     def descend(self, kind: str, depth: int, rate: float, every: int) -> Iterator[Epoch]:
         """Train all runs of one kind with one learning rate; see `record`."""
-        network, rates = self.networks[kind], np.full(self.starts, rate)
+        network = self.networks[kind]
+        rates = np.full(self.starts, rate)
         W = network.starts(depth, self.starts)
         if self.activation == "linear":
             return record(linear_descent(self.problem, rates, network.shortcut), W, self.epochs, every)
@@ -229,7 +234,8 @@ def trainings(
     problem: Regression, settings: SweepSettings | NormsSettings | TrajectorySettings
 ) -> Iterator[ShortcutTraining]:
     """Yield the training with each activation; linear networks use all examples."""
-    descent, starts = settings.descent, settings.networks.starts
+    descent = settings.descent
+    starts = settings.networks.starts
     rates = np.sort(np.asarray(descent.rates, dtype=float)) if descent.rates else RATES
     yield ShortcutTraining(problem, "linear", rates, starts, descent.epochs)
     yield ShortcutTraining(problem.first(descent.samples), "relu", rates, starts, descent.epochs)

@@ -76,7 +76,8 @@ def measure(training: ShortcutTraining, kind: str, depth: int, records: int) -> 
 
 def _hessian_function(training: ShortcutTraining, kind: str, depth: int) -> Callable[[Floats], Floats]:
     """Return the dense Hessian as a function of the weights, with ReLUs by automatic differentiation."""
-    problem, network = training.problem, training.networks[kind]
+    problem = training.problem
+    network = training.networks[kind]
     if training.activation == "linear":
         sxx, syx, _ = problem.statistics
         return lambda W: linear.shortcut_hessian(W, sxx, syx, shortcut=network.shortcut)
@@ -145,7 +146,8 @@ def verdicts(rows: Sequence[TrajectoryRow]) -> Iterator[Verdict]:
     There is a verdict for each claim of the paper: the condition numbers of 2-shortcuts are always smaller (Figures 6
     and 7), their index is always smaller (Figure 8), and 1-shortcuts behave like orthogonal networks (section 5).
     """
-    kinds, activation = group_by(rows, "kind"), rows[0].activation
+    kinds = group_by(rows, "kind")
+    activation = rows[0].activation
     ours = kinds.pop("2-shortcut")
 
     def excesses(quantity: str) -> dict[str, Floats]:

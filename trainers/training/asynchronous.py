@@ -44,7 +44,8 @@ class AsynchronousTrainer:
     @tf.function(autograph=False)
     def update(self, batches: Any) -> tf.Tensor:
         """Make the update of one worker. Returns loss, penalty, error, gradient norm and learning rate."""
-        optimizer, rate = self._model.optimizer, self._model.optimizer.schedule(self.step)
+        optimizer = self._model.optimizer
+        rate = self._model.optimizer.schedule(self.step)
         gradients, measured = self._strategy.run(self._gradients, args=next(batches))
         gradients = [self._strategy.reduce("SUM", gradient, axis=None) for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
@@ -130,7 +131,9 @@ def fit_asynchronously(
     task: Task, model: keras.Model, cluster: ClusterDescription, checkpoint: saved.Checkpoint | None
 ) -> signal.Signals | None:
     """Train as `trainers.training.fit.fit`. Workers wait for one another at records, evaluations and checkpoints."""
-    run, steps, intervals = task.run, task.settings.recipe.steps, task.settings.run
+    run = task.run
+    steps = task.settings.recipe.steps
+    intervals = task.settings.run
     done = 0 if checkpoint is None else checkpoint.step
     trainer = AsynchronousTrainer(model, task.settings.recipe.clip_norm, cluster.workers, done)
     test = functools.partial(trainer.measure, task.source.test_batches(), task.source.test_images)
@@ -162,7 +165,8 @@ def fit_asynchronously(
                 results = trainer.schedule(window, batches, stops)
                 # One window late, so that the workers are never idle.
                 log(done, previous)
-                done, previous = done + len(results), results
+                done = done + len(results)
+                previous = results
             trainer.join()
             log(done, previous)
             counted = int(trainer.step.numpy())

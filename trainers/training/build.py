@@ -29,7 +29,8 @@ def build_model(task: Task, strategy: Any = None) -> keras.Model:
     Raises:
         UsageError: the batch cannot be divided evenly among the replicas of the `tf.distribute.Strategy`.
     """
-    recipe, data = task.settings.recipe, task.data
+    recipe = task.settings.recipe
+    data = task.data
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
     if recipe.batch_size % replicas:
         raise UsageError(f"--batch-size must be a multiple of the {replicas} replicas. Received: {recipe.batch_size}")
@@ -55,7 +56,8 @@ def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: s
     Raises:
         UsageError: the images are too small for the network.
     """
-    recipe, network = task.settings.recipe, task.settings.network
+    recipe = task.settings.recipe
+    network = task.settings.network
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype)
     try:
@@ -104,7 +106,8 @@ def fit_stem(task: Task, model: keras.Model) -> None:
 
 def make_train_batches(task: Task) -> FunctionBatches:
     """Return the training batches. The number of steps in an epoch depends on the data only."""
-    recipe, source = task.settings.recipe, task.source.train_batches()
+    recipe = task.settings.recipe
+    source = task.source.train_batches()
     if recipe.train_sizes:
         from trainers.training.sizes import ScaledBatches
 

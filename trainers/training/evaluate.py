@@ -31,7 +31,8 @@ def evaluate(task: Task, mirror: bool = False) -> int:
     model, step = restore_model(task)
     from trainers.training.measure import average_over_mirror_images, measure
 
-    batches, count = task.source.test_batches(), task.source.test_images
+    batches = task.source.test_batches()
+    count = task.source.test_images
     measured: Any = measure(model, batches, count)
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
     print_lines(

@@ -82,7 +82,8 @@ def export_run(task: Task, network: keras.Model, step: int, folder: pathlib.Path
         RunError: the files could not be written.
         UsageError: the best weights belong to another run.
     """
-    run, names = task.run, task.run.data().class_names
+    run = task.run
+    names = task.run.data().class_names
     checkpoints = run.checkpoints_path / BEST
     best = list_steps(checkpoints)
     try:

@@ -38,11 +38,15 @@ def fit(
         cluster: tasks that train together; None for a single process.
         checkpoint: newest checkpoint; None for a new run.
     """
-    run, recipe, intervals, source = task.run, task.settings.recipe, task.settings.run, task.source
+    run = task.run
+    recipe = task.settings.recipe
+    intervals = task.settings.run
+    source = task.source
     done = 0 if checkpoint is None else checkpoint.step
     test = functools.partial(measure, model, source.test_batches(), source.test_images, run.writes)
     network = with_image_size(model, *task.data.image_shape[:2]) if recipe.train_sizes else model
-    reports, after = Reports(task, network, test, checkpoint), None
+    reports = Reports(task, network, test, checkpoint)
+    after = None
     if intervals.curvature_every is not None:
         from trainers.training.curvature import curvature_callback
 
@@ -126,7 +130,8 @@ class Training(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._since_reset += 1
         self._logs = logs or {}
-        step, settings = self._before + batch + 1, self._reports.task.settings
+        step = self._before + batch + 1
+        settings = self._reports.task.settings
         intervals = settings.run
         self._reports.progress.advance(text=None)
         # Read once: a signal received later stops the next step.
@@ -143,7 +148,8 @@ class Training(keras.callbacks.Callback):
         # An interrupted evaluation is repeated when the run is resumed.
         if evaluates:
             is_evaluated = self._reports.evaluate(step, self.is_interrupted)
-            self.is_complete, stops = is_evaluated and ends, stops or not is_evaluated
+            self.is_complete = is_evaluated and ends
+            stops = stops or not is_evaluated
             self._model.reset_metrics()
         if self._after is not None:
             self._after(step, self._reports.seconds())

@@ -69,7 +69,8 @@ class Program:
         preset, and the typed options. Except for typed options, those that the network or the data set lacks are
         ignored.
         """
-        typed, defaults = typed or {}, _read(self.presets["paper"])
+        typed = typed or {}
+        defaults = _read(self.presets["paper"])
         table = {} if preset == "paper" else _read(self.presets[preset])
         model = {"model": "identity", **defaults, **table, **typed}["model"]
         recipe = _read(self.recipes.get(model, ""))

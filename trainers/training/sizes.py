@@ -41,8 +41,8 @@ class ScaledBatches:
         return without_autotuning(numbered.map(scale, num_parallel_calls=2, deterministic=True).prefetch(2))
 
     def _scale(self, images, step):
-        place = tf.reduce_sum(tf.cast(step >= tf.constant(self._ends, tf.int64), tf.int32))
-        scaled = tf.switch_case(place, [*(lambda s=s: resize(images, s) for s in self._sizes), lambda: images])
+        index = tf.reduce_sum(tf.cast(step >= tf.constant(self._ends, tf.int64), tf.int32))
+        scaled = tf.switch_case(index, [*(lambda s=s: resize(images, s) for s in self._sizes), lambda: images])
         # One training step serves all sizes, so that a resumed run computes the same bits.
         return tf.ensure_shape(scaled, [images.shape[0], None, None, images.shape[-1]])
 

@@ -116,7 +116,7 @@ def test_help_omits_uncommon_options_and_empty_groups():
     assert short.parse(["--clip-norm", "2", "--turned"]) == {"clip_norm": 2.0, "turned": True}
 
 
-def test_json_and_back():
+def test_settings_round_trip_through_json():
     original = settings("--kind", "ring", "--widths", "8", "--clip-norm", "2")
     values = json.loads(json.dumps(as_dict(original)))
     assert list(values)[:4] == ["kind", "color", "radius", "steps"]

@@ -9,7 +9,7 @@ DATA = {"digest": "1", "origin": "made up"}
 HERE = {"threads per operation": 2, "oneDNN": "default", "processor's instructions": "avx2 fma", "GPUs": []}
 
 
-def test_a_resume_names_what_differs(tmp_path, capsys):
+def test_a_changed_environment_is_described(tmp_path, capsys):
     run = Run(tmp_path / "run")
     for _ in range(2):
         run.start({}, DATA, "program", HERE)
@@ -25,7 +25,7 @@ def test_a_resume_names_what_differs(tmp_path, capsys):
     assert said.endswith(": results will differ by rounding from those of an uninterrupted run.\n")
 
 
-def test_threads_are_those_that_were_asked_for_or_those_of_the_processor(monkeypatch):
+def test_number_of_threads(monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
     assert _environment.describe_numerics()["threads per operation"] == 3
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "0")

@@ -5,7 +5,7 @@ import pytest
 from trainers.run import figures
 
 
-def test_names_and_titles_are_no_formulas_and_errors_may_be_zero(tmp_path):
+def test_figures_with_dollar_signs_and_zero_errors(tmp_path):
     records = [{"kind": kind, "step": step, "error": 0.0} for step in (10, 20) for kind in ("train", "test")]
     names = ["plain", "$x$", r"$\frac{$", r"\$5 and $\bad{$"]
     figures.convergence(records, tmp_path / "convergence.png", r"$\frac{$")

@@ -20,7 +20,7 @@ def usual_effect():
         signal.signal(number, handler)
 
 
-def test_the_first_is_received_and_the_second_has_its_usual_effect():
+def test_the_second_signal_has_its_usual_effect():
     with SignalHandler() as handler:
         assert handler.received is None
         signal.raise_signal(signal.SIGTERM)

@@ -15,7 +15,7 @@ from trainers.datasets import Shapes
 @pytest.mark.parametrize(
     "command", [("trainers.cifar", "--resume", "--out"), ("trainers.cifar", "--evaluate"), ("trainers.card",)]
 )
-def test_other_data_are_refused(finished, tmp_path, monkeypatch, command):
+def test_resuming_with_other_data_is_rejected(finished, tmp_path, monkeypatch, command):
     run = pathlib.Path(shutil.copytree(finished, tmp_path / "run"))
     if "--resume" in command:
         (run / "result.json").unlink()

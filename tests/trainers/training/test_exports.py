@@ -14,7 +14,7 @@ from trainers.training.task import Task
 
 
 @pytest.mark.parametrize("file", ["model.keras", "saved_model/saved_model.pb"])
-def test_a_full_disk_during_the_export_is_named(file, tmp_path, monkeypatch):
+def test_a_full_disk_during_the_export_raises(file, tmp_path, monkeypatch):
     """Test errors while Keras writes model.keras and while TensorFlow writes the SavedModel."""
     inputs = keras.Input((8, 8, 3))
     network = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))

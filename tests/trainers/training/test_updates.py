@@ -48,10 +48,13 @@ class Logs(keras.callbacks.Callback):
         self.model.reset_metrics()
 
 
-def test_updates_equal_the_recipe_written_out(tmp_path):
-    ours, model, logs = compiled(clip_norm=1.0), build(), Logs()
+def test_updates_equal_a_plain_implementation_of_the_recipe(tmp_path):
+    ours = compiled(clip_norm=1.0)
+    model = build()
+    logs = Logs()
     # Epochs of four steps: the second one continues the sequence.
-    batches, callbacks = FunctionBatches(BATCHES, 4), [logs, ExactResume(tmp_path, 100)]
+    batches = FunctionBatches(BATCHES, 4)
+    callbacks = [logs, ExactResume(tmp_path, 100)]
     ours.fit(batches, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
     weights = [np.array(v) for v in model.trainable_variables]
     velocities = [np.zeros_like(w) for w in weights]
@@ -84,8 +87,9 @@ def test_updates_equal_the_recipe_written_out(tmp_path):
     assert min(norms) < 1 < max(norms)
 
 
-def test_evaluation_is_the_mean_over_every_image_once_and_over_mirror_images_where_asked_for():
-    ours, batches = compiled(), EvaluationBatches(DATA.test_images, DATA.test_labels, 16)
+def test_evaluation_averages_over_images_and_mirror_images():
+    ours = compiled()
+    batches = EvaluationBatches(DATA.test_images, DATA.test_labels, 16)
     standardized = tf.image.per_image_standardization(tf.cast(DATA.test_images, tf.float32))
     logits = ours.predict(standardized, verbose=0)
     mirrored = (logits + ours.predict(standardized[:, :, ::-1], verbose=0)) / 2
@@ -99,8 +103,9 @@ def test_evaluation_is_the_mean_over_every_image_once_and_over_mirror_images_whe
     assert measure(ours, batches, 45, progress=False, is_interrupted=lambda: True) is None
 
 
-def test_the_top5_error_is_that_of_chance_for_equal_logits():
-    rng, labels = np.random.default_rng(0), np.arange(100, dtype=np.int32)
+def test_top5_error_of_equal_logits():
+    rng = np.random.default_rng(0)
+    labels = np.arange(100, dtype=np.int32)
     zeros = tf.zeros((100, 100))
     errors = [float(tf.reduce_mean(compute_errors(labels, zeros, top))) for top in (1, 5)]
     assert errors == pytest.approx([0.99, 0.95])
@@ -110,7 +115,7 @@ def test_the_top5_error_is_that_of_chance_for_equal_logits():
     assert [metric.name for metric in make_metrics(50)] == ["cross_entropy", "error", "top5_error"]
 
 
-def test_smoothed_labels_are_trained_on_and_plain_ones_reported():
+def test_label_smoothing_changes_the_loss_but_not_the_metrics():
     ours = compiled(label_smoothing=0.3)
     images, labels = BATCHES.batch(0)
     logits = ours(images)
@@ -128,7 +133,9 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
     gradients = [np.random.default_rng(step).normal(size=(2, 3)).astype("float32") for step in range(steps)]
     variable = keras.Variable(np.random.default_rng(99).normal(size=(2, 3)), dtype="float32")
     optimizer = make_optimizer(recipe)
-    weights, velocity, average = variable.numpy(), 0, None
+    weights = variable.numpy()
+    velocity = 0
+    average = None
     for step, gradient in enumerate(gradients, start=1):
         optimizer.apply([tf.constant(gradient)], [variable])
         velocity = 0.9 * velocity + gradient
@@ -146,7 +153,8 @@ def test_free_muon_decays_weights_as_keras_does():
     assert (recipe.weight_penalty, Recipe(weight_decay=0.3).weight_penalty) == (0.0, 0.3)
     models = [build(), build()]
     plain = Muon(0.2, 0.9, nesterov=False, norm="free", other_rate=0.5, weight_decay=0.3)
-    rng, optimizers = np.random.default_rng(0), [make_optimizer(recipe), plain]
+    rng = np.random.default_rng(0)
+    optimizers = [make_optimizer(recipe), plain]
     for _ in range(3):
         gradients = [tf.constant(rng.normal(size=v.shape), tf.float32) for v in models[0].trainable_variables]
         for model, optimizer in zip(models, optimizers, strict=True):
@@ -156,15 +164,16 @@ def test_free_muon_decays_weights_as_keras_does():
 
 
 def test_training_images_are_scaled_and_the_weights_are_those_of_the_network():
-    scaled, (images, _) = ScaledBatches(BATCHES, (16, 20), (2, 3)), BATCHES.batch(0)
+    scaled = ScaledBatches(BATCHES, (16, 20), (2, 3))
+    images, _ = BATCHES.batch(0)
     sizes = [np.shape(batch)[1] for batch, _ in scaled.dataset(1, 4)]
     assert sizes == [np.shape(scaled.batch(step)[0])[2] for step in range(1, 5)] == [16, 20, 32, 32]
     # Halving with antialiasing is a triangular filter of 4 x 4 pixels, truncated at the border.
     columns = np.zeros((32, 16))
-    for place in range(16):
+    for index in range(16):
         for offset, weight in zip(range(-1, 3), (1, 3, 3, 1), strict=True):
-            if 0 <= 2 * place + offset < 32:
-                columns[2 * place + offset, place] = weight
+            if 0 <= 2 * index + offset < 32:
+                columns[2 * index + offset, index] = weight
     columns /= columns.sum(0)
     small = np.einsum("nxyc,xi,yj->nijc", images, columns, columns)
     small = (small - small.mean((1, 2, 3), keepdims=True)) / small.std((1, 2, 3), keepdims=True)
