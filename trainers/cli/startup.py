@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from trainers.backends import import_tensorflow  # noqa: F401 - for trainers.depth
 from trainers.cli.arguments import DEBUG
 
 # Optional packages; the extras "tensorflow" and "train" install all of them.

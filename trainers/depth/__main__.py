@@ -1,12 +1,23 @@
-"""Measure how the start of training depends on the depth of a network, for built-in types of blocks."""
+"""Measure how the start of training and learning rates depend on depth, for built-in types of blocks."""
 
 import dataclasses
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from trainers.backends import import_tensorflow
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
-from trainers.cli.startup import import_tensorflow, print_lines, run_program
-from trainers.experiments.program import EXIT_CODES, DataSettings, ExperimentProgram, Results, RunSettings
+from trainers.cli.startup import print_lines, run_program
+from trainers.experiments.program import (
+    EXIT_CODES,
+    DataSettings,
+    ExperimentProgram,
+    Results,
+    RunSettings,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from trainers.depth.blocks import Problem
 
 EXAMPLES = f"""
 types of blocks:
@@ -20,7 +31,7 @@ types of blocks:
 examples:
   python -m trainers.depth --block pre-norm --depths 2 4 8 16              text of Python's documentation
   python -m trainers.depth --block near-identity --dataset shapes --seeds 5
-  python -m trainers.depth --block post-norm --depths 2 4 --rates 8 16 32        largest stable learning rates
+  python -m trainers.depth --block post-norm --rates 2 4 8 --predict 16 32       best and largest stable rates
 
 {EXIT_CODES}
 """
@@ -41,31 +52,42 @@ class NetworkSettings:
     """Networks."""
 
     block: Block = setting(help="type of blocks")
-    depths: tuple[int, ...] = setting((2, 4, 8, 16), help="numbers of blocks", at_least=1, at_most=1000)
+    depths: tuple[int, ...] = setting(
+        (2, 4, 8, 16), help="numbers of blocks of the depth profile", at_least=1, at_most=1000, may_be_empty=True
+    )
     width: int = setting(64, help="number of channels, a multiple of 4", at_least=4)
     seeds: int = setting(3, help="number of networks of each depth", at_least=1)
 
     def __post_init__(self) -> None:
-        if len(set(self.depths)) < 2 or self.width % 4:
+        if len(set(self.depths)) == 1 or self.width % 4:
             received = f"--depths {' '.join(map(str, self.depths))} --width {self.width}"
             raise UsageError(
-                f"--depths must have two different values, and --width be a multiple of 4. Received: {received}"
+                f"--depths must have two different values or none, and --width be a multiple of 4. Received: {received}"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class RateSettings:
-    """Largest stable learning rates of SGD."""
+    """Best and largest stable learning rates of short trainings."""
 
     rates: tuple[int, ...] = setting(
+        (), help="depths at which the rates are measured (default: none)", at_least=1, at_most=1000, may_be_empty=True
+    )
+    predict: tuple[int, ...] = setting(
         (),
-        help="depths at which the rate is predicted from --depths, and measured by short trainings (default: none)",
+        help="depths at which they are predicted from those at --rates, and measured (default: none)",
         at_least=1,
         at_most=1000,
         may_be_empty=True,
     )
-    steps: int = setting(200, help="steps of a training", at_least=20)
+    optimizer: Literal["momentum", "adamw", "muon"] = setting("momentum", help="optimizer of the trainings")
+    steps: int = setting(200, help="steps of a training", at_least=10)
     batch_size: int = setting(32, help="batch size of the trainings", at_least=1)
+
+    def __post_init__(self) -> None:
+        if self.predict and len(set(self.rates)) < 2:
+            received = f"--rates {' '.join(map(str, self.rates))} --predict {' '.join(map(str, self.predict))}"
+            raise UsageError(f"--predict needs two different --rates. Received: {received}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,21 +100,26 @@ class Settings:
     run: RunSettings = group(RunSettings, "run", out="runs/depth")
 
     def __post_init__(self) -> None:
-        measured, known = self.rates.rates, self.networks.depths
-        if measured and set(measured) <= set(known):
-            received = f"--rates {' '.join(map(str, measured))} --depths {' '.join(map(str, known))}"
-            raise UsageError(f"--rates must have a depth that is not in --depths. Received: {received}")
+        if not self.networks.depths and not self.rates.rates:
+            raise UsageError("--depths or --rates must have values. Received: none.")
 
 
 def _measure(settings: Settings, results: Results) -> None:
     import_tensorflow()
-    from idmatters_tf import depth_profile
-    from trainers.depth import rates
     from trainers.depth.blocks import load
 
     data, networks = settings.data, settings.networks
     problem = load(networks.block, networks.width, data, data.examples, data.length)
     results.start(problem.origin, problem.train_x, problem.train_y)
+    if networks.depths:
+        _measure_start(problem, networks, results)
+    if settings.rates.rates:
+        _measure_rates(problem, networks, settings.rates, results)
+
+
+def _measure_start(problem: "Problem", networks: NetworkSettings, results: Results) -> None:
+    from idmatters_tf import depth_profile
+
     options = {"blocks": problem.block_names, "progress": True}
     profile = depth_profile(
         problem.build, networks.depths, (problem.x, problem.y), problem.loss, networks.seeds, **options
@@ -100,13 +127,37 @@ def _measure(settings: Settings, results: Results) -> None:
     print_lines(profile.table())
     results.save("depth", profile.rows(), {}, profile.verdicts.values())
     profile.plot(results.figure_path("depth"))
-    if settings.rates.rates:
-        found = rates.measure_rates(problem, profile, networks.seeds, **dataclasses.asdict(settings.rates))
-        results.save("rates", found, {"rates": rates.draw}, rates.verdicts(found))
+
+
+def _measure_rates(problem: "Problem", networks: NetworkSettings, rates: RateSettings, results: Results) -> None:
+    from idmatters_tf import rate_profile
+    from trainers.depth.blocks import OPTIMIZERS
+
+    options = {"seeds": networks.seeds, "batch_size": rates.batch_size, "progress": True}
+    profiles = []
+    for depths in filter(None, (rates.rates, rates.predict)):
+        optimizer = OPTIMIZERS[rates.optimizer]
+        arrays = problem.train_x, problem.train_y
+        profiles.append(
+            rate_profile(problem.build, depths, arrays, problem.loss, optimizer, steps=rates.steps, **options)
+        )
+        print_lines(profiles[-1].table())
+    law, *measured = profiles
+    rows = [row for profile in profiles for row in profile.rows()]
+    results.save("rates", rows, {}, [law.verdict()])
+    law.plot(results.figure_path("rates"))
+    for depth, curve in (measured[0].curves if measured else {}).items():
+        for name, predicted in law.predict(depth).items():
+            found = getattr(curve, name)
+            is_inside = predicted.low <= found.value <= predicted.high
+            numbers = {"measured": found.value} | predicted._asdict() | {"ratio": found.value / predicted.value}
+            claim = f"the {name.replace('_', ' ')} rate at depth {depth} is within its 90 % interval"
+            results.add(Verdict(f"{name}_{depth}", is_inside, claim, numbers))
 
 
 PROGRAM = ExperimentProgram("trainers.depth", __doc__, EXAMPLES, Settings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
+BACKENDS = ("tensorflow", "jax")
 
 if __name__ == "__main__":
-    run_program(main)
+    run_program(main, BACKENDS)

@@ -50,14 +50,6 @@ class Problem:
         """Cross-entropy of logits."""
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    @property
-    def branch_ends(self) -> tuple[str, ...]:
-        """Ends of the paths of the variables in the last layers of branches."""
-        if self.block == "batch-norm":
-            return "norm2/gamma", "norm2/beta"
-        layers = ("conv2",) if self.block in CONVOLUTIONS else ("attention_output", "mlp_output")
-        return tuple(f"{layer}/{name}" for layer in layers for name in ("kernel", "bias"))
-
     def build(self, depth: int) -> keras.Model:
         """Return the network with this number of blocks, whose weights depend on Keras' random seed.
 
