@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from idmatters_tf._arguments import abbreviate
 from idmatters_tf._keras_internals import (
     compile_arguments,
     get_graph,
@@ -56,18 +55,6 @@ def label_optimizer(path: str) -> str:
     return "the optimizer" if path == "optimizer" else f"the optimizer {path}"
 
 
-def find_difference(start: Mapping[str, Any], current: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a description of the first difference between the configuration now and that of a run, or None.
-
-    Callbacks change learning rates and other values, so each value may equal that at the start or in the checkpoint. A
-    missing value equals None.
-    """
-    for path in dict.fromkeys([*now, *start]):
-        if now.get(path) not in (start.get(path), current.get(path)):
-            return f"{path} was {abbreviate(start.get(path), 80)}, now {abbreviate(now.get(path), 80)}"
-    return None
-
-
 def _describe_layers(model: keras.Model) -> dict[str, Any]:
     """Return the configurations of layers by class and number. Graphs come last, so that layers are reported first."""
     described: dict[str, Any] = {}
@@ -87,9 +74,9 @@ def _describe_model(model: Any) -> dict[str, Any]:
     config["graph"] = [[layer["class_name"], layer["inbound_nodes"]] for layer in layers]
     config["operations"] = [layer["config"] for layer in layers if layer["name"] not in own]
     text = json.dumps(config, default=_convert, skipkeys=True)
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         # Default names are numbered over all models of the process.
-        text = text.replace(json.dumps(layer["name"]), f'"layer {place}"')
+        text = text.replace(json.dumps(layer["name"]), f'"layer {index}"')
     return json.loads(text)
 
 

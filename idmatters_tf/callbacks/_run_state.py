@@ -16,7 +16,6 @@ from idmatters_tf.callbacks._callback_states import CallbackStates
 from idmatters_tf.callbacks._configuration import (
     describe_attributes,
     describe_configuration,
-    find_difference,
     label_optimizer,
 )
 from idmatters_tf.callbacks._sources import make_source
@@ -126,11 +125,11 @@ class RunState:
         for settings in (start, now):
             for name in self._resume.ignore:
                 settings.pop(name, None)
-        difference = find_difference(start, start, now)
-        if difference is not None:
+        differences = describe_differences(start, now, {**now, **start})
+        if differences:
             raise ValueError(
-                f"{difference}: a callback has changed it, so that a restarted process cannot restore it. Make it a "
-                f"weight of the layer (`add_weight`), or change it between two calls of `fit`. If it does not affect "
+                f"{differences[0]}: a callback has changed it, so that a restarted process cannot restore it. Make it "
+                f"a weight of the layer (`add_weight`), or change it between two calls of `fit`. If it does not affect "
                 f"training, name it in ExactResume(ignore=...)."
             )
 
@@ -153,11 +152,11 @@ class RunState:
                 f"{checkpoint_path(self._resume.folder, step)} {mismatch}. Start the same script as before, or pass "
                 f"another folder to ExactResume."
             )
-        devices, now = saved["identity"].get(_DEVICES), self._identity[_DEVICES]
-        if devices != now:
+        devices = saved["identity"].get(_DEVICES)
+        if devices != self._identity[_DEVICES]:
             warnings.warn(
-                f"The checkpoint was saved on {devices}, now {now}: the results equal those of an uninterrupted run "
-                f"only up to rounding, and random numbers that each replica draws differ.",
+                f"The checkpoint was saved on {devices}, now {self._identity[_DEVICES]}: the results equal those of an "
+                f"uninterrupted run only up to rounding, and random numbers that each replica draws differ.",
                 stacklevel=2,
             )
         warning = describe_environment_change(saved["environment"], self._environment)
@@ -180,16 +179,19 @@ class RunState:
         difference = _training_state.find_difference(saved["description"], self._variables)
         if difference is not None:
             return f"is a checkpoint of another model: {difference}"
-        start, current = saved["configuration"]["start"], saved["configuration"]["current"]
-        difference = find_difference(start, current, self._configuration | self._select_interrupted(start))
-        if difference is not None:
-            return f"is a checkpoint of another run: {difference}"
+        start = saved["configuration"]["start"]
+        current = saved["configuration"]["current"]
+        now = self._configuration | self._select_interrupted(start)
+        # Callbacks change learning rates and other values, which may equal those at the start or in the checkpoint.
+        differences = describe_differences(start, now, {**now, **start}, current)
+        if differences:
+            return f"is a checkpoint of another run: {differences[0]}"
         lost = self._states.find_lost(saved["callbacks"])
         if lost and is_own:
             return f"contains the state of {', '.join(lost)}, not among the callbacks"
-        epoch, initial_epoch = saved["epoch"], self._fit.initial_epoch
-        if epoch < initial_epoch:
-            return f"is a checkpoint of epoch {epoch}, but `fit` begins with initial_epoch={initial_epoch}"
+        epoch = saved["epoch"]
+        if epoch < self._fit.initial_epoch:
+            return f"is a checkpoint of epoch {epoch}, but `fit` begins with initial_epoch={self._fit.initial_epoch}"
         if saved["batch"] and epoch >= self._fit.epochs:
             return (
                 f"is a checkpoint within epoch {epoch + 1}, after {saved['batch']} batches. Received: "

@@ -1,7 +1,6 @@
 """Position of a `fit` for `ExactResume`: when a checkpoint is saved, and where training resumes."""
 
 import contextlib
-import pathlib
 import time
 import warnings
 from typing import Any
@@ -14,7 +13,8 @@ from idmatters_tf._progress import Progress
 from idmatters_tf.callbacks._encoding import Snapshot
 from idmatters_tf.callbacks._run_state import RunState
 from idmatters_tf.callbacks._stores import Store
-from idmatters_tf.callbacks._workers import Workers, check_equal
+from idmatters_tf.callbacks._workers import Workers
+from idmatters_tf.distribute.tasks import check_equal
 
 SECONDS = {"second": 1, "hour": 3600, "minute": 60}
 
@@ -26,7 +26,9 @@ class StateCallback(keras.callbacks.Callback):
         super().__init__()
         # Unlike `model`, this attribute does not make JAX's trainer copy its values into the variables.
         self._model: Any = model
-        self._resume, self._fit, self._workers = resume, fit, workers
+        self._resume = resume
+        self._fit = fit
+        self._workers = workers
         self._state = RunState(resume, fit, model, workers)
         self._steps = self._state.source.steps_per_epoch
         self._store: Any = None
@@ -39,9 +41,10 @@ class StateCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._state.build()
-        self._resume.resumed_at, self._step = 0, self._fit.initial_epoch * self._steps
+        self._resume.resumed_at = 0
+        self._step = self._fit.initial_epoch * self._steps
         with self._closing_on_error():
-            check_equal(self._workers.run(self._prepare), self._workers.names)
+            check_equal(self._workers.names, self._workers.run(self._prepare))
             self._pending = self._state.load()
             if self._pending is not None:
                 self._resume_from(self._pending)
@@ -72,11 +75,10 @@ class StateCallback(keras.callbacks.Callback):
         self._resume.resumed_at = self._step = saved["epoch"] * self._steps + saved["batch"]
         if epoch >= self._fit.epochs:
             reason = "a callback stopped it" if saved["ended"] else f"`fit` was called with epochs={self._fit.epochs}"
-            loop = ' (the folder is that of an earlier `fit` of this process; in a loop, use f"runs/seed-{seed}")'
             warnings.warn(
                 f"The run in {self._resume.name} is finished and was not trained further: it ended in epoch "
-                f"{saved['epoch']}, and {reason}. Pass another folder to ExactResume for a new run"
-                f"{loop if self._resume.folder in _trained else ''}.",
+                f"{saved['epoch']}, and {reason}. Pass another folder to ExactResume for a new run, in "
+                f'a loop f"runs/seed-{{seed}}".',
                 stacklevel=2,
             )
         else:
@@ -86,7 +88,8 @@ class StateCallback(keras.callbacks.Callback):
         start_at_epoch(self._model, epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch, offset = epoch, 0
+        self._epoch = epoch
+        offset = 0
         if self._pending is not None and self._pending["batch"]:
             # Keras has reset the metrics, and the other callbacks have handled the beginning of the epoch again.
             self._state.restore(self._pending)
@@ -97,10 +100,10 @@ class StateCallback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # With several steps per execution the last step may be beyond the epoch.
-        done, before = min(batch + 1, self._steps), self._step
+        done = min(batch + 1, self._steps)
         self._is_within = done < self._steps
         step = self._epoch * self._steps + done
-        is_due = self._agree(logs, self._is_within and self._is_due(before, step))
+        is_due = self._agree(logs, self._is_within and self._is_due(self._step, step))
         if self._is_ended or not self._is_within:
             # Validation and `on_epoch_end` follow.
             return
@@ -125,7 +128,6 @@ class StateCallback(keras.callbacks.Callback):
         self._store.prune()
         self._state.source.close()
         if not self._is_paused():
-            _trained.add(self._resume.folder)
             self._state.mark_unfinished(False)
         self._store.close()
 
@@ -178,7 +180,3 @@ class StateCallback(keras.callbacks.Callback):
             return False
         rules = [keras.callbacks.TerminateOnNaN] if not np.isfinite((logs or {}).get("loss", 0.0)) else []
         return any(getattr(each, "stopped_epoch", 0) or isinstance(each, (*rules,)) for each in self._fit.callbacks)
-
-
-# Folders of the `fit`s of this process that have ended.
-_trained: set[pathlib.Path] = set()

@@ -20,7 +20,6 @@ from idmatters_tf.checkpointing import (
     FolderInUse,
     FolderLost,
     checkpoint_path,
-    describe_differences,
     find_damage,
     find_newest_intact,
     list_steps,
@@ -45,7 +44,7 @@ class Workers:
 
     def __init__(self, model: keras.Model):
         self._strategy: Any = getattr(model, "distribute_strategy", None)
-        cluster = None if self._strategy is None else describe_cluster(self._strategy)
+        cluster = describe_cluster(self._strategy)
         self.names = ["worker 0"] if cluster is None else list(cluster.tasks)
         self.index = 0 if cluster is None else self.names.index(cluster.task)
 
@@ -55,8 +54,6 @@ class Workers:
         Raises:
             Exception: the function fails on a worker. The message on the others begins with the name of that worker.
         """
-        if len(self.names) == 1:
-            return [function()]
         try:
             outcome = [function()]
         except Exception as error:
@@ -104,17 +101,6 @@ class Workers:
             raise ValueError(
                 f"Argument `folder` of ExactResume must be a folder that all workers share. Received: {folder}, in "
                 f"which the files of {self.names[0]} are missing"
-            )
-
-
-def check_equal(identities: list[dict[str, Any]], names: list[str]) -> None:
-    """Raise ValueError if the identity of the training run differs between workers."""
-    for name, other in zip(names, identities, strict=True):
-        differences = describe_differences(identities[0], other)
-        if differences:
-            raise ValueError(
-                f"{name} does not train as {names[0]}: {'; '.join(differences)}. Start every worker with the same "
-                f"script and data."
             )
 
 

@@ -131,7 +131,10 @@ def find_damage(path: pathlib.Path, required: str) -> str | None:
 
 
 def describe_differences(
-    saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
+    saved: Mapping[str, Any],
+    now: Mapping[str, Any],
+    names: Iterable[str] | None = None,
+    allowed: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return "NAME was VALUE, now VALUE" for each name whose values differ.
 
@@ -139,9 +142,11 @@ def describe_differences(
         saved: values by name. A missing value equals None.
         now: other values by name.
         names: names to compare. If None, those of `saved`.
+        allowed: other values by name that count as equal to the saved ones. If None, there are none.
     """
+    allowed = saved if allowed is None else allowed
     return [
         f"{name} was {abbreviate(saved.get(name))}, now {abbreviate(now.get(name))}"
         for name in (saved if names is None else names)
-        if saved.get(name) != now.get(name)
+        if now.get(name) not in (saved.get(name), allowed.get(name))
     ]

@@ -18,7 +18,7 @@ import keras
 from idmatters_tf._keras_internals import layers_within
 from idmatters_tf._tensorflow_internals.pipelines import batch_sizes, is_never_sharded
 from idmatters_tf.distribute.callbacks import WRITE_FILES, is_chief_only
-from idmatters_tf.distribute.tasks import count_workers, describe_cluster, explain_lost_tasks, gather
+from idmatters_tf.distribute.tasks import check_equal, describe_cluster, explain_lost_tasks, gather
 
 
 def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
@@ -38,20 +38,16 @@ def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.Ab
     strategy: Any = model.distribute_strategy
     _check_step(model)
     _check_batches(arguments, strategy.num_replicas_in_sync)
-    callbacks = _list_callbacks(arguments)
-    if count_workers(strategy) > 1:
-        _check_workers(model, arguments, callbacks)
-    return _surround(strategy, callbacks)
-
-
-def _list_callbacks(arguments):
     given = arguments["callbacks"]
-    return keras.tree.flatten(getattr(given, "callbacks", given)) if given is not None else []
+    callbacks = [] if given is None else keras.tree.flatten(getattr(given, "callbacks", given))
+    cluster = describe_cluster(strategy)
+    if cluster is not None:
+        _check_workers(model, arguments, callbacks, list(cluster.tasks))
+    return _surround(cluster, callbacks)
 
 
 @contextlib.contextmanager
-def _surround(strategy, callbacks):
-    cluster = describe_cluster(strategy)
+def _surround(cluster, callbacks):
     with contextlib.ExitStack() as stack:
         stack.enter_context(explain_lost_tasks(cluster))
         for surround in filter(None, (getattr(callback, "surround_fit", None) for callback in callbacks)):
@@ -111,7 +107,7 @@ def _count_rows(x):
     return leaves[0].shape[0] if leaves[0].shape else None
 
 
-def _check_workers(model, arguments, callbacks):
+def _check_workers(model, arguments, callbacks, workers):
     strategy: Any = model.distribute_strategy
     if is_never_sharded(arguments["x"]):
         warnings.warn(
@@ -143,11 +139,4 @@ def _check_workers(model, arguments, callbacks):
         **{name: arguments[name] for name in ("batch_size", "epochs", "initial_epoch", "steps_per_epoch")},
         **{f"the number of examples of {name}": _count_rows(arguments[name]) for name in ("x", "y")},
     }
-    chief, *others = gather(strategy, own)
-    for index, other in enumerate(others, 1):
-        differing = [f"{name} {other[name]!r}, not {chief[name]!r}" for name in chief if other[name] != chief[name]]
-        if differing:
-            raise ValueError(
-                f"Worker {index} calls `fit` with other arguments than the chief: {'; '.join(differing)}. Start every "
-                f"worker with the same script and data."
-            )
+    check_equal(workers, gather(strategy, own))

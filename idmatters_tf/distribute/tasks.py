@@ -12,18 +12,20 @@ import socket
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf.checkpointing import describe_differences
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-FIRST_NOTICE_SECONDS, NOTICE_SECONDS = 3.0, 30.0
+FIRST_NOTICE_SECONDS = 3.0
+NOTICE_SECONDS = 30.0
 # Time in which other tasks, which try every 0.2 seconds, find this one before TensorFlow takes over its port.
 _LINGER_SECONDS = 1.0
 # Time without a connection after which the coordinator counts as ended.
@@ -40,22 +42,23 @@ class TaskLost(RuntimeError):
     exit_code = 1
 
 
-def gather(strategy: "tf.distribute.Strategy", value: Any) -> list[Any]:
+def gather(strategy: "tf.distribute.Strategy | None", value: Any) -> list[Any]:
     """Return the JSON values of all workers of a strategy, the chief's first.
 
-    All workers must call this function. The values of a strategy of one process are `[value]`.
+    All workers must call this function. The values of a single process are `[value]`.
     """
     cluster = describe_cluster(strategy)
     if cluster is None:
         return [value]
-    names, text = list(cluster.tasks), json.dumps(value).encode()
-    place = names.index(cluster.task)
+    names = list(cluster.tasks)
+    index = names.index(cluster.task)
+    text = json.dumps(value).encode()
     lengths = np.zeros(len(names), np.int32)
-    lengths[place] = len(text)
+    lengths[index] = len(text)
     lengths = add_over_workers(strategy, lengths)
     ends = np.cumsum(lengths)
     codes = np.zeros(ends[-1], np.int32)
-    codes[ends[place] - len(text) : ends[place]] = np.frombuffer(text, np.uint8)
+    codes[ends[index] - len(text) : ends[index]] = np.frombuffer(text, np.uint8)
     codes = add_over_workers(strategy, codes).astype(np.uint8).tobytes()
     return [json.loads(codes[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
 
@@ -84,14 +87,26 @@ def add_over_workers(strategy: "tf.distribute.Strategy", vector: NDArray[np.int3
 _sums: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def count_workers(strategy: "tf.distribute.Strategy") -> int:
-    """Return the number of processes of a strategy that make each update together."""
-    cluster = describe_cluster(strategy)
-    return 1 if cluster is None else len(cluster.tasks)
+def check_equal(names: Sequence[str], values: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError if the values of a worker, such as its arguments of `fit`, differ from those of the chief.
+
+    Args:
+        names: names of the workers, the chief's first.
+        values: values of each worker by name, as `gather` returns them.
+    """
+    for name, own in zip(names, values, strict=True):
+        differences = describe_differences(values[0], own)
+        if differences:
+            raise ValueError(
+                f"{name} does not train as {names[0]}: {'; '.join(differences)}. Start every worker with the same "
+                f"script and data."
+            )
 
 
-def describe_cluster(strategy: "tf.distribute.Strategy") -> ClusterDescription | None:
+def describe_cluster(strategy: "tf.distribute.Strategy | None") -> ClusterDescription | None:
     """Return the tasks of a strategy that make each update together, or None for a single process."""
+    if strategy is None:
+        return None
     import tensorflow as tf
 
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
