@@ -50,7 +50,16 @@ class RandomAccess(Source):
     def seek(self, epoch: int, offset: int = 0) -> None:
         self._batches.seek(epoch, offset)
 
+    def state(self, offset: int) -> Any:
+        return self._batches.hooks_state() if isinstance(self._batches, PyDatasetBatches) else None
+
+    def restore(self, state: Any) -> None:
+        if state is not None:
+            self._batches.repeat_hooks(state)
+
     def close(self) -> None:
+        if isinstance(self._batches, PyDatasetBatches):
+            self._batches.end()
         self.seek(0)
 
 
@@ -85,49 +94,6 @@ class AnyStepDataset(RandomAccess):
         return self._iterator
 
 
-class HookedPyDataset(RandomAccess):
-    """A `keras.utils.PyDataset` that changes in `on_epoch_begin` or `on_epoch_end`.
-
-    A resumed run repeats the calls of the hooks. In each call the state of the global generators of Python and NumPy is
-    a function of (seed, epoch). The resume is exact if the hooks depend only on these generators and on attributes of
-    the dataset. A checksum of the first batch of the epoch detects other hooks on resume.
-    """
-
-    def __init__(self, data: keras.utils.PyDataset, batches: Batches, seed: int):
-        super().__init__(batches)
-        self._data, self._seed = data, seed
-        # Number of epochs that have begun, and checksum of the first batch of the last one.
-        self._begun, self._checksum = 0, ""
-
-    def seek(self, epoch: int, offset: int = 0) -> None:
-        while self._begun <= epoch:
-            if self._begun:
-                self._call("end", self._begun - 1)
-            self._call("begin", self._begun)
-            self._checksum = checksum(self._batches.arrays(self._begun * self.steps_per_epoch))
-            self._begun += 1
-        super().seek(epoch, offset)
-
-    def _call(self, event, epoch):
-        with _seeded(self._seed, epoch, event == "end"):
-            getattr(self._data, f"on_epoch_{event}")()
-
-    def state(self, offset: int) -> Any:
-        return {"epoch": self._begun - 1, "checksum": self._checksum}
-
-    def restore(self, state: Any) -> None:
-        self.seek(state["epoch"])
-        if self._checksum != state["checksum"]:
-            raise ValueError(
-                f"The first batch of {type(self._data).__name__} in epoch {state['epoch']} differs from that before "
-                "the interruption. Use only seeded generators in `on_epoch_begin` and `on_epoch_end`."
-            )
-
-    def close(self) -> None:
-        self._call("end", self._begun - 1)
-        super().close()
-
-
 @contextlib.contextmanager
 def _seeded(*seed: int) -> Iterator[None]:
     """Return a context in which the global generators of Python and NumPy have a seed."""
@@ -145,22 +111,59 @@ def _seeded(*seed: int) -> Iterator[None]:
 class PyDatasetBatches(Batches):
     """Batches of a `keras.utils.PyDataset`, with `shuffle` in an order that is a function of (seed, epoch).
 
-    The hooks of the dataset are not called. A dataset of infinite length is not shuffled.
+    A dataset of infinite length is not shuffled. If the dataset has hooks, its `on_epoch_begin` and `on_epoch_end`,
+    `seek` calls those of all epochs up to the given one that it has not called yet. In each call the state of the
+    global generators of Python and NumPy is a function of (seed, epoch). The resume is exact if the hooks depend only
+    on these generators and on attributes of the dataset. A checksum of the epoch's first batch detects other hooks.
     """
 
     def __init__(self, data: keras.utils.PyDataset, steps_per_epoch: int, shuffle: bool, seed: int):
         super().__init__(steps_per_epoch)
-        self._data, self.examples = data, data.num_batches
-        self.seed, self.shuffle = seed, shuffle
+        self._data = data
+        self.examples = data.num_batches
+        self.seed = seed
+        self.shuffle = shuffle
         self._indices = None
         if shuffle and self.examples is not None:
             self._indices = ArrayBatches(np.arange(self.examples), batch_size=1, seed=seed)
+        self._has_hooks = has_hooks(data)
+        # Number of epochs that have begun, if there are hooks.
+        self._begun = 0
 
     def batch(self, step: int) -> Any:
         if self.examples is None:
             return self._data[step]
         epoch, index = divmod(step, self.examples)
         return self._data[index if self._indices is None else int(self._indices.order(epoch)[index])]
+
+    def seek(self, epoch: int, offset: int = 0) -> None:
+        super().seek(epoch, offset)
+        while self._has_hooks and self._begun <= epoch:
+            self.end()
+            with _seeded(self.seed, self._begun, False):
+                self._data.on_epoch_begin()
+            self._begun += 1
+
+    def end(self) -> None:
+        """Call the `on_epoch_end` of the last epoch that has begun."""
+        if self._begun:
+            with _seeded(self.seed, self._begun - 1, True):
+                self._data.on_epoch_end()
+
+    def hooks_state(self) -> dict[str, Any] | None:
+        """Return the last epoch that has begun and the checksum of its first batch; None without hooks."""
+        epoch = self._begun - 1
+        first = epoch * self.steps_per_epoch
+        return {"epoch": epoch, "checksum": checksum(self.arrays(first))} if self._has_hooks else None
+
+    def repeat_hooks(self, state: dict[str, Any]) -> None:
+        """Repeat the calls of the hooks. Raise ValueError if they change the data otherwise than before."""
+        self.seek(state["epoch"])
+        if self.hooks_state() != state:
+            raise ValueError(
+                f"The first batch of {type(self._data).__name__} in epoch {state['epoch']} differs from that before "
+                "the interruption. Use only seeded generators in `on_epoch_begin` and `on_epoch_end`."
+            )
 
 
 def make_source_from_arrays(fit: RunningFit, seed: int) -> Source:
@@ -175,7 +178,8 @@ def make_source_from_arrays(fit: RunningFit, seed: int) -> Source:
 def make_source_from_py_dataset(fit: RunningFit, seed: int) -> Source:
     """Return the source of a `keras.utils.PyDataset`. If `fit` shuffles, the order is a function of (seed, epoch)."""
     data: keras.utils.PyDataset = fit.data
-    length, hooked = data.num_batches, has_hooks(data)
+    length = data.num_batches
+    hooked = has_hooks(data)
     if hooked and not has_global_seed():
         raise ValueError(
             f"Keras calls the `on_epoch_end` of {type(data).__name__} once before training, when the global generators "
@@ -187,8 +191,7 @@ def make_source_from_py_dataset(fit: RunningFit, seed: int) -> Source:
             f"{type(data).__name__} changes at the end of its epochs of {length} batches. Received: "
             f"steps_per_epoch={steps} in `fit`. Remove this argument."
         )
-    batches = _copy_workers(data, PyDatasetBatches(data, steps, bool(fit.shuffle), seed))
-    return HookedPyDataset(data, batches, seed) if hooked else RandomAccess(batches)
+    return RandomAccess(_copy_workers(data, PyDatasetBatches(data, steps, bool(fit.shuffle), seed)))
 
 
 def make_source_from_map_dataset(fit: RunningFit) -> Source:
@@ -203,7 +206,8 @@ def make_source_from_map_dataset(fit: RunningFit) -> Source:
 
 
 def _copy_workers(data, batches):
-    batches.workers, batches.max_queue_size = data.workers, data.max_queue_size
+    batches.workers = data.workers
+    batches.max_queue_size = data.max_queue_size
     batches.use_multiprocessing = data.use_multiprocessing
     return batches
 
