@@ -43,7 +43,8 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
             import tensorflow as tf
 
             self._writer = tf.summary.create_file_writer(str(log_dir))
-        self._begins, self._steps_per_execution = False, 1
+        self._begins = False
+        self._steps_per_execution = 1
         # Number of steps in an epoch, and before the current epoch.
         self._steps = self._before = 0
         # Numbers for the `logs` of this epoch.
@@ -74,7 +75,8 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         strategy = getattr(self.model, "distribute_strategy", None)
         with contextlib.nullcontext() if strategy is None else strategy.scope():
             self.prepare()
-        self._begins, self._steps_per_execution = True, getattr(self.model, "steps_per_execution", 1)
+        self._begins = True
+        self._steps_per_execution = getattr(self.model, "steps_per_execution", 1)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._steps = (self.params or {}).get("steps") or 0
@@ -91,7 +93,8 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         if self.unit == "epoch":
             return
         # The last execution may extend beyond the epoch.
-        done, last = self._before + min(batch + 1, self._steps), self._before + batch + 1 - self._steps_per_execution
+        done = self._before + min(batch + 1, self._steps)
+        last = self._before + batch + 1 - self._steps_per_execution
         if done // self._every > last // self._every:
             self.record(done)
 
@@ -108,7 +111,9 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the measurements of an interrupted process."""
-        self.measurements, self._begins, self._numbers = state["measurements"], state["begins"], state["numbers"]
+        self.measurements = state["measurements"]
+        self._begins = state["begins"]
+        self._numbers = state["numbers"]
 
     def draw(self, figure: Figure) -> None:
         """Draw the numbers of `logged` against epochs or steps, each on axes of its own."""

@@ -5,7 +5,8 @@ from collections.abc import Container
 
 def make_unique_name(name: str, names: Container[str], separator: str = ":") -> str:
     """Return the name, or "name:2", "name:3" and so on if the names contain it."""
-    unique, number = name, 1
+    unique = name
+    number = 1
     while unique in names:
         number += 1
         unique = f"{name}{separator}{number}"

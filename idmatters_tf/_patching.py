@@ -17,7 +17,8 @@ class Patch:
     def __init__(self, *replacements: tuple[Any, str, Any]):
         self._replacements = replacements
         self._originals: list[tuple[Any, str, Any]] = []
-        self._lock, self._users = threading.Lock(), 0
+        self._lock = threading.Lock()
+        self._users = 0
 
     def __enter__(self) -> None:
         with self._lock:

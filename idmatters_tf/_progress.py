@@ -39,8 +39,12 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
     ):
         if not isinstance(progress, bool):
             raise ValueError(f"Argument `progress` must be True or False. Received: progress={progress!r}")
-        self.total, self.title, self.done = total, title, done
-        self._progress, self._unit, self._started_at = progress, unit, done
+        self.total = total
+        self.title = title
+        self.done = done
+        self._progress = progress
+        self._unit = unit
+        self._started_at = done
         self._started = self._last_line = time.monotonic()
         self._bar = None
         if progress and (sys.stderr.isatty() or "ipykernel" in sys.modules):

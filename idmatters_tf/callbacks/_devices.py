@@ -58,7 +58,8 @@ def _combine(variable, values, count):
     """Return values on `count` devices. For another number than before, they are combined by their aggregation."""
     if len(values) == count:
         return values
-    first, total = values[0], np.sum([np.asarray(value, "float64") for value in values], axis=0)
+    first = values[0]
+    total = np.sum([np.asarray(value, "float64") for value in values], axis=0)
     # Enumerations of TensorFlow or texts of Keras.
     kind = [getattr(getattr(variable, name, ""), "name", getattr(variable, name, "")).lower() for name in _PROPERTIES]
     if kind == ["on_read", "sum"]:

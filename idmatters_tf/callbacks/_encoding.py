@@ -172,7 +172,8 @@ class _Encoder:
 
     def __init__(self, known: Any, adds_names: bool):
         self.arrays: dict[str, NDArray[Any]] = {}
-        self._known, self._adds_names = known, adds_names
+        self._known = known
+        self._adds_names = adds_names
         # Kind, name, arguments and content of each object.
         self.objects: list[Any] = []
         # The objects are kept, since their `id` identifies them.
@@ -248,7 +249,9 @@ class _Decoder:
     """Restoration of a value that `Snapshot` has encoded."""
 
     def __init__(self, data: dict[str, Any], arrays: dict[str, Any], known: Any):
-        self._objects, self._arrays, self._known = data["objects"], arrays, known
+        self._objects = data["objects"]
+        self._arrays = arrays
+        self._known = known
         self._decoded: dict[int, Any] = {}
         self.value = self._decode(data["value"])
 

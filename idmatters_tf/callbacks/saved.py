@@ -89,7 +89,8 @@ def save(
         texts: see `Checkpoint`.
         owners: "model" for the weights, "optimizer" for the state of the compiled optimizer.
     """
-    described, several = _training_state.describe_variables(model), _training_state.variables(model)
+    described = _training_state.describe_variables(model)
+    several = _training_state.variables(model)
     values = {owner: [_devices.read(variable) for variable in several[owner]] for owner in owners}
     state = {
         "format": -_encoding.FORMAT,

@@ -78,7 +78,8 @@ class StreamedImageData:
         Raises:
             DataError: none of the training or validation images can be decoded.
         """
-        kept, skipped = {}, 0
+        kept = {}
+        skipped = 0
         for split, images in (("train", self.train), ("test", self.test)):
             broken = find(images)
             if len(broken) == len(images):

@@ -36,13 +36,15 @@ class NumpyBatches:
         seed: int = 0,
         augmentation: CropAndFlip | None = AUGMENTATIONS["paper"],
     ):
-        self.batch_size, self.seed = positive_integer("batch_size", batch_size), seed_number(seed)
+        self.batch_size = positive_integer("batch_size", batch_size)
+        self.seed = seed_number(seed)
         self._labels = np.asarray(labels, np.int32)
         self._flips = None if augmentation is None else augmentation.flips
         self._augmentation = CropAndFlip(0) if augmentation is None else augmentation
         pads = ((0, 0), *((self._augmentation.padding,) * 2,) * 2, (0, 0))
         mode: Any = {"zero": "constant", "reflect": "reflect"}[self._augmentation.padding_mode]
-        shape, count = images.shape[1:3], len(images)
+        shape = images.shape[1:3]
+        count = len(images)
         self._windows = np.lib.stride_tricks.sliding_window_view(np.pad(images, pads, mode), shape, axis=(1, 2))
         # Alternating flips: the images that are mirrored in even epochs.
         self._first_flips = np.random.default_rng((self.seed, _FLIPS)).integers(0, 2, count)
@@ -52,7 +54,8 @@ class NumpyBatches:
 
     def batch(self, step: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
         """Return the images, float32 `(batch_size, rows, cols, channels)`, and labels of a step."""
-        random, size = np.random.default_rng((self.seed, _AUGMENTATION, step)), self.batch_size
+        random = np.random.default_rng((self.seed, _AUGMENTATION, step))
+        size = self.batch_size
         epochs, positions = np.divmod(step * size + np.arange(size), len(self._labels))
         rows = np.array([self._order(epoch)[index] for epoch, index in zip(epochs, positions, strict=True)])
         top, left = random.integers(0, 2 * self._augmentation.padding + 1, (2, size))

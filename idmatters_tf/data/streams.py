@@ -50,8 +50,12 @@ class StreamTrainBatches:
     ):
         positive_integer("batch_size", batch_size)
         check_choice("augmentation", augmentation, _decoding.AUGMENTATIONS)
-        self.count, self.batch_size, self.seed = len(images), batch_size, seed
-        self.augmentation, self.size, self.smallest_area = augmentation, size, smallest_area
+        self.count = len(images)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.augmentation = augmentation
+        self.size = size
+        self.smallest_area = smallest_area
         self._read = _make_reader(images)
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:

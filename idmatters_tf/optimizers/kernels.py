@@ -87,8 +87,10 @@ def layer_kernels(layer: keras.layers.Layer, per_head: bool = False) -> list[tup
 
 
 def _matrices(layer: Any, variable: keras.Variable, per_head: bool) -> KernelMatrices | None:
-    shape, name = tuple(variable.shape), variable.name
-    last, others = len(shape) - 1, tuple(range(len(shape) - 1))
+    shape = tuple(variable.shape)
+    name = variable.name
+    last = len(shape) - 1
+    others = tuple(range(last))
     # The experts of KerasHub's layers are (experts, inputs, outputs).
     if len(shape) == 3 and (isinstance(layer, ResidualDenseStack) or type(layer).__name__.endswith("Experts")):
         return KernelMatrices(shape, (1,), (2,), (0,))

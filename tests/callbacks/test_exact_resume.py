@@ -253,7 +253,7 @@ def run(case, folder, kill=lambda event, epoch, batch: False, model=None):
 def variables(model):
     several = {"model": model.variables, "optimizer": model.optimizer.variables, "metrics": model.metrics_variables}
     if isinstance(model, Adversarial):
-        several |= {str(place): each.variables for place, each in enumerate(model.own_optimizers())}
+        several |= {str(index): each.variables for index, each in enumerate(model.own_optimizers())}
     return several
 
 
@@ -267,8 +267,8 @@ def values(model):
 def set_values(model, found):
     """Assign the result of `values`, or ones if it is None, to all variables of a model that is not None."""
     for name, several in ({} if model is None else variables(model)).items():
-        for place, each in enumerate(several):
-            each.assign(np.ones(each.shape) if found is None else found[name][place])
+        for index, each in enumerate(several):
+            each.assign(np.ones(each.shape) if found is None else found[name][index])
 
 
 def assert_same(one, other):

@@ -32,12 +32,14 @@ class SavedIterator(Source):
     """
 
     def __init__(self, steps_per_epoch: int, endless: bool):
-        self.steps_per_epoch, self._endless = steps_per_epoch, endless
+        self.steps_per_epoch = steps_per_epoch
+        self._endless = endless
         # State to load before the next epoch, and True if the iterator is at the beginning of the next epoch.
         self._restored: Any = None
         self._is_fresh = True
         self._iterator: Any = self._begin()
-        start, digests = self._save(), []
+        start = self._save()
+        digests = []
         for _ in range(2):
             batch = next(self._batches(), None)
             if batch is None:
