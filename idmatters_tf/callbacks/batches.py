@@ -32,7 +32,10 @@ class Batches(keras.utils.PyDataset):
         self._epoch = self._offset = 0
 
     def batch(self, step: int) -> Any:
-        """Return the batch of a step, see `idmatters_tf.data.protocols.BatchSource`.
+        """Return the batch of a step, which is the number of batches before it since the start of training.
+
+        The batch is the same in any order of calls and in any process. Derive random numbers from the step, as in
+        `numpy.random.default_rng((seed, step))`.
 
         Returns:
             `(x,)`, `(x, y)` or `(x, y, sample_weight)`; each an array, or a list, tuple or dict of arrays.

@@ -90,7 +90,7 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
         image = tf.cond(
             _is_webp(contents),
             lambda: _decode_webp(contents),
-            lambda: _decode_others(contents),
+            lambda: tf.io.decode_image(contents, channels=3, expand_animations=False),
         )
         if window is None:
             return image
@@ -103,13 +103,6 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
         return tf.io.decode_and_crop_jpeg(contents, window(tf.io.extract_jpeg_shape(contents)), channels=3)
 
     return tf.ensure_shape(tf.cond(tf.io.is_jpeg(contents), jpeg, other), [None, None, 3])
-
-
-def _decode_others(contents):
-    # TensorFlow returns the indices of the palette of a BMP image, which has up to 8 bits per pixel.
-    has_palette = tf.strings.regex_full_match(contents, r"BM\C{26}[\x01-\x08]\C*")
-    with tf.control_dependencies([tf.debugging.assert_equal(has_palette, False, "BMP image with a palette")]):
-        return tf.io.decode_image(contents, channels=3, expand_animations=False)
 
 
 def _is_webp(contents):

@@ -150,45 +150,38 @@ def _load_binary(name, location):
     )
 
 
-def _read_files(location, variant, records):
-    """Return the contents of files with these numbers of records in the folder or the archive, by name."""
+def _read_files(location, variant, files):
+    """Return the contents of files in the folder or the archive, by name."""
     path = location.path
     try:
         if location.kind == "folder":
-            contents = {file: (path / file).read_bytes() for file in records}
+            contents = {file: (path / file).read_bytes() for file in files}
         else:
-            names = {f"{variant.folder}/{file}": file for file in records}
+            names = {f"{variant.folder}/{file}": file for file in files}
             with tarfile.open(path) as archive:
                 contents = {}
                 for member in archive:
                     if member.name in names and member.isreg():
-                        file = names[member.name]
-                        # Before it is read: a small archive may contain a large file.
-                        _check_length(member.size, variant, records[file], path / file)
-                        contents[file] = cast(Any, archive.extractfile(member)).read()
+                        contents[names[member.name]] = cast(Any, archive.extractfile(member)).read()
                 # The checksum of a compressed file is at its end.
                 while cast(Any, archive.fileobj).read(2**20):
                     pass
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(":")
         raise DataError(f"{path} cannot be read as {variant.archive}: {reason}. Download it again.") from error
-    missing = [file for file in records if file not in contents]
+    missing = [file for file in files if file not in contents]
     if missing:
         raise DataError(f"{path} cannot be read as {variant.archive}: no {missing[0]} in it. Download it again.")
     return contents
 
 
-def _check_length(size, variant, records, path):
+def _decode(data, variant, records, path):
     length = records * variant.record_bytes
-    if size != length:
+    if len(data) != length:
         raise DataError(
             f"{path} must have {length:,} bytes ({records:,} records of {variant.record_bytes}). "
-            f"Received: {size:,} bytes. Download it again."
+            f"Received: {len(data):,} bytes. Download it again."
         )
-
-
-def _decode(data, variant, records, path):
-    _check_length(len(data), variant, records, path)
     table = np.frombuffer(data, np.uint8).reshape(records, variant.record_bytes)
     channels_first = table[:, variant.label_bytes :].reshape(records, 3, 32, 32)
     labels = table[:, variant.label_bytes - 1].astype(np.int32)

@@ -1,7 +1,6 @@
 """Interfaces of data sets and batches for training code, and their implementations.
 
 DataSet                 `images.ImageData`, `imagenet.StreamedImageData`
-BatchSource             `TrainBatchSource`, and `idmatters_tf.callbacks.Batches`, the training data of `fit`
 TrainBatchSource        `batches.TrainBatches`, `streams.StreamTrainBatches`
 EvaluationBatchSource   `batches.EvaluationBatches`, `streams.StreamEvaluationBatches`
 
@@ -41,20 +40,12 @@ class Share:
 ALONE = Share()
 
 
-class BatchSource(Protocol):
-    """Batches that are a function of the step.
-
-    The batch of a step is the same in any order of calls and in any process, so training can resume at any step. Derive
-    random numbers from the step, as in `numpy.random.default_rng((seed, step))`.
-    """
+class TrainBatchSource(Protocol):
+    """Batches of images, as a function of the step, that replicas and workers share."""
 
     def batch(self, step: int) -> Any:
         """Return the batch of a step, which is the number of batches before it since the start of training."""
         ...
-
-
-class TrainBatchSource(BatchSource, Protocol):
-    """Batches of images that replicas and workers share."""
 
     def indices(self, positions: "tf.Tensor") -> "tf.Tensor":
         """Return the index of the image at each position of the endless sequence."""

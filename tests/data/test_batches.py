@@ -38,7 +38,7 @@ def test_crops_and_flips_equal_plain_slicing(padding, mode, wanted):
         np.testing.assert_array_equal(image, padded[top : top + 6, left : left + 8])
 
 
-def test_standardization_equals_tensorflows():
+def test_standardization_equals_that_of_tensorflow():
     images = tf.cast(np.concatenate([IMAGES, np.full((1, 6, 8, 3), 77), np.zeros((1, 6, 8, 3))]), tf.float32)
     np.testing.assert_allclose(standardize(images), tf.image.per_image_standardization(images), atol=2e-5)
     nearly_blank = np.full((3, 8, 8, 3), 250.0, "float32")
@@ -47,7 +47,7 @@ def test_standardization_equals_tensorflows():
     np.testing.assert_allclose(standardize(tf.constant(nearly_blank)), exported, atol=1e-3)
 
 
-def test_each_epoch_is_a_permutation_of_its_own():
+def test_each_epoch_is_another_permutation():
     order = batches().indices(tf.range(150, dtype=tf.int64)).numpy().reshape(3, 50)
     for epoch in order:
         np.testing.assert_array_equal(np.sort(epoch), np.arange(50))
@@ -60,7 +60,7 @@ def test_each_epoch_is_a_permutation_of_its_own():
     np.testing.assert_allclose(images, standardize(tf.cast(IMAGES[labels.numpy()], tf.float32)), atol=1e-6)
 
 
-def test_any_step_alone_equals_the_same_step_in_a_stream():
+def test_single_steps_equal_those_of_the_dataset():
     ours = batches()
     dataset = ours.dataset(0, 7)
     # The thread that tunes delays the end of an iterator.
@@ -73,7 +73,7 @@ def test_any_step_alone_equals_the_same_step_in_a_stream():
     np.testing.assert_array_equal(resumed, [x for x, _ in stream[4:]])
 
 
-def test_augmentation_differs_between_epochs_and_seeds_and_covers_every_choice():
+def test_augmentation_differs_between_epochs_and_seeds():
     one = TrainBatches(IMAGES[:1], LABELS[:1], 64, 0, AUGMENTATIONS["paper"])
     first, second = one.batch(0)[0].numpy(), one.batch(1)[0].numpy()
     assert not np.array_equal(first, second)
@@ -83,7 +83,7 @@ def test_augmentation_differs_between_epochs_and_seeds_and_covers_every_choice()
     assert not np.array_equal(first, other.batch(0)[0])
 
 
-def test_alternating_flips_show_each_image_both_ways_in_two_epochs():
+def test_alternating_flips():
     ours = TrainBatches(IMAGES, LABELS, 50, 3, CropAndFlip(0, flips="alternate"))
     flipped = []
     for epoch in range(4):
@@ -100,7 +100,7 @@ def test_alternating_flips_show_each_image_both_ways_in_two_epochs():
 
 @pytest.mark.parametrize("kind", [TrainBatches, NumpyBatches])
 @pytest.mark.parametrize("side", [2, 5])
-def test_cutout_zeroes_a_square_and_nothing_else(side, kind):
+def test_cutout(side, kind):
     plain, cut = (kind(IMAGES, LABELS, 50, 3, CropAndFlip(1, cutout=size)) for size in (0, side))
     centres = set()
     for step in range(6):
@@ -118,7 +118,7 @@ def test_cutout_zeroes_a_square_and_nothing_else(side, kind):
     assert len(centres) > 15
 
 
-def test_the_shares_make_up_the_global_batch():
+def test_shares_equal_the_global_batch():
     ours = batches()
     streams = [iter(ours.dataset(2, 2, Share(4, first, 2))) for first in (0, 2)]
     for step in (2, 3):
@@ -131,7 +131,7 @@ def test_the_shares_make_up_the_global_batch():
 
 
 @pytest.mark.parametrize(("batch_size", "pipelines"), [(12, 2), (64, 1)])
-def test_evaluation_counts_every_image_once(batch_size, pipelines):
+def test_evaluation_contains_every_image_once(batch_size, pipelines):
     evaluation = EvaluationBatches(IMAGES, LABELS, batch_size)
     count = 4 // pipelines
     counted = np.zeros(50)

@@ -1,10 +1,8 @@
 """Data sets: shapes, and CIFAR from binary files, archives and TensorFlow Datasets."""
 
 import dataclasses
-import io
 import re
 import tarfile
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -80,21 +78,12 @@ def test_archive_is_read_in_place(tmp_path):
         with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz.*Download it again"):
             cifar.load("cifar10", path)
     with tarfile.open(path, "w:gz") as archive:
-        member = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
-        member.size = 10**8
-        archive.addfile(member, io.BytesIO(bytes(member.size)))
-    tracemalloc.start()
-    with pytest.raises(DataError, match=r"data_batch_1.bin must have 30,730 bytes.*Received: 100,000,000 bytes"):
-        cifar.load("cifar10", path)
-    assert tracemalloc.get_traced_memory()[1] < 10**7
-    tracemalloc.stop()
-    with tarfile.open(path, "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("cifar-100-binary/train.bin"))
     with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz: no data_batch_1.bin in it"):
         cifar.load("cifar10", path)
 
 
-def test_damaged_and_missing_files_are_one_sentence(tmp_path):
+def test_damaged_and_missing_files_raise(tmp_path):
     with pytest.raises(DataError, match=r"pickles, is not supported: download cifar-10-b.*Pass the folder that holds"):
         cifar.load("cifar10", tmp_path)
     with pytest.raises(DataError, match=f"not found in {tmp_path}/nowhere, which does not exist"):
@@ -144,7 +133,7 @@ def test_tensorflow_datasets(tmp_path):
         cifar.load("cifar10", prepared)
 
 
-def test_shapes_follow_from_the_seed():
+def test_shapes_are_a_function_of_the_seed():
     data, again, other = shapes.load(30, 20), shapes.load(30, 20), shapes.load(30, 20, seed=1)
     assert data.digest() == again.digest() != other.digest()
     assert data.train_images.shape == (30, 32, 32, 3)
@@ -154,7 +143,7 @@ def test_shapes_follow_from_the_seed():
         shapes.load(0)
 
 
-def test_held_out_images_are_training_images_and_leave_the_test_images_alone():
+def test_held_out_images():
     data = shapes.load(train=50, test=20)
     held_out = data.hold_out(15)
     np.testing.assert_array_equal(held_out.train_images, data.train_images[:35])

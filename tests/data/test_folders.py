@@ -32,7 +32,7 @@ def test_a_tree(tree):
 
 
 @pytest.mark.parametrize("form", ["pairs", "commas", "classes"])
-def test_flat_validation_images_with_a_file_of_classes(tree, form):
+def test_flat_validation_folder(tree, form):
     for image in sorted((tree / "val").glob("*/*")):
         image.rename(tree / "val" / image.name)
     for folder in (tree / "val").glob("n*"):
@@ -54,7 +54,7 @@ def test_flat_validation_images_with_a_file_of_classes(tree, form):
         imagenet.load(tree)
 
 
-def test_class_folders_alone_and_a_part_held_out(tree):
+def test_class_folders_without_validation_images(tree):
     with pytest.raises(DataError, match="there are no validation images: .* or a `val_fraction`, such as 0.1"):
         imagenet.load(tree / "train")
     data = imagenet.load(tree / "train", val_fraction=0.5)
@@ -72,7 +72,7 @@ def test_class_folders_alone_and_a_part_held_out(tree):
         imagenet.load(tree, val="train", val_fraction=0.5)
 
 
-def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
+def test_missing_and_invalid_folders_raise(tree, tmp_path):
     with pytest.raises(DataError, match=f"no images were found in {tmp_path}: neither a tree train/CLASS"):
         imagenet.load(tmp_path)
     with pytest.raises(DataError, match="there are no validation images: .*/valid is not a folder.*val='train'"):
@@ -91,7 +91,7 @@ def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
         _folders.list_classes(tree / "nowhere")
 
 
-def test_first_and_held_out_images_are_of_all_classes_and_depend_on_names_alone(tree):
+def test_first_and_held_out_images_of_folders(tree):
     data = imagenet.load(tree)
     first = data.first(6, 4)
     assert (len(first.train), len(first.test)) == (6, 4)

@@ -62,10 +62,9 @@ def in_memory(files, index, size=SIZE):
         ("WEBP", "RGB"),
         ("WEBP", "RGBA"),
         ("GIF", "P"),
-        ("BMP", "RGB"),
     ],
 )
-def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
+def test_images_of_every_format_are_decoded(kind, mode):
     data = encoded(rng, 40, 56, kind, mode)
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
     got = _decoding.decode(tf.constant(data)).numpy().astype(int)
@@ -82,20 +81,16 @@ def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
     np.testing.assert_array_equal(shapes[0][:2], [40, 56])
 
 
-@pytest.mark.parametrize("kind", ["animated WebP image", "BMP image with a palette"])
-def test_images_that_tensorflow_decodes_wrongly_are_rejected(kind):
+def test_animated_webp_images_are_rejected():
     frames = [Image.open(io.BytesIO(encoded(rng, 40, 56, "PNG", "RGB"))) for _ in range(3)]
     stream = io.BytesIO()
-    if kind.startswith("BMP"):
-        frames[0].quantize(16).save(stream, "BMP")
-    else:
-        frames[0].save(stream, "WEBP", save_all=True, append_images=frames[1:])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=kind):
+    frames[0].save(stream, "WEBP", save_all=True, append_images=frames[1:])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP image"):
         _decoding.decode(tf.constant(stream.getvalue()))
 
 
 @pytest.mark.parametrize("augmentation", ["paper", "standard"])
-def test_users_load_images_as_evaluations_do(files, augmentation):
+def test_loaded_images_equal_those_of_evaluations(files, augmentation):
     batches = StreamEvaluationBatches(files, 5, augmentation, SIZE)
     evaluated, _, _ = next(iter(batches.dataset(standardized=False)))
     for index, expected in enumerate(evaluated.numpy()):
@@ -105,7 +100,7 @@ def test_users_load_images_as_evaluations_do(files, augmentation):
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 10**6))
-def test_windows_lie_inside_and_keep_to_their_bounds(rows, cols, number):
+def test_windows_are_inside_of_the_image(rows, cols, number):
     shape = tf.constant([rows, cols, 3])
     top, left, height, width = _decoding.random_window(shape, tf.constant([5, number], tf.int64)).numpy()
     assert 0 <= top <= top + height <= rows
@@ -123,7 +118,7 @@ def test_windows_lie_inside_and_keep_to_their_bounds(rows, cols, number):
     assert abs(2 * left + width - cols) <= 1
 
 
-def test_training_batches_hold_the_images_of_the_order_flipped_half_of_the_time(files):
+def test_order_and_flips_of_training_batches(files):
     ours = StreamTrainBatches(files, 6, seed=3, size=SIZE)
     flips = []
     for step in (0, 4):
@@ -138,7 +133,7 @@ def test_training_batches_hold_the_images_of_the_order_flipped_half_of_the_time(
     assert 2 <= sum(flips) <= 10
 
 
-def test_any_step_share_and_stride_give_the_same_examples(files):
+def test_steps_shares_and_strides_equal_the_stream(files):
     ours = StreamTrainBatches(files, 8, 1, "standard", SIZE)
     stream = [images.numpy() for images, _ in ours.dataset(2, 4)]
     whole = dict(zip(range(2, 6), stream, strict=True))
@@ -153,7 +148,7 @@ def test_any_step_share_and_stride_give_the_same_examples(files):
     np.testing.assert_array_equal(turns, [whole[2], whole[5]])
 
 
-def test_records_give_what_files_give(files, records):
+def test_records_equal_files(files, records):
     assert (len(records), records.class_names) == (15, files.class_names)
     both = [StreamTrainBatches(images, 7, 1, "standard", SIZE).dataset(0, 3) for images in (files, records)]
     for one, other in zip(*both, strict=True):
@@ -167,7 +162,7 @@ def test_records_give_what_files_give(files, records):
     assert records.describe(0).startswith("the record at byte 0 of ")
 
 
-def test_evaluation_counts_every_image_once(files):
+def test_evaluation_contains_every_image_once(files):
     ours = StreamEvaluationBatches(files, 8, "none", SIZE)
     seen = []
     for first in range(2):
@@ -227,7 +222,7 @@ def add(archive, name, data):
     archive.addfile(info, io.BytesIO(data))
 
 
-def test_images_decoded_once_are_those_that_are_streamed(files, records):
+def test_decoded_images_equal_streamed_ones(files, records):
     data = imagenet.StreamedImageData("some", records, files.without(range(1, 15)), "here", SIZE)
     once = decode_all(data)
     assert (once.class_names, once.image_shape, once.origin) == (data.class_names, data.image_shape, "here")
