@@ -24,7 +24,7 @@ def shown(stream, monkeypatch, **options):
     return stream.getvalue()
 
 
-def test_a_log_file_gets_lines(monkeypatch):
+def test_lines_in_a_log_file(monkeypatch):
     lines = shown(io.StringIO(), monkeypatch, done=4).splitlines()
     assert lines == ["training 8/10 loss 0.5, 0:00:00 left", "saved"]
     monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -32,7 +32,7 @@ def test_a_log_file_gets_lines(monkeypatch):
     assert sys.stderr.getvalue() == "eigenvalues 3 products\n"
 
 
-def test_a_terminal_gets_a_bar_that_begins_where_the_work_does(monkeypatch):
+def test_bar_on_a_terminal(monkeypatch):
     bar, *updates = shown(Terminal(), monkeypatch, done=4, delay=0, leave=True).split("\r")[1:]
     assert "training:  40%" in bar
     assert "4/10" in bar

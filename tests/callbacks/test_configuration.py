@@ -122,7 +122,7 @@ def test_compiled_again(tmp_path):
     fit(tmp_path, compiled(), epochs=3)
 
 
-def test_nothing_was_trained(tmp_path):
+def test_warning_of_a_finished_run(tmp_path):
     first = fit(tmp_path, compiled())
     model, batches = compiled(), ArrayBatches(X, Y, batch_size=2, seed=0)
     with pytest.warns(
@@ -147,7 +147,7 @@ def test_more_epochs_after_changes_by_callbacks(tmp_path, model):
     assert last.history == whole.history
 
 
-def test_an_exception_leaves_any_rate(tmp_path):
+def test_learning_rate_after_an_exception(tmp_path):
     batches = iter(range(100))
 
     def breaks(batch, logs):

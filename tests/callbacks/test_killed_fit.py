@@ -26,13 +26,13 @@ def check_survival(backend, folder, kills, *arguments):
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
-def test_sources_of_data_survive(backend, tmp_path, slow):
+def test_data_sources_after_kills(backend, tmp_path, slow):
     arguments = ["--devices", "1", "2"] if slow else ["--only", "arrays", "tf.data", "DataLoader"]
     assert check_survival(backend, tmp_path, 1 + slow, "--network", "quick", *arguments) >= 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_tasks_of_keras_hub_survive(backend, tmp_path):
+def test_keras_hub_tasks_after_kills(backend, tmp_path):
     pytest.importorskip("keras_hub")
     assert check_survival(backend, tmp_path, 1, "--tasks") == 4

@@ -61,7 +61,7 @@ def test_text_and_bytes_replace_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("as_folder", [False, True])
-def test_an_error_leaves_what_was_there_and_nothing_else(tmp_path, as_folder):
+def test_files_are_unchanged_after_an_error(tmp_path, as_folder):
     path = tmp_path / "kept"
     write_folder(path, "kept") if as_folder else write_atomically(path, "kept")
     before = texts(tmp_path)
@@ -117,7 +117,7 @@ def killed(last, function, *arguments):
 
 
 @pytest.mark.parametrize("kind", WRITES)
-def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, kind):
+def test_kills_of_a_replacement(tmp_path, kind):
     (write, files), seen, missing = WRITES[kind], set(), 0
     for number in itertools.count():
         folder = tmp_path / str(number)
@@ -141,7 +141,7 @@ def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, kind):
     assert missing == (kind != "file")
 
 
-def test_a_kill_of_the_recovery_is_recovered_from(tmp_path):
+def test_kills_of_the_recovery(tmp_path):
     for number in itertools.count():
         folder = tmp_path / str(number)
         # The old folder has been renamed and replaced, and has not been removed.
@@ -156,7 +156,7 @@ def test_a_kill_of_the_recovery_is_recovered_from(tmp_path):
     assert number > 3
 
 
-def test_a_killed_removal_leaves_all_or_nothing(tmp_path):
+def test_kills_of_a_removal(tmp_path):
     seen = set()
     for number in itertools.count():
         folder = tmp_path / str(number)
@@ -171,7 +171,7 @@ def test_a_killed_removal_leaves_all_or_nothing(tmp_path):
     assert seen == {False, True}
 
 
-def test_objects_that_are_no_checkpoints_are_kept(tmp_path):
+def test_other_files_and_folders_are_kept(tmp_path):
     for step in (1, 2):
         save(tmp_path, step=step)
     for step in (3, 4, 5):

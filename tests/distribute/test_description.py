@@ -43,7 +43,7 @@ def test_parameter_servers(monkeypatch):
         described(monkeypatch, {"ps": ["p:1"], "worker": ["w:1"]})
 
 
-def test_no_cluster_or_one_of_a_single_task(monkeypatch):
+def test_without_a_cluster(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
     assert find_cluster() is None
@@ -73,7 +73,7 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
         ],
     ],
 )
-def test_an_invalid_tf_config_is_one_line(monkeypatch, text, message):
+def test_invalid_tf_config(monkeypatch, text, message):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(ClusterError, match=f"TF_CONFIG .*{message}.*It must look like"):
         find_cluster()
@@ -99,7 +99,7 @@ def test_a_lost_task_is_named(monkeypatch, message, lost):
         raise tf.errors.InvalidArgumentError(None, None, "shapes differ")
 
 
-def test_differing_settings_are_bad_input(monkeypatch):
+def test_differing_settings_raise(monkeypatch):
     monkeypatch.setattr(program, "gather", lambda _strategy, values: [values, {**values, "seed": 2}])
     with pytest.raises(UsageError, match="the tasks of the cluster differ: seed is 2 at worker 1, 1 at worker 0"):
         program.check_agreement(described(monkeypatch, TWO), None, {"seed": 1, "steps": 5})
@@ -136,7 +136,7 @@ def test_slurm_with_parameter_servers(monkeypatch):
         find_cluster()
 
 
-def test_tasks_wait_for_each_other_at_addresses_of_ipv6(monkeypatch):
+def test_waiting_for_tasks_on_ipv6(monkeypatch):
     jobs = {"worker": [f"[::1]:{free_port()}", f"127.0.0.1:{free_port()}"]}
     both = [described(monkeypatch, jobs, index=index) for index in range(2)]
     said = []

@@ -108,7 +108,7 @@ def accumulating():
         (dense, {"callbacks": [keras.callbacks.CSVLogger("x.csv")]}, r"\*chief_only\(CSVLogger\(...\)\)"),
     ],
 )
-def test_what_fails_on_several_replicas_is_refused(two_workers, build, changes, message):
+def test_arguments_that_fail_on_several_replicas_raise(two_workers, build, changes, message):
     with pytest.raises(ValueError, match=message):
         checks.check_fit(build(), arguments(**changes))
 
@@ -133,7 +133,7 @@ def unsharded():
         (dense, {"x": X[:51], "y": Y[:51]}, "last batch of an epoch has 3 examples.*Remove 1 examples"),
     ],
 )
-def test_what_differs_on_several_replicas_is_a_warning(two_workers, build, changes, message):
+def test_differences_on_several_replicas_are_warnings(two_workers, build, changes, message):
     with pytest.warns(UserWarning, match=message):
         checks.check_fit(build(), arguments(**changes))
 

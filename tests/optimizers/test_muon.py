@@ -92,7 +92,7 @@ def test_save_load_and_continue(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_kernels_of_zeros_are_refused():
+def test_kernels_of_zeros_raise():
     model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3), keras.layers.Conv2D(2, 3)])
     first, last = (layer.kernel for layer in model.layers)
     # Biases and the last layer may start at zero.
