@@ -1,6 +1,7 @@
 """Effects of callbacks on an exact resume, and of a resume on callbacks, log files and the model."""
 
 import collections
+import dataclasses
 import datetime
 import enum
 import functools
@@ -180,28 +181,37 @@ class Rule(keras.callbacks.Callback):
             self.stopped_epoch, self.model.stop_training = epoch, True
 
 
+LIMITED = Case(
+    lambda: dense(keras.layers.Dropout(0.5)),
+    lambda: with_loss(keras.optimizers.Adam(0.01), run_eagerly=True),
+    lambda folder: [Rule(), keras.callbacks.CSVLogger(folder / "log.csv")],
+    fit={"validation_data": data()},
+    epochs=6,
+    every=50,
+)
+
+
+@pytest.fixture(scope="module")
+def unlimited(tmp_path_factory):
+    """Return the values and history of a run without a time limit, and its log."""
+    folder = tmp_path_factory.mktemp("unlimited") / "whole"
+    model, _, history, _ = run(LIMITED, folder)
+    return (values(model), history), (folder / "log.csv").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("limit", "ends"),
     # Within an epoch, at the end of its last batch, and at the end of an epoch.
-    [((11, "batch"), (11, 22, 32)), ((STEPS, "batch"), (8, 16, 24, 32)), ((5, "epoch"), (8, 16, 24, 32))],
+    [((11, "batch"), (11, 22, 32)), ((2 * STEPS, "batch"), (16, 32)), ((13, "epoch"), (16, 32))],
 )
-def test_a_time_limit(tmp_path, limit, ends):
+def test_time_limit(tmp_path, unlimited, limit, ends):
     """A run that a time limit stops continues when started again, and ends by the rule of another callback."""
-    case = Case(
-        lambda: dense(keras.layers.Dropout(0.5)),
-        lambda: with_loss(keras.optimizers.Adam(0.01), run_eagerly=True),
-        lambda folder: [Rule(), keras.callbacks.CSVLogger(folder / "log.csv")],
-        fit={"validation_data": data()},
-        epochs=6,
-        every=50,
-    )
-    model, _, history, _ = run(case, tmp_path / "whole")
-    expected, callbacks = (values(model), history), case.callbacks
-    case.callbacks = lambda folder: [*callbacks(folder), TimeLimit(*limit)]
+    case = dataclasses.replace(LIMITED, callbacks=lambda folder: [*LIMITED.callbacks(folder), TimeLimit(*limit)])
     for start, end in itertools.pairwise((0, *ends)):
-        model, _, history, resumed_at = run(case, tmp_path / "stopped")
+        model, _, history, resumed_at = run(case, tmp_path)
         assert (resumed_at, model.optimizer.iterations) == (start, end)
+    expected, log = unlimited
     assert_same(expected, (values(model), history))
-    assert (tmp_path / "stopped" / "log.csv").read_bytes() == (tmp_path / "whole" / "log.csv").read_bytes()
+    assert (tmp_path / "log.csv").read_bytes() == log
     with pytest.warns(UserWarning, match="it ended in epoch 4, and a callback stopped it"):
-        run(case, tmp_path / "stopped")
+        run(case, tmp_path)
