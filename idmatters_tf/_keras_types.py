@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
+from numpy.typing import NDArray
 
 # A tensor of the current backend, or what `keras.ops.convert_to_tensor` takes.
 Tensor: TypeAlias = Any
@@ -19,6 +21,10 @@ Shape: TypeAlias = tuple[int | None, ...]
 Initializer: TypeAlias = Any
 # A `keras.regularizers.Regularizer`, its name, its configuration, or None.
 Regularizer: TypeAlias = Any
+# Metrics that Keras passes to callbacks.
+Logs: TypeAlias = dict[str, Any] | None
+# An array, or a list, tuple or dict of such.
+Arrays: TypeAlias = NDArray[np.generic] | Sequence["Arrays"] | Mapping[str, "Arrays"]
 # A function of a tensor, the name of one in `keras.activations`, or None for the identity.
 Activation: TypeAlias = Any
 # A tuple of arrays (x, y) or (x, y, sample_weight), or an iterable of such batches, as a `tf.data.Dataset`.

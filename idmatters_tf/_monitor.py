@@ -1,15 +1,20 @@
 """Base class of callbacks that measure a model: schedule of the measurements and output of the numbers."""
 
 import contextlib
+import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import interval
+from idmatters_tf._keras_types import Logs
 from idmatters_tf._results import Drawing, Figure
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 Measured = TypeVar("Measured")
 
@@ -33,7 +38,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
     prefix: ClassVar[str]
     size = (12.0, 8.0)
 
-    def __init__(self, every: int | str = "epoch", log_dir: Any = None):
+    def __init__(self, every: int | str = "epoch", log_dir: str | os.PathLike | None = None):
         super().__init__()
         self._every, self.unit = interval(every, "step", ("epoch", "step"), self)
         # If True, Keras calls `on_train_batch_end` in another thread, in which measurements are not possible.
@@ -71,14 +76,14 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         del measured, number
         return {}
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         strategy = getattr(self.model, "distribute_strategy", None)
         with contextlib.nullcontext() if strategy is None else strategy.scope():
             self.prepare()
         self._begins = True
         self._steps_per_execution = getattr(self.model, "steps_per_execution", 1)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._steps = (self.params or {}).get("steps") or 0
         self._before = epoch * self._steps
         if self.unit == "step" and not self._steps:
@@ -89,7 +94,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
             self.record(epoch if self.unit == "epoch" else self._before)
             self._numbers = {}
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         if self.unit == "epoch":
             return
         # The last execution may extend beyond the epoch.
@@ -98,7 +103,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         if done // self._every > last // self._every:
             self.record(done)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self.unit == "epoch" and (epoch + 1) % self._every == 0:
             self.record(epoch + 1)
         if logs is not None:
@@ -147,7 +152,10 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
 
 
 def write_summary(
-    writer: Any, step: int, scalars: Mapping[str, float], images: Mapping[str, NDArray[np.uint8]] | None = None
+    writer: "tf.summary.SummaryWriter",
+    step: int,
+    scalars: Mapping[str, float],
+    images: Mapping[str, NDArray[np.uint8]] | None = None,
 ) -> None:
     """Write scalars and images, uint8 of shape (rows, columns, channels), by tag with a writer of `tf.summary`."""
     import tensorflow as tf

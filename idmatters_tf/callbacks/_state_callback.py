@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit, start_at_epoch
+from idmatters_tf._keras_types import Logs
 from idmatters_tf._progress import Progress
 from idmatters_tf.callbacks._encoding import Snapshot
 from idmatters_tf.callbacks._run_state import RunState
@@ -39,7 +40,7 @@ class StateCallback(keras.callbacks.Callback):
         # True if the last batch was not that of its epoch, and True if the rule of a callback has ended the run.
         self._is_within = self._is_ended = False
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         self._state.build()
         self._resume.resumed_at = 0
         self._step = self._fit.initial_epoch * self._steps
@@ -87,7 +88,7 @@ class StateCallback(keras.callbacks.Callback):
         self._state.resume(saved)
         start_at_epoch(self._model, epoch)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._epoch = epoch
         offset = 0
         if self._pending is not None and self._pending["batch"]:
@@ -98,7 +99,7 @@ class StateCallback(keras.callbacks.Callback):
         self._pending = None
         self._state.source.seek(epoch, offset)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         # With several steps per execution the last step may be beyond the epoch.
         done = min(batch + 1, self._steps)
         self._is_within = done < self._steps
@@ -111,7 +112,7 @@ class StateCallback(keras.callbacks.Callback):
         if self._model.stop_training or is_due:
             self._save(self._epoch, done)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self._is_paused():
             # The run continues at the last checkpoint. Rules of callbacks do not apply to a part of an epoch.
             return
@@ -122,7 +123,7 @@ class StateCallback(keras.callbacks.Callback):
         if self._model.stop_training or epoch + 1 >= self._fit.epochs or is_due:
             self._save(epoch + 1, 0)
 
-    def on_train_end(self, logs: Any = None) -> None:
+    def on_train_end(self, logs: Logs = None) -> None:
         with self._closing_on_error():
             self._workers.run(self._store.wait)
         self._store.prune()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer, seed_number
+from idmatters_tf._keras_types import Arrays
 
 if TYPE_CHECKING:
     from idmatters_tf.data.protocols import TrainBatchSource
@@ -116,9 +117,9 @@ class ArrayBatches(Batches):
 
     def __init__(
         self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        x: Arrays,
+        y: Arrays | None = None,
+        sample_weight: Arrays | None = None,
         batch_size: int = 32,
         seed: int = 0,
         shuffle: bool = True,

@@ -12,6 +12,7 @@ import keras
 
 from idmatters_tf._arguments import interval, positive_integer, seed_number
 from idmatters_tf._keras_internals import running_fit
+from idmatters_tf._keras_types import Logs
 from idmatters_tf.callbacks._checks import check_fit
 from idmatters_tf.callbacks._state_callback import SECONDS, StateCallback
 from idmatters_tf.callbacks._stores import close
@@ -30,26 +31,16 @@ class ExactResume(keras.callbacks.Callback):
         resume = ExactResume("runs/mine", every=100)
         model.fit(x, y, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
 
-    Supported training data:
+    Training data are arrays in `fit(x, y)`, shuffled in an order that is a function of (`seed`, epoch); a
+    `keras.utils.PyDataset` whose `__getitem__` is a function of the index; a `tf.data.Dataset` with seeds; a Grain
+    `MapDataset`, `IterDataset` or `DataLoader`; `ArrayBatches`; or `FunctionBatches` of a function of the step. With
+    `steps_per_epoch` in `fit`, an epoch is that number of batches of an endless sequence of passes over the data.
 
-    - arrays or tensors in `fit(x, y, batch_size=...)`, shuffled in an order that is a function of (`seed`, epoch);
-    - a `keras.utils.PyDataset` whose `__getitem__` is a function of the index. If `fit` shuffles, the order of its
-      batches is a function of (`seed`, epoch). A resumed run repeats the calls of its `on_epoch_begin` and
-      `on_epoch_end`, with the global generators of Python and NumPy seeded by (`seed`, epoch);
-    - a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step;
-    - a `tf.data.Dataset` whose iterator TensorFlow can save, with seeds; a Grain `IterDataset` or `DataLoader`;
-    - `ArrayBatches`, or `FunctionBatches` of a function of the step.
-
-    With `steps_per_epoch` in `fit`, an epoch is that number of batches of an endless sequence of passes over the data,
-    and the next epoch continues after them.
-
-    A checkpoint contains the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
-    accumulated gradients) and of its metrics, also within an epoch; the generators of dropout and augmentation layers;
-    the global generators of Python, NumPy and Keras; the position in the data; the history; and the state of the other
-    callbacks. State that cannot be restored raises a ValueError when training begins or when the first checkpoint is
-    saved. Supported are TensorFlow, also under the strategies of
-    `idmatters_tf.distribute`, and JAX, also under `keras.distribution`, in one process. A run resumes on other devices
-    with a warning: its results are then equal up to rounding only.
+    A checkpoint contains the variables of the model, of all optimizers found on it and of its metrics, also within an
+    epoch; random generators; the position in the data; the history; and the state of the other callbacks. State that
+    cannot be restored raises a ValueError when training begins or when the first checkpoint is saved. Supported are
+    TensorFlow, also under the strategies of `idmatters_tf.distribute`, and JAX, also under `keras.distribution`, in one
+    process. A run resumes on other devices with a warning: its results are then equal up to rounding only.
 
     On several workers, pass the callback on all of them, with a folder that they share. SIGTERM or `stop_training` on
     one worker stops all after the same step. An error of one worker is raised on all.
@@ -113,7 +104,7 @@ class ExactResume(keras.callbacks.Callback):
         self.resumed_at: int | None = None
         self.is_terminated = False
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         model: Any = self.model
         fit = running_fit(model)
         if fit is None:
@@ -132,7 +123,7 @@ class ExactResume(keras.callbacks.Callback):
 
         workers.run(append)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         # If no callback has this method, Keras calls them in another thread while training continues.
         pass
 

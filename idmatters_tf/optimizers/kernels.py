@@ -129,7 +129,7 @@ def _einsum(equation: str, shape: tuple[int, ...], per_head: bool) -> KernelMatr
     return KernelMatrices(shape, *(tuple(map(kernel.index, axes)) for axes in (rows, columns, batch)))
 
 
-def last_layers(model: Any) -> list[keras.layers.Layer]:
+def last_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """Return the layers that compute the outputs of a model, apart from activations, pooling and reshaping.
 
     A layer that contains other layers, such as a block, and an operation with several inputs are not such layers. In a

@@ -1,13 +1,15 @@
 """Momentum as in TensorFlow 1, the optimizer of the papers' networks."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 from keras import ops
 
 from idmatters_tf._keras_internals import dense_gradient
 from idmatters_tf._keras_types import Tensor
+
+LearningRate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule | Callable[[], float]
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -30,7 +32,7 @@ class Momentum(keras.optimizers.SGD):
 
     def __init__(
         self,
-        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule | Callable[[], float] = 0.05,
+        learning_rate: LearningRate = 0.05,
         momentum: float = 0.9,
         nesterov: bool = False,
         name: str = "momentum",

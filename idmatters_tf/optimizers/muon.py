@@ -22,7 +22,7 @@ from idmatters_tf._keras_internals import layers_within, replicas, search_owners
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._results import tabulate
 from idmatters_tf.optimizers.kernels import KernelMatrices, last_layers, layer_kernels
-from idmatters_tf.optimizers.momentum import Momentum
+from idmatters_tf.optimizers.momentum import LearningRate, Momentum
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of Jordan et al. (2024): of all odd quintic polynomials that keep singular values within about 0.7 to
@@ -173,7 +173,7 @@ class Muon(Momentum):
 
     def __init__(
         self,
-        learning_rate: Any = 0.1,
+        learning_rate: LearningRate = 0.1,
         momentum: float = 0.9,
         nesterov: bool = True,
         norm: Norm = "keep",
