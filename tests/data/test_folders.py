@@ -72,7 +72,7 @@ def test_class_folders_without_validation_images(tree):
         imagenet.load(tree, val="train", val_fraction=0.5)
 
 
-def test_missing_and_invalid_folders_raise(tree, tmp_path):
+def test_missing_and_empty_folders_raise(tree, tmp_path):
     with pytest.raises(DataError, match=f"no images were found in {tmp_path}: neither a tree train/CLASS"):
         imagenet.load(tmp_path)
     with pytest.raises(DataError, match="there are no validation images: .*/valid is not a folder.*val='train'"):

@@ -18,7 +18,6 @@ import pytest
 
 from tests.conftest import ROOT
 from trainers.cli.arguments import UsageError
-from trainers.depth.rates import Rate
 from trainers.landscape.descent import DescentRow
 from trainers.landscape.factorization import FactorizationRow
 from trainers.reproduce import __main__ as program
@@ -180,11 +179,10 @@ def test_a_stopped_reproduction_is_resumed(ledger, tmp_path):
 
 
 def test_rows_refer_to_existing_files():
-    row_types = (ConditionsRow, NormsRow, SweepRow, TrajectoryRow, FactorizationRow, DescentRow, Rate)
+    row_types = (ConditionsRow, NormsRow, SweepRow, TrajectoryRow, FactorizationRow, DescentRow)
     columns = {
         row.__name__.removesuffix("Row").lower(): {field.name for field in dataclasses.fields(row)} for row in row_types
     }
-    columns["rates"] = columns.pop("rate")
     data_sets = tomllib.loads((ROOT / "trainers" / "reproduce" / "data.toml").read_text())
     rows = load()
     for row in rows.values():

@@ -87,7 +87,7 @@ class RateSettings:
     def __post_init__(self) -> None:
         if self.predict and len(set(self.rates)) < 2:
             received = f"--rates {' '.join(map(str, self.rates))} --predict {' '.join(map(str, self.predict))}"
-            raise UsageError(f"--predict needs two different --rates. Received: {received}")
+            raise UsageError(f"--rates must have two different values for --predict. Received: {received}")
 
 
 @dataclasses.dataclass(frozen=True)
