@@ -135,11 +135,14 @@ def test_jax_measures_what_tensorflow_measures(program):
     done = program("tests.support.depth_cases", env=env)
     assert done.returncode == 0, done.stderr
     ours = [row for profile in depth_cases.profiles() for row in profile.rows()]
-    for row, theirs in zip(ours, json.loads(done.stdout), strict=True):
+    profiles, rates = json.loads(done.stdout)
+    for row, theirs in zip(ours, profiles, strict=True):
         for name in QUANTITIES:
             # Keras rounds some operations to float32 on JAX.
             if not name.endswith(("smallest", "p10", "condition")):
                 assert theirs[name] == pytest.approx(row[name], rel=1e-4), name
+    for row, theirs in zip(depth_cases.rates().rows(), rates, strict=True):
+        assert theirs == pytest.approx(row, rel=1e-5)
 
 
 def test_one_model_at_a_time_batch_normalization_and_a_loss_that_overflows(tmp_path):

@@ -1,6 +1,6 @@
 """Models for depth profiles, in float64 and with weights that do not depend on the backend.
 
-`python -m tests.support.depth_cases` prints the rows of both profiles as JSON.
+`python -m tests.support.depth_cases` prints the rows of both profiles, and those of rates, as JSON.
 """
 
 import functools
@@ -9,7 +9,7 @@ import json
 import keras
 import numpy as np
 
-from idmatters_tf import depth_profile
+from idmatters_tf import depth_profile, rate_profile
 from idmatters_tf.models.linear import assign_weights, shortcut_network
 
 
@@ -59,5 +59,11 @@ def profiles():
     )
 
 
+def rates():
+    """Return losses after short trainings with AdamW."""
+    options = {"rates": [0.003, 0.03], "steps": 20, "batch_size": 8}
+    return rate_profile(units, [1, 3], units_data(), "mse", keras.optimizers.AdamW, **options)
+
+
 if __name__ == "__main__":
-    print(json.dumps([row for profile in profiles() for row in profile.rows()]))
+    print(json.dumps([[row for profile in profiles() for row in profile.rows()], rates().rows()]))
