@@ -43,12 +43,12 @@ class RateCurve(Result, Drawing):
     @property
     def best(self) -> Prediction:
         """Rate of the lowest loss, with the ends of its 90 % confidence interval; NaN if no rate is stable."""
-        return self.estimates()["best"].interval()
+        return best_rate(self.rates, self.losses).interval()
 
     @property
     def largest_stable(self) -> Prediction:
         """Largest rate at which at least half of the trainings are stable, with its 90 % confidence interval."""
-        return self.estimates()["largest_stable"].interval()
+        return largest_stable_rate(self.rates, np.isfinite(self.losses)).interval()
 
     @property
     def lowest_loss(self) -> float:
@@ -339,8 +339,8 @@ class _Search:
         tried = sorted(self._losses)
         return RateCurve(np.array(tried), np.array([self._losses[rate] for rate in tried]), np.array(self._first))
 
-    def _train(self, rate: float) -> None:
-        """Record the losses after training at a rate, infinite for unstable trainings."""
+    def _train(self, rate: float) -> list[float]:
+        """Record and return the losses after training at a rate, infinite for unstable trainings."""
         losses = []
         for seed, (start, first) in enumerate(zip(self._starts, self._first, strict=True)):
             windows = self._trials.train(start, rate, seed, first)
@@ -348,16 +348,16 @@ class _Search:
             losses.append(float(windows[-1]) if is_stable else np.inf)
             self.advance()
         self._losses[rate] = losses
+        return losses
 
     def _search(self, start: float) -> None:
-        """Train at the rates that the class's module describes, on a grid of powers of `STEP` about a start."""
+        """Train at the rates that `rate_profile` describes, a start times powers of `STEP`."""
         tried: dict[int, list[float]] = {}
 
         def attempt(*powers: int) -> None:
             for power in powers:
                 if power not in tried and len(tried) < MOST:
-                    self._train(start * STEP**power)
-                    tried[power] = self._losses[start * STEP**power]
+                    tried[power] = self._train(start * STEP**power)
 
         def best() -> int:
             """Return the power of the lowest mean loss; the smallest power if no rate is stable."""

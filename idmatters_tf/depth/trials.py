@@ -31,7 +31,7 @@ class Trials:
     """
 
     def __init__(self, model: keras.Model, optimizer: MakeOptimizer, data: Any, loss: Any, steps: int, batch_size: int):
-        self.model, self._make, self._batches = model, optimizer, RepeatedBatches(data, batch_size)
+        self.model, self._make, self._batches = model, optimizer, TrialBatches(data, batch_size)
         self.window = max(1, steps // WINDOWS)
         self.windows = -(-steps // self.window)
         weights: Any = None
@@ -116,7 +116,7 @@ class _Losses(keras.callbacks.Callback):
             model.stop_training = True
 
 
-class RepeatedBatches:
+class TrialBatches:
     """Batches for trainings: of arrays, random ones that depend on a seed; otherwise those of an iterable, repeated."""
 
     def __init__(self, data: Any, batch_size: int):

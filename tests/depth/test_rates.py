@@ -10,7 +10,7 @@ import pytest
 
 from idmatters_tf import Muon, find_rate, rate_profile
 from idmatters_tf.depth.rate_laws import Estimate, best_rate, fit_rate_law, largest_stable_rate
-from idmatters_tf.depth.trials import RepeatedBatches, Trials
+from idmatters_tf.depth.trials import TrialBatches, Trials
 from tests.support import depth_cases
 
 GRID = 0.01 * 2.0 ** (np.arange(16) / 2)
@@ -72,7 +72,7 @@ def test_a_trial_is_the_training_by_fit_of_a_new_model(optimizer):
         for variable, value in zip(plain.variables, start, strict=True):
             variable.assign(value)
         plain.compile(optimizer(rate), LOSS)
-        batches = RepeatedBatches(noisy_data(), 16)(seed)
+        batches = TrialBatches(noisy_data(), 16)(seed)
         options: Any = {"epochs": 10, "steps_per_epoch": 2, "shuffle": False, "verbose": 0}
         history = plain.fit(batches, **options).history["loss"]
         np.testing.assert_allclose(losses, history, rtol=1e-5)
@@ -83,11 +83,11 @@ def test_a_trial_is_the_training_by_fit_of_a_new_model(optimizer):
 
 def test_batches_of_arrays_are_permutations_and_those_of_datasets_repeat():
     x, y = np.arange(10), np.arange(10) * 2
-    batches = RepeatedBatches((x, y), 4)(0)
+    batches = TrialBatches((x, y), 4)(0)
     epoch = [next(batches) for _ in range(2)]
     assert len(set(np.concatenate([part for part, _ in epoch]))) == 8
     assert all(np.array_equal(2 * part, label) for part, label in epoch)
-    assert [batch for batch, _ in zip(RepeatedBatches([1, 2, 3], 4)(0), range(7), strict=False)] == [
+    assert [batch for batch, _ in zip(TrialBatches([1, 2, 3], 4)(0), range(7), strict=False)] == [
         1,
         2,
         3,

@@ -91,7 +91,7 @@ class RateSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class DepthSettings:
     """All settings of the program."""
 
     data: ExampleSettings = group(ExampleSettings, "data")
@@ -104,7 +104,7 @@ class Settings:
             raise UsageError("--depths or --rates must have values. Received: none.")
 
 
-def _measure(settings: Settings, results: Results) -> None:
+def _measure(settings: DepthSettings, results: Results) -> None:
     import_tensorflow()
     from trainers.depth.blocks import load
 
@@ -155,7 +155,7 @@ def _measure_rates(problem: "Problem", networks: NetworkSettings, rates: RateSet
             results.add(Verdict(f"{name}_{depth}", is_inside, claim, numbers))
 
 
-PROGRAM = ExperimentProgram("trainers.depth", __doc__, EXAMPLES, Settings, _measure)
+PROGRAM = ExperimentProgram("trainers.depth", __doc__, EXAMPLES, DepthSettings, _measure)
 parser, main = PROGRAM.parser, PROGRAM.main
 BACKENDS = ("tensorflow", "jax")
 
