@@ -48,7 +48,7 @@ class Trials:
         self._optimizer_start: list[Any] = []
 
     def train(self, start: Sequence[Any], rate: float, seed: int, first: float = np.inf) -> NDArray[np.float64]:
-        """Train from a start, up to the first window whose mean loss is not finite or above `LIMIT` times `first`.
+        """Train from a start, up to the first window whose mean loss is not finite or above `first` by its size.
 
         Returns:
             Mean losses of the windows.
@@ -56,7 +56,8 @@ class Trials:
         trained = self._compiled(rate)
         for variable, value in zip(self.model.variables, start, strict=True):
             variable.assign(value)
-        losses = _Losses(LIMIT * first)
+        # A loss may be negative.
+        losses = _Losses(first + (LIMIT - 1) * abs(first))
         windows = 1 if not rate else self.windows
         options: Any = {"shuffle": False, "verbose": 0}
         trained.fit(self._batches(seed), epochs=windows, steps_per_epoch=self.window, callbacks=[losses], **options)

@@ -208,3 +208,10 @@ def test_optimizer_and_loss_of_a_compiled_model():
     assert curve.largest_stable.value == pytest.approx(0.3, rel=0.3)
     assert model.optimizer is compiled
     assert float(compiled.learning_rate.numpy()) == 5.0
+
+
+def test_negative_losses_are_stable():
+    model, data = quadratic()
+    curve = find_rate(model, data, lambda y, outputs: (y - outputs) ** 2 - 10, keras.optimizers.SGD, [0.05], 20)
+    assert curve.first[0] == pytest.approx(-9)
+    assert curve.losses[0, 0] == pytest.approx(-10, rel=1e-3)
