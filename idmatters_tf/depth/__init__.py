@@ -3,7 +3,6 @@
 from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement
 from idmatters_tf.depth.power_law import PowerLaw, Prediction, fit_power_law
 from idmatters_tf.depth.profile import DepthProfile, Predictions, depth_profile
-from idmatters_tf.depth.rate_laws import RateLaw
 from idmatters_tf.depth.rates import RateCurve, RateProfile, find_rate, rate_profile
 
 __all__ = [
@@ -14,7 +13,6 @@ __all__ = [
     "Prediction",
     "Predictions",
     "RateCurve",
-    "RateLaw",
     "RateProfile",
     "depth_profile",
     "find_rate",

@@ -1,4 +1,4 @@
-"""Learning rates across depth: the best and the largest stable one of short trainings, and their laws."""
+"""Learning rates of short trainings: the best and the largest stable one, of one model and across depth."""
 
 import dataclasses
 import functools
@@ -15,15 +15,11 @@ from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
 from idmatters_tf.depth.measurement import build_models
-from idmatters_tf.depth.power_law import Prediction
-from idmatters_tf.depth.rate_laws import Estimate, RateLaw, best_rate, fit_rate_law, largest_stable_rate
 from idmatters_tf.depth.trials import MakeOptimizer, Trials
 
 # Rates of a search are START times powers of STEP; neighbors in its first pass differ by STEP^COARSE. No more than MOST
 # are tried at a depth.
 START, STEP, COARSE, MOST = 0.01, math.sqrt(2), 4, 20
-# Largest factor between rates that counts as none in a verdict.
-SAME = 1.5
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -41,26 +37,44 @@ class RateCurve(Result, Drawing):
     first: NDArray[np.float64]
 
     @property
-    def best(self) -> Prediction:
-        """Rate of the lowest loss, with the ends of its 90 % confidence interval; NaN if no rate is stable."""
-        return best_rate(self.rates, self.losses).interval()
+    def best(self) -> float:
+        """Rate of the lowest mean loss: the vertex of a parabola in log rate through it and its neighbors.
+
+        The rate itself at the ends of the rates and beside unstable ones. NaN if no rate is stable.
+        """
+        means = self.losses.mean(axis=1)
+        index = int(np.argmin(means))
+        near = slice(index - 1, index + 2)
+        if not np.isfinite(means[index]):
+            return math.nan
+        if index in (0, len(means) - 1) or not np.isfinite(means[near]).all():
+            return float(self.rates[index])
+        x = np.log(self.rates[near] / self.rates[index])
+        bend, slope, _ = np.polyfit(x, means[near], 2)
+        return float(self.rates[index] * np.exp(-slope / (2 * bend))) if bend > 0 else float(self.rates[index])
 
     @property
-    def largest_stable(self) -> Prediction:
-        """Largest rate at which at least half of the trainings are stable, with its 90 % confidence interval."""
-        return largest_stable_rate(self.rates, np.isfinite(self.losses)).interval()
+    def largest_stable(self) -> float:
+        """Largest rate at which at least half of the trainings are stable; NaN if there is none."""
+        stable = self.rates[self._is_stable()]
+        return float(stable.max()) if len(stable) else math.nan
+
+    @property
+    def smallest_unstable(self) -> float:
+        """Smallest rate above `largest_stable` at which training is unstable.
+
+        Infinite if none was tried: `largest_stable` is then only a lower bound.
+        """
+        above = self.rates[~(self.rates <= self.largest_stable)]
+        return float(above.min(initial=math.inf))
 
     @property
     def lowest_loss(self) -> float:
         """Lowest mean over the seeds of the loss after training; infinite if no rate is stable."""
         return float(self.losses.mean(axis=1).min())
 
-    def estimates(self) -> dict[str, Estimate]:
-        """Return both rates as logarithms with standard errors."""
-        return {
-            "best": best_rate(self.rates, self.losses),
-            "largest_stable": largest_stable_rate(self.rates, np.isfinite(self.losses)),
-        }
+    def _is_stable(self) -> NDArray[np.bool_]:
+        return np.isfinite(self.losses).mean(axis=1) >= 0.5
 
     def table(self) -> str:
         """Return a table of the losses at each rate."""
@@ -74,8 +88,8 @@ class RateCurve(Result, Drawing):
         axes = figure.subplots()
         axes.set(xlabel="learning rate", ylabel="loss after training", xscale="log")
         self.draw_on(axes, "C0", "loss")
-        axes.axvline(self.best.value, color="C1", label="best")
-        axes.axvline(self.largest_stable.value, color="C3", linestyle=":", label="largest stable")
+        axes.axvline(self.best, color="C1", label="best")
+        axes.axvline(self.largest_stable, color="C3", linestyle=":", label="largest stable")
         axes.legend()
 
     def draw_on(self, axes: Any, color: str, label: str) -> None:
@@ -91,50 +105,10 @@ class RateProfile(Result, Drawing):
 
     Attributes:
         curves: `RateCurve` by depth.
-        laws: `RateLaw` of the rates "best" and "largest_stable".
     """
 
     size: ClassVar = (9.0, 3.8)
     curves: dict[int, RateCurve]
-    laws: dict[str, RateLaw]
-
-    def predict(self, depth: int) -> dict[str, Prediction]:
-        """Return both rates at a depth with 90 % prediction intervals, see `RateLaw.predict`."""
-        positive_integer("depth", depth)
-        return {name: law.predict(depth) for name, law in self.laws.items()}
-
-    def verdict(self, shallow: int | None = None, deep: int | None = None) -> str:
-        """Return a sentence on the best rate at one depth relative to another; by default those of the measured ends.
-
-        Rates of depths that were not measured are predicted.
-        """
-        shallow = min(self.curves) if shallow is None else positive_integer("shallow", shallow)
-        deep = max(self.curves) if deep is None else positive_integer("deep", deep)
-        rates = [self.curves[d].best if d in self.curves else self.laws["best"].predict(d) for d in (shallow, deep)]
-        if not np.isfinite([rate.value for rate in rates]).all():
-            return f"No rate trains at depth {deep if np.isfinite(rates[0].value) else shallow}."
-        halves = [np.log(rate.high / rate.low) / 2 for rate in rates]
-        ratio, half = rates[0].value / rates[1].value, float(np.hypot(*halves))
-        interval = f"90 % interval {ratio * np.exp(-half):.2g} to {ratio * np.exp(half):.2g}"
-        if deep in self.curves and shallow in self.curves:
-            low, high = (self.curves[depth].lowest_loss for depth in (shallow, deep))
-            gain = float(self.curves[shallow].first.mean()) - low
-            if high - low > max(0.1 * gain, 2 * self._scatter(shallow, deep)):
-                return (
-                    f"The loss after training at the best rate rises with depth, from {low:.4g} at depth {shallow} to "
-                    f"{high:.4g} at depth {deep}: depth does not help these blocks to train."
-                )
-        if 1 / SAME <= ratio <= SAME:
-            return f"The best rate of depth {shallow} works at depth {deep} (their ratio is {ratio:.2f}, {interval})."
-        change = f"Divide the best rate of depth {shallow} by {ratio:.2g}"
-        if ratio < 1:
-            change = f"Multiply the best rate of depth {shallow} by {1 / ratio:.2g}"
-        return f"{change} at depth {deep} (their ratio is {ratio:.2f}, {interval})."
-
-    def _scatter(self, *depths: int) -> float:
-        """Return the standard deviation over the seeds of the lowest losses, root of the sum of squares of depths."""
-        rows = [self.curves[depth].losses[self.curves[depth].losses.mean(axis=1).argmin()] for depth in depths]
-        return float(np.sqrt(sum(np.var(row, ddof=1) for row in rows if len(row) > 1)))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return depth, rate, seed, first loss and loss after training of each training."""
@@ -146,35 +120,28 @@ class RateProfile(Result, Drawing):
         ]
 
     def table(self) -> str:
-        """Return a table with both rates, their 90 % intervals and the lowest loss at each depth."""
-        header = ("depth", "best rate", "90 % interval", "largest stable", "90 % interval", "first loss", "lowest loss")
-        rows = []
-        for depth, curve in self.curves.items():
-            rates = [
-                cell
-                for rate in (curve.best, curve.largest_stable)
-                for cell in (rate.value, f"{rate.low:.3g} to {rate.high:.3g}")
-            ]
-            rows.append((depth, *rates, float(curve.first.mean()), curve.lowest_loss))
-        return tabulate(header, rows)
+        """Return a table with both rates and the lowest loss at each depth."""
+        header = ("depth", "best rate", "largest stable", "unstable at", "first loss", "lowest loss")
+        return tabulate(
+            header,
+            [
+                (depth, c.best, c.largest_stable, c.smallest_unstable, float(c.first.mean()), c.lowest_loss)
+                for depth, c in self.curves.items()
+            ],
+        )
 
     def draw(self, figure: Figure) -> None:
-        """Draw loss against rate for each depth, and measured rates with their laws against depth."""
+        """Draw loss against rate for each depth, and both rates against depth."""
         left, right = figure.subplots(1, 2)
         left.set(xlabel="learning rate", ylabel="loss after training", xscale="log")
         for number, (depth, curve) in enumerate(self.curves.items()):
             curve.draw_on(left, f"C{number}", f"depth {depth}")
-            left.axvline(curve.best.value, color=f"C{number}", linewidth=0.6, linestyle=":")
-        depths = np.array(sorted(self.curves))
-        line = np.geomspace(depths[0], 4 * depths[-1], 30)
+            left.axvline(curve.best, color=f"C{number}", linewidth=0.6, linestyle=":")
+        depths = sorted(self.curves)
         right.set(xlabel="depth", ylabel="learning rate", xscale="log", yscale="log")
-        for color, (name, law) in zip(("C1", "C3"), self.laws.items(), strict=True):
-            values = np.array([getattr(self.curves[depth], name) for depth in depths])
-            bars = np.abs(values[:, 1:] - values[:, :1]).T
-            right.errorbar(depths, values[:, 0], bars, fmt="o", color=color, markersize=4, label=name.replace("_", " "))
-            predicted = np.array([law.predict(depth) for depth in line])
-            right.plot(line, predicted[:, 0], color=color, label=law.name)
-            right.fill_between(line, predicted[:, 1], predicted[:, 2], color=color, alpha=0.15, linewidth=0)
+        for color, name in (("C1", "best"), ("C3", "largest_stable")):
+            rates = [getattr(self.curves[depth], name) for depth in depths]
+            right.plot(depths, rates, "o-", color=color, markersize=4, label=name.replace("_", " "))
         right.set_xticks(depths, list(map(str, depths)))
         right.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         for axes in (left, right):
@@ -210,7 +177,7 @@ def rate_profile(
 
     Args:
         build: see `depth_profile`.
-        depths: different depths. Laws and predictions need three.
+        depths: different depths.
         data: tuple of arrays (x, y), of which random batches are drawn by the seed; or batches that can be iterated
             repeatedly, such as a `tf.data.Dataset`, which all seeds use in their order.
         loss: a loss for `compile`; None for that of the compiled model.
@@ -241,13 +208,11 @@ def rate_profile(
             curves[depth] = search.run(rates, start)
             # A search that needs fewer rates than the largest number.
             bar.advance(most * seeds * sum(chosen[: number + 1]) - bar.done, None)
-            if rates is None and np.isfinite(best := curves[depth].best.value):
+            if rates is None and np.isfinite(best := curves[depth].best):
                 start = START * STEP ** round(math.log(best / START, STEP))
             del search
             gc.collect()
-    estimates = [curve.estimates() for curve in curves.values()]
-    laws = {name: fit_rate_law(chosen, [each[name] for each in estimates]) for name in ("best", "largest_stable")}
-    return RateProfile(curves, laws)
+    return RateProfile(curves)
 
 
 def find_rate(
@@ -283,7 +248,7 @@ def find_rate(
     >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     >>> model.compile(keras.optimizers.SGD(), "mse")
     >>> curve = find_rate(model, (x, x.sum(axis=1)), steps=50)
-    >>> 0.03 < curve.best.value <= curve.largest_stable.value < 3
+    >>> 0.03 < curve.best <= curve.largest_stable < 3
     True
     """
     if isinstance(model, keras.Model):

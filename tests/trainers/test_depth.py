@@ -32,38 +32,35 @@ def test_table_figure_and_verdicts(tmp_path, block):
     assert all(verdict in result.stdout for verdict in json.loads((tmp_path / "result.json").read_text())["verdicts"])
 
 
-def test_rates_are_predicted_and_measured(tmp_path):
+def test_rates_of_short_trainings(tmp_path):
     options = [
         "--dataset",
         "shapes",
+        "--measure",
+        "rates",
         "--depths",
-        "--rates",
-        1,
-        2,
-        "--predict",
-        3,
+        "1",
+        "2",
         "--width",
-        4,
+        "4",
         "--seeds",
-        1,
+        "1",
         "--steps",
-        10,
+        "10",
+        "--optimizer",
+        "muon",
     ]
-    result = run_here("trainers.depth", "--block", "near-identity", "--optimizer", "muon", *options, "--out", tmp_path)
+    result = run_here("trainers.depth", "--block", "near-identity", *options, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     rows = read(tmp_path / "rates.csv")
-    assert {row["depth"] for row in rows} == {"1", "2", "3"}
+    assert {row["depth"] for row in rows} == {"1", "2"}
+    assert all(float(row["first_loss"]) > 0 for row in rows)
     assert (tmp_path / "rates.png").exists()
     assert not (tmp_path / "depth.csv").exists()
-    numbers = json.loads((tmp_path / "result.json").read_text())["numbers"]["best_3"]
-    third = [(float(row["loss"]), float(row["rate"])) for row in rows if row["depth"] == "3"]
-    assert min(third)[1] / 2 <= numbers["measured"] <= 2 * min(third)[1]
-    assert numbers["ratio"] == numbers["measured"] / numbers["value"]
-    assert f"the best rate at depth 3 is within its 90 % interval: measured {numbers['measured']:.4g}" in result.stdout
 
 
-@pytest.mark.parametrize("options", ["--depths 2 2", "--width 6", "--depths", "--rates 4 --predict 8"])
-def test_wrong_depths_widths_and_rates(options):
+@pytest.mark.parametrize("options", ["--depths 2 2", "--width 6", "--depths 4"])
+def test_wrong_depths_and_widths(options):
     result = run_here("trainers.depth", "--block", "standard", *options.split())
     assert result.returncode == 2
     assert "must" in result.stderr

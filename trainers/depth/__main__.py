@@ -13,7 +13,6 @@ from trainers.experiments.program import (
     ExperimentProgram,
     Results,
     RunSettings,
-    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ types of blocks:
 examples:
   python -m trainers.depth --block pre-norm --depths 2 4 8 16              text of Python's documentation
   python -m trainers.depth --block near-identity --dataset shapes --seeds 5
-  python -m trainers.depth --block post-norm --rates 2 4 8 --predict 16 32       best and largest stable rates
+  python -m trainers.depth --block post-norm --measure rates --depths 2 4 8      best and largest stable rates
 
 {EXIT_CODES}
 """
@@ -52,9 +51,8 @@ class NetworkSettings:
     """Networks."""
 
     block: Block = setting(help="type of blocks")
-    depths: tuple[int, ...] = setting(
-        (2, 4, 8, 16), help="numbers of blocks of the depth profile", at_least=1, at_most=1000, may_be_empty=True
-    )
+    measure: Literal["start", "rates"] = setting("start", help="profile of the start of training, or learning rates")
+    depths: tuple[int, ...] = setting((2, 4, 8, 16), help="numbers of blocks", at_least=1, at_most=1000)
     width: int = setting(64, help="number of channels, a multiple of 4", at_least=4)
     seeds: int = setting(3, help="number of networks of each depth", at_least=1)
 
@@ -62,7 +60,7 @@ class NetworkSettings:
         if len(set(self.depths)) == 1 or self.width % 4:
             received = f"--depths {' '.join(map(str, self.depths))} --width {self.width}"
             raise UsageError(
-                f"--depths must have two different values or none, and --width be a multiple of 4. Received: {received}"
+                f"--depths must have two different values, and --width be a multiple of 4. Received: {received}"
             )
 
 
@@ -70,24 +68,9 @@ class NetworkSettings:
 class RateSettings:
     """Best and largest stable learning rates of short trainings."""
 
-    rates: tuple[int, ...] = setting(
-        (), help="depths at which the rates are measured (default: none)", at_least=1, at_most=1000, may_be_empty=True
-    )
-    predict: tuple[int, ...] = setting(
-        (),
-        help="depths at which they are predicted from those at --rates, and measured (default: none)",
-        at_least=1,
-        at_most=1000,
-        may_be_empty=True,
-    )
     optimizer: Literal["momentum", "adamw", "muon"] = setting("momentum", help="optimizer of the trainings")
     steps: int = setting(200, help="steps of a training", at_least=10)
     batch_size: int = setting(32, help="batch size of the trainings", at_least=1)
-
-    def __post_init__(self) -> None:
-        if self.predict and len(set(self.rates)) < 2:
-            received = f"--rates {' '.join(map(str, self.rates))} --predict {' '.join(map(str, self.predict))}"
-            raise UsageError(f"--rates must have two different values for --predict. Received: {received}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +82,6 @@ class DepthSettings:
     rates: RateSettings = group(RateSettings, "rates")
     run: RunSettings = group(RunSettings, "run", out="runs/depth")
 
-    def __post_init__(self) -> None:
-        if not self.networks.depths and not self.rates.rates:
-            raise UsageError("--depths or --rates must have values. Received: none.")
-
 
 def _measure(settings: DepthSettings, results: Results) -> None:
     import_tensorflow()
@@ -111,9 +90,9 @@ def _measure(settings: DepthSettings, results: Results) -> None:
     data, networks = settings.data, settings.networks
     problem = load(networks.block, networks.width, data, data.examples, data.length)
     results.start(problem.origin, problem.train_x, problem.train_y)
-    if networks.depths:
+    if networks.measure == "start":
         _measure_start(problem, networks, results)
-    if settings.rates.rates:
+    else:
         _measure_rates(problem, networks, settings.rates, results)
 
 
@@ -134,25 +113,14 @@ def _measure_rates(problem: "Problem", networks: NetworkSettings, rates: RateSet
     from trainers.depth.blocks import OPTIMIZERS
 
     options = {"seeds": networks.seeds, "batch_size": rates.batch_size, "progress": True}
-    profiles = []
-    for depths in filter(None, (rates.rates, rates.predict)):
-        optimizer = OPTIMIZERS[rates.optimizer]
-        arrays = problem.train_x, problem.train_y
-        profiles.append(
-            rate_profile(problem.build, depths, arrays, problem.loss, optimizer, steps=rates.steps, **options)
-        )
-        print_lines(profiles[-1].table())
-    law, *measured = profiles
-    rows = [row for profile in profiles for row in profile.rows()]
-    results.save("rates", rows, {}, [law.verdict()])
-    law.plot(results.figure_path("rates"))
-    for depth, curve in (measured[0].curves if measured else {}).items():
-        for name, predicted in law.predict(depth).items():
-            found = getattr(curve, name)
-            is_inside = predicted.low <= found.value <= predicted.high
-            numbers = {"measured": found.value} | predicted._asdict() | {"ratio": found.value / predicted.value}
-            claim = f"the {name.replace('_', ' ')} rate at depth {depth} is within its 90 % interval"
-            results.add(Verdict(f"{name}_{depth}", is_inside, claim, numbers))
+    arrays = problem.train_x, problem.train_y
+    optimizer = OPTIMIZERS[rates.optimizer]
+    profile = rate_profile(
+        problem.build, networks.depths, arrays, problem.loss, optimizer, steps=rates.steps, **options
+    )
+    print_lines(profile.table())
+    results.save("rates", profile.rows(), {})
+    profile.plot(results.figure_path("rates"))
 
 
 PROGRAM = ExperimentProgram("trainers.depth", __doc__, EXAMPLES, DepthSettings, _measure)
