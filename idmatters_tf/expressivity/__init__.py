@@ -1,4 +1,4 @@
-"""Memorizing networks in closed form: Hardt & Ma's Theorem 3.2 for any width.
+"""Memorizing networks in closed form: Hardt & Ma's Theorem 3.2, extended to any distinct points and any width.
 
 memorize            build a Keras model that maps each row of a sample to the one-hot vector of its label
 verify              compare the outputs of a model with the labels, on every row

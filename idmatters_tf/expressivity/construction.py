@@ -1,11 +1,11 @@
-"""Construction of Theorem 3.2 in NumPy float64: the weights of a residual network that maps n points to their labels.
+"""Memorizing residual networks in NumPy float64: the weights that map n distinct points to their labels.
 
-The network is h_0 = A_0 x (+ b), then h <- h + V_j relu(U_j h + s_j) for j = 1, ..., ceil(n/k), and finally
-V relu(U h + s) without skip. Each block moves k points from their projections to the surrogate labels of their classes
-and leaves all other points in place. Hardt & Ma's proof uses one threshold for all units, which requires nearly equal
-norms and a width in the hundreds. Here the points are moved in descending order of their norms. If point i has the
-largest norm of the remaining points, Cauchy-Schwarz gives <z_i, z_i> > <z_i, z> for all others at any width, and each
-unit has its own threshold between the two.
+The network is h_0 = A_0 x (+ b), then h <- h + V_j relu(U_j h + s_j) for j = 1, ..., ceil(n/k), and finally V relu(U h
++ s) without skip. Each block moves k points from their projections to the surrogate labels of their classes and leaves
+all other points in place. Hardt & Ma's proof of Theorem 3.2 assumes norms of 1 and a smallest distance, and uses one
+threshold for all units, which requires a width in the hundreds. Here the points are moved in descending order of their
+norms. If point i has the largest norm of the remaining points, Cauchy-Schwarz gives <z_i, z_i> > <z_i, z> for all
+others at any width, and each unit has its own threshold between the two.
 """
 
 import dataclasses

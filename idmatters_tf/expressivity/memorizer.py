@@ -124,9 +124,10 @@ def memorize(
     `last_hidden` and `last` (Dense).
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 3.2: ceil(n/k) blocks h + V relu(U h + s) after a
-    random projection, then a block without skip; O(n log n + r^2) parameters for k = O(log n). The default order works
-    for any distinct rows and any width. The paper's thresholds require widths in the hundreds, and several of its
-    constants are wrong, see `check_assumption` and docs/reference/results/expressivity.md.
+    random projection, then a block without skip; O(n log n + r^2) parameters for k = O(log n). The theorem assumes rows
+    of norm 1 with squared distances of at least a constant. The default order, which is not the paper's, works for any
+    distinct rows and any width. The paper's thresholds require widths in the hundreds, and several of its constants are
+    wrong, see `check_assumption` and docs/reference/results/expressivity.md.
 
     Args:
         x: (n, d) real and finite. Equal rows with equal labels count once.

@@ -1,4 +1,4 @@
-"""Memorize a whole training set in closed form, by Theorem 3.2 of "Identity Matters in Deep Learning"."""
+"""Memorize a whole training set in closed form, by an extension of Theorem 3.2 of Hardt & Ma."""
 
 import dataclasses
 from typing import Literal
