@@ -21,7 +21,7 @@ $(VENV)/installed: setup.cfg pyproject.toml
 	$(BIN)/pip install --quiet --no-compile --editable '.[tensorflow,train,dev]'
 	touch $@
 
-train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, offline after set-up)
+train: $(VENV)/installed  ## set up, then train on the built-in data (about a minute on two fast cores, offline after set-up)
 	$(BIN)/python -m trainers.cifar --preset quick
 
 test: $(VENV)/installed  ## set up, then run the tests in four processes (TESTS=tests/linear: a part of them)

@@ -11,7 +11,7 @@ from trainers.training.settings import Command
 
 EXAMPLES = """
 examples:
-  python -m trainers.cifar --preset quick                      built-in data, two minutes on two CPU cores
+  python -m trainers.cifar --preset quick                      built-in data, about a minute on two fast CPU cores
   python -m trainers.cifar --dataset cifar10                   network and recipe of the paper
   python -m trainers.cifar --preset short --dataset cifar10    network of the paper, 13 epochs
   python -m trainers.cifar --dataset cifar10 --blocks 3 --widths 32 64 128 --steps 4000 --out runs/small
