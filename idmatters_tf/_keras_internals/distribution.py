@@ -16,13 +16,16 @@ from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.random.seed_generator import SeedGenerator
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
+from idmatters_tf._keras_internals import data_order
 from idmatters_tf._patching import Patch
 
 _Trainer: Any = tf_trainer.TensorFlowTrainer
 _Optimizer: Any = tf_optimizer.TFOptimizer
+_EpochIterator: Any = tf_trainer.TFEpochIterator
 # Constant of the golden ratio, which separates the seeds of replicas.
 _SEED_OF_REPLICA = 0x9E3779B1
 # Each replica is traced in a thread of its own.
@@ -41,7 +44,11 @@ def correct_fit(check: Callable[[keras.Model, dict[str, Any]], contextlib.Abstra
         return
     _originals["fit"] = _Trainer.fit
     _originals["check"] = check
-    replacements: list[tuple[Any, str, Any]] = [(_Trainer, "fit", _fit)]
+    replacements: list[tuple[Any, str, Any]] = [
+        (_Trainer, "fit", _fit),
+        (_EpochIterator, "__init__", data_order.make_epoch_iterator(_EpochIterator.__init__)),
+        (ArrayDataAdapter, "get_tf_dataset", data_order.arrange_arrays(ArrayDataAdapter.get_tf_dataset)),
+    ]
     for owner, name, defect, correction in _CORRECTIONS:
         original = getattr(owner, name)
         if defect in inspect.getsource(original):
@@ -57,7 +64,9 @@ def _fit(self, *args, **kwargs):
         bound.apply_defaults()
         with _originals["check"](self, bound.arguments):
             return _originals["fit"](self, *args, **kwargs)
-    return _originals["fit"](self, *args, **kwargs)
+    # A callback may train a model of this process only.
+    with data_order.use_order(None):
+        return _originals["fit"](self, *args, **kwargs)
 
 
 def _reduce_per_replica(values, strategy, reduction):

@@ -1,11 +1,17 @@
 """Internals of `tf.data` in TensorFlow 2.21: operations of a pipeline. TensorFlow is imported on use."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
+
+from idmatters_tf._patching import Patch
 
 _TABLE_OPERATIONS = {"LookupTableFindV2", "LookupTableInsertV2"}
 # Calls of functions, which are searched as well, and checks.
 _STATELESS_OPERATIONS = {"Assert", "Case", "If", "StatefulPartitionedCall", "While"}
+# Pairs of seeds that `seed_later_pipelines` has drawn, which differ each time that the program runs.
+_drawn: set[tuple[int, int]] = set()
+_seeds: Iterator[tuple[int, int]] = iter(())
 
 
 def operations(dataset: Any) -> Iterator[Any]:
@@ -22,9 +28,86 @@ def draws_seeds(operation: Any) -> bool:
 
 
 def is_unseeded(operation: Any) -> bool:
-    """Return True for an operation whose random seeds differ between processes."""
-    seeds = [getattr(operation, name, None) for name in ("_seed", "_seed2")]
-    return all(seed is not None and int(seed) == 0 for seed in seeds)
+    """Return True for an operation whose random seeds differ each time that the program runs."""
+    return _seeds_of(operation) in _drawn | {(0, 0)}
+
+
+def _seeds_of(operation):
+    first, second = (getattr(operation, name, None) for name in ("_seed", "_seed2"))
+    return None if first is None or second is None else (int(first), int(second))
+
+
+def seed_later_pipelines(seed: int) -> None:
+    """Give random operations of later pipelines, such as `shuffle`, a seed if neither they nor TensorFlow have one.
+
+    Args:
+        seed: positive number below 2^31. The n-th operation has the seeds (seed, n).
+    """
+    global _seeds
+    from tensorflow.python.data.util import random_seed
+
+    if not _drawn:
+        original = random_seed.get_seed
+        Patch((random_seed, "get_seed", lambda seed: _choose_seeds(seed, original))).__enter__()
+    _seeds = zip(itertools.repeat(seed), itertools.count(1), strict=False)
+    _drawn.add((seed, 0))
+
+
+def global_seed() -> int | None:
+    """Return the seed that `tf.random.set_seed` has set, or None."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    return context.global_seed() if tf.executing_eagerly() else tf.compat.v1.get_default_graph().seed
+
+
+def _choose_seeds(seed, original):
+    import tensorflow as tf
+
+    if seed is not None or global_seed() is not None:
+        return original(seed)
+    seeds = next(_seeds)
+    _drawn.add(seeds)
+    return tuple(tf.constant(number, tf.int64) for number in seeds)
+
+
+def describe_order(data: Any) -> list[str]:
+    """Return the operations of a `tf.data.Dataset` with their seeds. They are equal in processes of equal order.
+
+    Raises:
+        ValueError: the order differs between processes that create this dataset.
+    """
+    described = []
+    for operation in operations(data):
+        name = type(operation).__name__.removeprefix("_").removesuffix("Dataset")
+        seeds = _seeds_of(operation)
+        if seeds == (0, 0):
+            raise ValueError(
+                f"{name} has no seed, so that each worker has another order. Pass a `seed` to it, or create the "
+                f"dataset after `multi_worker_strategy()`."
+            )
+        if is_unordered(operation) or operation.options().deterministic is False:
+            raise ValueError(f"{name} is not deterministic, so that each worker has another order. Remove this option.")
+        if any(node.op == "RandomShuffle" and not _has_seeds(node) for node in _nodes(operation)):
+            raise ValueError(
+                f"{name} calls `tf.random.shuffle` without a seed, so that each worker has another order. Pass a "
+                f"`seed` to it."
+            )
+        described.append(name if seeds is None else f"{name}(seed={seeds})")
+    return described
+
+
+def _has_seeds(node):
+    return bool(node.attr["seed"].i or node.attr["seed2"].i)
+
+
+def _nodes(operation):
+    """Yield the nodes of the graphs of the functions of an operation."""
+    for function in operation._functions():
+        graph = function.function.graph.as_graph_def()
+        yield from graph.node
+        for inner in graph.library.function:
+            yield from inner.node_def
 
 
 def is_unordered(operation: Any) -> bool:
@@ -39,7 +122,7 @@ def is_memory_cache(operation: Any) -> bool:
 
 def is_reshuffled(data: Any) -> bool:
     """Return True for a `tf.data.Dataset` whose order differs between iterations."""
-    if not _is_dataset(data):
+    if not is_dataset(data):
         return False
     shuffles = (operation for operation in operations(data) if "Shuffle" in type(operation).__name__)
     return any(getattr(shuffle, "_reshuffle_each_iteration", True) for shuffle in shuffles)
@@ -49,12 +132,7 @@ def fills_only_tables(dataset: Any) -> bool:
     """Return True if functions of a pipeline insert into lookup tables and have no other state."""
     from tensorflow.python.framework import op_def_registry
 
-    names: set[str] = set()
-    for operation in operations(dataset):
-        for function in operation._functions():
-            graph = function.function.graph.as_graph_def()
-            nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
-            names.update(node.op for node in nodes)
+    names = {node.op for operation in operations(dataset) for node in _nodes(operation)}
     definitions = {name: op_def_registry.get(name) for name in names}
     stateful = {name for name, definition in definitions.items() if definition is None or definition.is_stateful}
     return "LookupTableInsertV2" in stateful and stateful <= _TABLE_OPERATIONS | _STATELESS_OPERATIONS
@@ -65,26 +143,33 @@ def batch_sizes(data: Any) -> tuple[int, int] | None:
 
     None for other data, and for a dataset whose batches have an unknown size.
     """
-    if not _is_dataset(data):
+    if not is_dataset(data):
         return None
+    # Number of batches that are taken from the beginning.
+    taken = None
     for operation in operations(data):
-        if "Unbatch" in type(operation).__name__:
+        name = type(operation).__name__
+        if "Unbatch" in name:
             return None
         if hasattr(operation, "_batch_size"):
             size = int(operation._batch_size)
             rows = -1 if bool(operation._drop_remainder) else int(operation._input_dataset.cardinality())
             # Negative numbers are infinite and unknown.
-            return size, max(rows, 0) % size
+            reaches_last = taken is None or taken * size > rows
+            return size, max(rows, 0) % size if reaches_last else 0
+        if "Take" in name and hasattr(operation, "_count") and int(operation._count) >= 0:
+            taken = int(operation._count)
+        elif not any(kind in name for kind in ("Options", "Prefetch", "Map", "Cache")):
+            # Skipped, shuffled or repeated batches may include the last one.
+            taken = None
     return None
 
 
-def is_never_sharded(data: Any) -> bool:
-    """Return True for a `tf.data.Dataset` with the auto-sharding policy OFF."""
-    if not _is_dataset(data):
-        return False
-    return data.options().experimental_distribute.auto_shard_policy.name == "OFF"
+def sharding_policy(data: Any) -> str:
+    """Return the auto-sharding policy of a `tf.data.Dataset`: "AUTO", "DATA", "FILE", "HINT" or "OFF"."""
+    return data.options().experimental_distribute.auto_shard_policy.name
 
 
-def _is_dataset(data):
-    # Without importing TensorFlow.
+def is_dataset(data: Any) -> bool:
+    """Return True for a `tf.data.Dataset`, without importing TensorFlow."""
     return any(kind.__name__ == "DatasetV2" for kind in type(data).__mro__)

@@ -17,8 +17,6 @@ import numpy as np
 
 from idmatters_tf.callbacks import _devices, _encoding
 from idmatters_tf.checkpointing import (
-    FolderInUse,
-    FolderLost,
     checkpoint_path,
     find_damage,
     find_newest_intact,
@@ -26,10 +24,8 @@ from idmatters_tf.checkpointing import (
     remove_steps,
     write_atomically,
 )
-from idmatters_tf.distribute.tasks import add_over_workers, describe_cluster, gather
+from idmatters_tf.distribute.tasks import add_over_workers, describe_cluster, run_on_all
 
-# Kinds of errors that are raised on all workers, the most general last.
-_ERRORS: tuple[type[Exception], ...] = (ValueError, OSError, FolderInUse, FolderLost, RuntimeError, Exception)
 # File with which workers check that they share the folder.
 _TOKEN = ".shared"
 
@@ -54,17 +50,7 @@ class Workers:
         Raises:
             Exception: the function fails on a worker. The message on the others begins with the name of that worker.
         """
-        try:
-            outcome = [function()]
-        except Exception as error:
-            kind = next((kind for kind, known in enumerate(_ERRORS) if isinstance(error, known)))
-            gather(self._strategy, [kind, " ".join([str(error), *getattr(error, "__notes__", ())])])
-            raise
-        outcomes = gather(self._strategy, outcome)
-        for name, (first, *text) in zip(self.names, outcomes, strict=True):
-            if text:
-                raise _ERRORS[first](f"{name}: {text[0]}")
-        return [result for (result,) in outcomes]
+        return run_on_all(self._strategy, function)
 
     def any(self, *flags: bool) -> list[bool]:
         """Return for each flag True if it is True on any worker."""

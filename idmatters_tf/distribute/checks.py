@@ -1,14 +1,15 @@
 """Checks of a `fit` on several replicas, for what Keras and TensorFlow do differently than on one device.
 
 Errors: global batches that do not divide among the replicas, `jit_compile=True`, gradient accumulation, callbacks that
-write files on several workers, and arguments that differ between workers. Warnings: a smaller last batch, moving
-averages of batch normalization that differ between workers, and data that are not divided among the workers.
+write files on several workers, and arguments, data and orders of the data that differ between workers. Warnings: a
+smaller last batch, and moving averages of batch normalization that differ between workers.
 
-Batches of generators and of a `PyDataset` are not checked when `fit` begins. A training step on a replica without
+Batch sizes of generators and of a `PyDataset` are not checked when `fit` begins. A training step on a replica without
 examples fails.
 """
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -16,9 +17,18 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals import layers_within
-from idmatters_tf._tensorflow_internals.pipelines import batch_sizes, is_never_sharded
+from idmatters_tf._keras_internals.data_order import SharedOrder, use_order
+from idmatters_tf._tensorflow_internals.pipelines import batch_sizes
 from idmatters_tf.distribute.callbacks import WRITE_FILES, is_chief_only
-from idmatters_tf.distribute.tasks import check_equal, describe_cluster, explain_lost_tasks, gather
+from idmatters_tf.distribute.order import (
+    check_batches,
+    choose_seed,
+    count_rows,
+    describe_data,
+    describe_seeds,
+    synchronize_generators,
+)
+from idmatters_tf.distribute.tasks import check_equal, describe_cluster, explain_lost_tasks, run_on_all
 
 
 def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
@@ -36,20 +46,32 @@ def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.Ab
         ValueError: training would fail, or give another result without notice.
     """
     strategy: Any = model.distribute_strategy
-    _check_step(model)
-    _check_batches(arguments, strategy.num_replicas_in_sync)
     given = arguments["callbacks"]
     callbacks = [] if given is None else keras.tree.flatten(getattr(given, "callbacks", given))
     cluster = describe_cluster(strategy)
-    if cluster is not None:
-        _check_workers(model, arguments, callbacks, list(cluster.tasks))
-    return _surround(cluster, callbacks)
+
+    def check():
+        _check_step(model)
+        _check_batches(arguments, strategy.num_replicas_in_sync)
+        return None if cluster is None else _check_worker(model, arguments, callbacks)
+
+    described = run_on_all(strategy, check)
+    if cluster is None:
+        return _surround(None, callbacks, None)
+    seed = choose_seed([each.pop("seeds") for each in described])
+    check_equal(list(cluster.tasks), described)
+    synchronize = functools.partial(synchronize_generators, strategy)
+    # Arrays are shuffled by `seed`. The generators of other data may draw from the global generators.
+    if count_rows(arguments["x"]) is None:
+        synchronize()
+    return _surround(cluster, callbacks, SharedOrder(seed, synchronize, functools.partial(check_batches, strategy)))
 
 
 @contextlib.contextmanager
-def _surround(cluster, callbacks):
+def _surround(cluster, callbacks, order):
     with contextlib.ExitStack() as stack:
         stack.enter_context(explain_lost_tasks(cluster))
+        stack.enter_context(use_order(order))
         for surround in filter(None, (getattr(callback, "surround_fit", None) for callback in callbacks)):
             stack.enter_context(surround(cluster))
         yield
@@ -72,7 +94,7 @@ def _check_batches(arguments, replicas):
     x = arguments["x"]
     known = batch_sizes(x)
     if known is None:
-        rows = _count_rows(x)
+        rows = count_rows(x)
         if rows is None:
             return
         if arguments["validation_data"] is None:
@@ -99,22 +121,8 @@ def _check_batches(arguments, replicas):
         )
 
 
-def _count_rows(x):
-    """Return the number of examples of arrays, or None for other data."""
-    leaves = keras.tree.flatten(x)
-    if not leaves or isinstance(x, keras.utils.PyDataset) or not all(hasattr(leaf, "shape") for leaf in leaves):
-        return None
-    return leaves[0].shape[0] if leaves[0].shape else None
-
-
-def _check_workers(model, arguments, callbacks, workers):
-    strategy: Any = model.distribute_strategy
-    if is_never_sharded(arguments["x"]):
-        warnings.warn(
-            "The data have the auto-sharding policy OFF: every worker trains on all of its dataset. Remove the policy, "
-            "unless each worker has other data.",
-            stacklevel=4,
-        )
+def _check_worker(model, arguments, callbacks):
+    """Check a `fit` on one of several workers, and return a description that must be equal on all."""
     names = [
         str(layer.path)
         for layer in layers_within(model)
@@ -132,11 +140,11 @@ def _check_workers(model, arguments, callbacks, workers):
                 f"{type(callback).__name__} writes files, which several workers would write at once. Pass "
                 f"*chief_only({type(callback).__name__}(...)) to `fit`."
             )
-    own = {
+    return {
         "callbacks": [type(callback).__name__ for callback in callbacks if not is_chief_only(callback)],
         "the optimizer": type(model.optimizer).__name__,
         "the number of weights": model.count_params() if model.built else None,
-        **{name: arguments[name] for name in ("batch_size", "epochs", "initial_epoch", "steps_per_epoch")},
-        **{f"the number of examples of {name}": _count_rows(arguments[name]) for name in ("x", "y")},
+        **{name: arguments[name] for name in ("epochs", "initial_epoch")},
+        **describe_data(arguments),
+        "seeds": describe_seeds(),
     }
-    check_equal(workers, gather(strategy, own))

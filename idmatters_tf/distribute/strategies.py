@@ -34,7 +34,10 @@ def multi_worker_strategy(
     - `steps_per_execution` greater than 1;
     - `clipnorm`, `global_clipnorm` and `clipvalue` clip the gradient of the global batch, not that of each replica;
     - dropout and augmentation draw different numbers on each replica, as functions of seed, step and replica;
-    - arrays of a generator or `PyDataset`, which TensorFlow would overwrite.
+    - arrays of a generator or `PyDataset`, which TensorFlow would overwrite;
+    - the order of the data, which is the chief's on all workers. Arrays and a `PyDataset` that `fit` shuffles need no
+      seed, nor do pipelines of `tf.data` that are created after this call. This call gives the global generators of
+      Python and NumPy on all workers the state of the chief's.
 
     `fit` raises a ValueError for arguments that fail or differ between the workers, and warns where results differ from
     those of one process: see `idmatters_tf.distribute.checks`.
@@ -54,6 +57,8 @@ def multi_worker_strategy(
 
     cluster = cluster or find_cluster()
     _correct_keras()
+    from idmatters_tf.distribute.order import share_seeds, synchronize_generators
+
     if cluster is None:
         return tf.distribute.MultiWorkerMirroredStrategy()
     if cluster.asynchronous:
@@ -63,7 +68,10 @@ def multi_worker_strategy(
         )
     with Progress(None, "waiting", delay=timeout) as progress:
         wait_for_tasks(cluster, timeout, progress.say)
-    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
+    share_seeds(strategy)
+    synchronize_generators(strategy)
+    return strategy
 
 
 def mirrored_strategy(devices: Sequence[str] | None = None) -> "tf.distribute.MirroredStrategy":

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.checkpointing import describe_differences
+from idmatters_tf.checkpointing import FolderInUse, FolderLost, describe_differences
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+# Kinds of errors that are raised on all workers, the most general last.
+_ERRORS: tuple[type[Exception], ...] = (ValueError, OSError, FolderInUse, FolderLost, RuntimeError, Exception)
 FIRST_NOTICE_SECONDS = 3.0
 NOTICE_SECONDS = 30.0
 # Time in which other tasks, which try every 0.2 seconds, find this one before TensorFlow takes over its port.
@@ -61,6 +63,28 @@ def gather(strategy: "tf.distribute.Strategy | None", value: Any) -> list[Any]:
     codes[ends[index] - len(text) : ends[index]] = np.frombuffer(text, np.uint8)
     codes = add_over_workers(strategy, codes).astype(np.uint8).tobytes()
     return [json.loads(codes[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+
+
+def run_on_all(strategy: "tf.distribute.Strategy | None", function: Callable[[], Any]) -> list[Any]:
+    """Call a function without collective operations on all workers. Return their JSON results, the chief's first.
+
+    Raises:
+        Exception: the function fails on a worker. The message on the others begins with the name of that worker.
+    """
+    cluster = describe_cluster(strategy)
+    if cluster is None:
+        return [function()]
+    try:
+        outcome = [function()]
+    except Exception as error:
+        kind = next((kind for kind, known in enumerate(_ERRORS) if isinstance(error, known)))
+        gather(strategy, [kind, " ".join([str(error), *getattr(error, "__notes__", ())])])
+        raise
+    outcomes = gather(strategy, outcome)
+    for name, (first, *text) in zip(cluster.tasks, outcomes, strict=True):
+        if text:
+            raise _ERRORS[first](f"{name}: {text[0]}")
+    return [result for (result,) in outcomes]
 
 
 def add_over_workers(strategy: "tf.distribute.Strategy", vector: NDArray[np.int32]) -> NDArray[np.int32]:

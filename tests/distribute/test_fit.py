@@ -1,6 +1,8 @@
 """`fit`, `evaluate` and `predict` on two replicas and on two workers, compared with one device."""
 
 import contextlib
+import copy
+import inspect
 
 import keras
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf._keras_internals import distribution
-from idmatters_tf.distribute import ClusterDescription, checks, chief_only
+from idmatters_tf.distribute import ClusterDescription, checks, chief_only, order, tasks
 from tests.support.processes import Cluster, run_forked
 from tests.support.replicated_fits import CASES, X, Y, dense
 
@@ -54,6 +56,7 @@ def test_only_the_chief_writes_files(folder):
 
 def test_functions_without_the_defect_are_kept(monkeypatch):
     from keras.src.backend.tensorflow import trainer
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
     def reduce_per_replica(values, strategy, reduction):
         """A newer Keras."""
@@ -65,7 +68,12 @@ def test_functions_without_the_defect_are_kept(monkeypatch):
         for owner, name, *_ in distribution._CORRECTIONS:
             # Restored after the test.
             stack.callback(setattr, owner, name, getattr(owner, name))
-        stack.callback(setattr, trainer.TensorFlowTrainer, "fit", trainer.TensorFlowTrainer.fit)
+        for owner, name in (
+            (trainer.TensorFlowTrainer, "fit"),
+            (trainer.TFEpochIterator, "__init__"),
+            (ArrayDataAdapter, "get_tf_dataset"),
+        ):
+            stack.callback(setattr, owner, name, getattr(owner, name))
         distribution.correct_fit(checks.check_fit)
         assert trainer.reduce_per_replica is reduce_per_replica
         assert "reduce_per_replica" not in distribution._originals
@@ -74,8 +82,9 @@ def test_functions_without_the_defect_are_kept(monkeypatch):
 
 
 def arguments(x=X, y=Y, **others):
-    defaults = {"batch_size": 12, "validation_split": 0.0, "validation_data": None, "callbacks": None}
-    return {"x": x, "y": y, "epochs": 1, "initial_epoch": 0, "steps_per_epoch": None, **defaults, **others}
+    names = inspect.signature(keras.Model.fit).parameters
+    defaults = {name: parameter.default for name, parameter in names.items() if name != "self"}
+    return {**defaults, "x": x, "y": y, "batch_size": 12, **others}
 
 
 @pytest.fixture
@@ -84,9 +93,19 @@ def two_workers(monkeypatch):
     strategy = type("Strategy", (), {"num_replicas_in_sync": 2})()
     jobs = {"worker": ["one:5000", "other:5000"]}
     cluster = ClusterDescription(jobs, "worker", 0, "TF_CONFIG")
-    monkeypatch.setattr(checks, "describe_cluster", lambda strategy: cluster)
-    monkeypatch.setattr(checks, "gather", lambda strategy, value: [value, value])
+    for module in (checks, tasks):
+        monkeypatch.setattr(module, "describe_cluster", lambda strategy: cluster)
+    for module in (order, tasks):
+        monkeypatch.setattr(module, "gather", lambda strategy, value: [value, copy.deepcopy(value)])
     monkeypatch.setattr(keras.Model, "distribute_strategy", strategy, raising=False)
+
+
+def rows(count=52):
+    return tf.data.Dataset.from_tensor_slices((X[:count], Y[:count]))
+
+
+def shuffle_rows(x, y):
+    return tf.random.shuffle(x), y
 
 
 def accumulating():
@@ -106,11 +125,24 @@ def accumulating():
         (lambda: dense(jit_compile=True), {}, "jit_compile=False"),
         (accumulating, {}, "Received: gradient_accumulation_steps=2"),
         (dense, {"callbacks": [keras.callbacks.CSVLogger("x.csv")]}, r"\*chief_only\(CSVLogger\(...\)\)"),
+        (dense, {"x": rows().shuffle(8).batch(4), "y": None}, "Shuffle has no seed.*after `multi_worker_strategy"),
+        (dense, {"x": rows().batch(4).map(shuffle_rows), "y": None}, "Map calls `tf.random.shuffle` without a seed"),
+        (dense, {"x": rows().map(lambda *row: row, 2, False).batch(4), "y": None}, "Map is not deterministic"),
+        (dense, {"x": rows(49).batch(12), "y": None}, "last batch of an epoch has 1 examples.*would receive none"),
     ],
 )
 def test_arguments_that_fail_on_several_replicas_raise(two_workers, build, changes, message):
     with pytest.raises(ValueError, match=message):
         checks.check_fit(build(), arguments(**changes))
+
+
+def test_a_last_batch_that_is_not_taken_is_no_uneven_batch(two_workers):
+    for data in (rows(49).batch(12).take(4), rows(49).batch(12).take(4).map(lambda *row: row).prefetch(1)):
+        with checks.check_fit(dense(), arguments(data, None)):
+            pass
+    for data in (rows(49).batch(12).skip(1).take(4), rows(49).batch(12).repeat().take(4), rows(49).batch(12).take(5)):
+        with pytest.raises(ValueError, match="last batch of an epoch has 1 examples"):
+            checks.check_fit(dense(), arguments(data, None))
 
 
 def normalized():
@@ -119,17 +151,10 @@ def normalized():
     return model
 
 
-def unsharded():
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).with_options(options)
-
-
 @pytest.mark.parametrize(
     ("build", "changes", "message"),
     [
         (normalized, {}, r"/norm\) will differ between the workers.*synchronized=True"),
-        (dense, {"x": unsharded(), "y": None}, "auto-sharding policy OFF"),
         (dense, {"x": X[:51], "y": Y[:51]}, "last batch of an epoch has 3 examples.*Remove 1 examples"),
     ],
 )
@@ -138,9 +163,28 @@ def test_differences_on_several_replicas_are_warnings(two_workers, build, change
         checks.check_fit(build(), arguments(**changes))
 
 
+# Values of a worker that are refused if those of the chief differ.
+OTHERS = {
+    "callbacks": ["EarlyStopping"],
+    "class_weight": {"0": 1.0, "1": 3.0},
+    "shuffle": False,
+    "the checksum of x": 0,
+    "the checksum of sample_weight": 1,
+    "the checksum of validation y": 0,
+    "validation_freq": 2,
+}
+
+
 def test_workers_with_other_arguments_are_named(two_workers, monkeypatch):
-    monkeypatch.setattr(checks, "gather", lambda strategy, value: [value, {**value, "callbacks": ["EarlyStopping"]}])
-    with pytest.raises(ValueError, match=r"worker 1 does not train as worker 0: callbacks was \[\], now \['Early"):
+    for name, other in OTHERS.items():
+        changes = {name: other}
+        monkeypatch.setattr(
+            tasks, "gather", lambda strategy, value, changes=changes: [value, [{**value[0], **changes}]]
+        )
+        with pytest.raises(ValueError, match=f"worker 1 does not train as worker 0: {name} was .*, now "):
+            checks.check_fit(dense(), arguments(validation_data=(X[:4], Y[:4]), class_weight={0: 1.0, 1: 2.0}))
+    monkeypatch.setattr(tasks, "gather", lambda strategy, value: [value, [0, "`epochs` is wrong."]])
+    with pytest.raises(ValueError, match="^worker 1: `epochs` is wrong"):
         checks.check_fit(dense(), arguments())
     with pytest.raises(ValueError, match="EarlyStopping changes training and must run on all workers"):
         chief_only(keras.callbacks.EarlyStopping())

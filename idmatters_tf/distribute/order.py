@@ -1,0 +1,123 @@
+"""Order of the training data: the chief's is that of all workers."""
+
+import contextlib
+import random
+import secrets
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from idmatters_tf._tensorflow_internals.pipelines import describe_order, global_seed, is_dataset, seed_later_pipelines
+from idmatters_tf.distribute.tasks import describe_cluster, gather
+
+# Arrays of more bytes are compared in evenly spaced rows.
+_COMPARED_BYTES = 1 << 26
+_COMPARED_ROWS = 1024
+# Seeds are positive and below 2^31.
+_SEEDS = 2**31 - 1
+
+
+def share_seeds(strategy: Any) -> None:
+    """Give pipelines of `tf.data` that are created later, and have no seed, the same seeds on all workers."""
+    seed_later_pipelines(gather(strategy, _draw_seed())[0])
+
+
+def _draw_seed():
+    return 1 + secrets.randbelow(_SEEDS - 1)
+
+
+def describe_data(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON description of the data of a `fit`, which is equal on workers with the same data and order.
+
+    Raises:
+        ValueError: the order of a `tf.data.Dataset` differs between the workers.
+    """
+    described = {}
+    given = arguments["validation_data"]
+    validation = dict(zip(("x", "y", "weights"), given if isinstance(given, list | tuple) else (given,), strict=False))
+    for name, value in {
+        **{name: arguments[name] for name in ("x", "y", "sample_weight")},
+        **{f"validation {name}": value for name, value in validation.items()},
+    }.items():
+        if is_dataset(value):
+            described[f"the operations of {name}"] = describe_order(value)
+            described[f"the number of batches of {name}"] = int(value.cardinality())
+        else:
+            described[f"the number of examples of {name}"] = count_rows(value)
+            described[f"the checksum of {name}"] = compute_checksum(value)
+    weights = arguments["class_weight"]
+    described["class_weight"] = weights and {str(name): float(weight) for name, weight in weights.items()}
+    names = ("batch_size", "shuffle", "steps_per_epoch", "validation_split", "validation_steps", "validation_freq")
+    described |= {name: arguments[name] for name in (*names, "validation_batch_size")}
+    return described
+
+
+def describe_seeds() -> dict[str, Any]:
+    """Return the seeds of a worker that may differ from those of the others."""
+    return {"global": global_seed(), "own": _draw_seed()}
+
+
+def choose_seed(seeds: list[dict[str, Any]]) -> int | None:
+    """Return the seed of the order of arrays; None if all workers have the same global seed of TensorFlow.
+
+    Args:
+        seeds: result of `describe_seeds` of each worker, the chief's first.
+    """
+    several = {each["global"] for each in seeds}
+    return None if len(several) == 1 and None not in several else seeds[0]["own"]
+
+
+def synchronize_generators(strategy: Any) -> None:
+    """Give the global generators of Python and NumPy on all workers the state of the chief's."""
+    version, internal, gauss = random.getstate()
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002
+    state = [[version, internal, gauss], [name, np.asarray(keys).tolist(), *rest]]
+    checksums = gather(strategy, zlib.crc32(repr(state).encode()))
+    if len(set(checksums)) == 1:
+        return
+    cluster = describe_cluster(strategy)
+    is_chief = cluster is None or cluster.is_chief
+    (version, internal, gauss), (name, keys, *rest) = gather(strategy, state if is_chief else None)[0]
+    random.setstate((version, tuple(internal), gauss))
+    np.random.set_state((name, np.array(keys, np.uint32), *rest))  # noqa: NPY002
+
+
+def check_batches(strategy: Any, name: str, batches: Any) -> None:
+    """Raise ValueError if batches differ between the workers."""
+    checksums = gather(strategy, compute_checksum(batches))
+    if len(set(checksums)) == 1:
+        return
+    names = list(describe_cluster(strategy).tasks)  # type: ignore[union-attr]
+    worker = next(index for index, checksum in enumerate(checksums) if checksum != checksums[0])
+    raise ValueError(
+        f"{names[worker]} has other data than {names[0]}: {name}. Give the generators of random numbers of the data "
+        f"the same seed on all workers."
+    )
+
+
+def count_rows(x: Any) -> int | None:
+    """Return the number of examples of arrays, or None for other data."""
+    leaves = keras.tree.flatten(x)
+    if not leaves or isinstance(x, keras.utils.PyDataset) or not all(hasattr(leaf, "shape") for leaf in leaves):
+        return None
+    return leaves[0].shape[0] if leaves[0].shape else None
+
+
+def compute_checksum(arrays: Any) -> int:
+    """Return the CRC-32 of nested arrays. It is 0 for other data."""
+    checksum = 0
+    for leaf in keras.tree.flatten(arrays):
+        if not getattr(leaf, "shape", None):
+            continue
+        step = 1
+        if getattr(leaf, "nbytes", 0) > _COMPARED_BYTES:
+            step = max(1, leaf.shape[0] // _COMPARED_ROWS)
+        # Sparse and ragged tensors have no rows of equal length.
+        with contextlib.suppress(TypeError, ValueError, AttributeError, NotImplementedError):
+            array = np.asarray(leaf if step == 1 else leaf[::step])
+            content = repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).tobytes()
+            checksum = zlib.crc32(content, checksum)
+    return checksum
