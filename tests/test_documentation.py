@@ -24,6 +24,8 @@ PAGES = [
 SLOW = ("fine_tuning", "own_images", "resume", "block_distances", "hessian_spectrum", "deepen")
 # Pages whose blocks do not use names of the blocks before them.
 INDEPENDENT = ("README", "resume")
+# airbench's test errors.
+RESULTS_OF_OTHERS = {"5.99", "4.00"}
 # Settings that make the commands and blocks short.
 SMALL = "--steps 4 --drop-steps 2 --batch-size 8 --train-images 50 --test-images 50"
 SMALLER = {"shapes.load(4000, 1000)": "shapes.load(400, 100)", "shapes.load(1000, 500)": "shapes.load(40, 20)"}
@@ -147,6 +149,15 @@ def test_broken_links_of_the_site_are_found(tmp_path):
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["a.html: b.html#y", "b.html: missing.png", "2 pages, 2 broken links"]
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_percentages_on_pages_are_in_the_ledger(page):
+    """A percentage with a decimal point is a result, and some row contains it, except for results of other projects."""
+    rows = "".join(path.read_text() for path in ROOT.glob("trainers/reproduce/rows/*.toml"))
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    missing = set(re.findall(r"\b(\d+\.\d+) %", text)) - set(re.findall(r"\d+\.\d+", rows))
+    assert missing <= RESULTS_OF_OTHERS
 
 
 def python_steps(page):

@@ -22,7 +22,7 @@ _SECTION = re.MULTILINE | re.DOTALL
 _PROGRAMS = ("trainers.cifar", "trainers.imagenet")
 _INTRODUCTION = """# The ledger
 
-The ledger has a row for each theorem, table and figure of both papers and for each of our own runs. Each row links to a
+The ledger has rows for the theorems, tables and figures of both papers and for our own runs. Each row links to a
 page with the command to run it again, the recorded numbers and their tolerances. Tests named in a row are part of
 `make test`. [Reproduction of both papers](../../reference/reproduction.md) summarizes the results and conditions.
 """
