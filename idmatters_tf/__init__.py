@@ -13,14 +13,14 @@ Modules:
     surgery        insertion of identity blocks into trained models, and removal of near-identity blocks
     autodiff       gradient, jvp, vjp, hvp, linearize, jacobian, hessian of functions and Keras models
     curvature      Hessians and Gauss-Newton matrices of any Keras model, and their spectra
-    depth          dependence on depth of curvature, gradients, Jacobians and learning rates, with predictions
+    depth          learning rates that hold at depth; curvature, gradients, Jacobians and learning rates by depth
     isometry       distances of blocks from the identity; singular values and norms of Jacobians and convolutions
     expressivity   networks that memorize any sample, in closed form
     linear         deep linear networks in NumPy: risks, factorizations, Hessians, gradient descent
     data           CIFAR-10, CIFAR-100, MNIST, ImageNet and the built-in `shapes`, in batches by (seed, step)
 
 Also exported: ExactResume, HessianOperator, Muon, RandomProjection, ResidualConv2D, block_distances, deepen,
-depth_profile, find_rate, memorize, rate_profile.
+depth_profile, find_rate, memorize, rate_profile, scale_depth.
 
 Modules and names are imported on first use: `import idmatters_tf` imports neither Keras nor NumPy. A module registers
 its classes with Keras when it is imported: `import idmatters_tf.layers` before `keras.saving.load_model` loads models
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     )
     from idmatters_tf.callbacks import ExactResume
     from idmatters_tf.curvature import HessianOperator
-    from idmatters_tf.depth import depth_profile, find_rate, rate_profile
+    from idmatters_tf.depth import depth_profile, find_rate, rate_profile, scale_depth
     from idmatters_tf.expressivity import memorize
     from idmatters_tf.isometry import block_distances
     from idmatters_tf.layers import RandomProjection, ResidualConv2D
@@ -90,6 +90,7 @@ __all__ = [
     "models",
     "optimizers",
     "rate_profile",
+    "scale_depth",
     "surgery",
 ]
 
@@ -105,6 +106,7 @@ _ORIGINS = {
     "find_rate": "idmatters_tf.depth",
     "memorize": "idmatters_tf.expressivity",
     "rate_profile": "idmatters_tf.depth",
+    "scale_depth": "idmatters_tf.depth",
 }
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)

@@ -4,6 +4,7 @@ from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement
 from idmatters_tf.depth.power_law import PowerLaw, Prediction, fit_power_law
 from idmatters_tf.depth.profile import DepthProfile, Predictions, depth_profile
 from idmatters_tf.depth.rates import RateCurve, RateProfile, find_rate, rate_profile
+from idmatters_tf.depth.scale import scale_depth
 
 __all__ = [
     "QUANTITIES",
@@ -18,4 +19,5 @@ __all__ = [
     "find_rate",
     "fit_power_law",
     "rate_profile",
+    "scale_depth",
 ]

@@ -318,7 +318,9 @@ class Muon(Momentum):
                 super().update_step(gradient, variable, rate)
                 continue
             if self.other_weight_decay and super()._use_weight_decay(variable):
-                self.assign_sub(variable, variable * self.other_weight_decay * rate)
+                # As in Keras, of the learning rate itself, which subclasses may scale for a variable.
+                decay: Any = ops.cast(self.learning_rate, variable.dtype)
+                self.assign_sub(variable, variable * self.other_weight_decay * (decay * self.other_rate))
             adam: Any = keras.optimizers.Adam
             adam.update_step(self, gradient, variable, rate)
         for members in groups.values():

@@ -1,7 +1,7 @@
 """Transfer of optimizer state and compile arguments to a model with other variables."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -36,7 +36,7 @@ def compile_like(
     elif arguments is None:
         return
     elif own is not None:
-        optimizer = _new_optimizer(own, original, variables)
+        optimizer = new_optimizer(own, original, variables)
     # The optimizer scales the loss as before: `compile` would decide again by the current dtype policy.
     options: dict[str, Any] = {"optimizer": optimizer, "auto_scale_loss": False}
     if arguments is None:
@@ -92,7 +92,7 @@ def _carry_optimizer(
             "Argument `optimizer` must be the optimizer of `model`. Received: an optimizer built for other variables. "
             "Pass model.optimizer."
         )
-    new = _new_optimizer(optimizer, original, variables)
+    new = new_optimizer(optimizer, original, variables)
     new.build(model.trainable_variables)
     if optimizer.built:
         _carry_state(optimizer, new, [variables.get(id(variable)) for variable in old])
@@ -128,8 +128,20 @@ def _carry_state(optimizer: Any, new: Any, targets: list[keras.Variable | None])
             average.assign(ops.convert_to_numpy(variable))
 
 
-def _new_optimizer(optimizer: Any, original: keras.Model, variables: Mapping[int, keras.Variable]) -> Any:
-    """Return an optimizer with the same settings and no state."""
+def new_optimizer(
+    optimizer: Any,
+    original: keras.Model,
+    variables: Mapping[int, keras.Variable],
+    make: Callable[[Any, dict[str, Any]], Any] = lambda optimizer, config: type(optimizer).from_config(config),
+) -> Any:
+    """Return an optimizer with the same settings and no state.
+
+    Args:
+        optimizer: a Keras optimizer.
+        original: the model of the optimizer.
+        variables: dict from `id` of the original's variables to the variables of the new optimizer.
+        make: function of an optimizer without loss scaling and its configuration that returns the new one.
+    """
     config = optimizer.get_config()
     schedule = _keras_internals.learning_rate_schedule(optimizer)
     if schedule is not None:
@@ -137,9 +149,9 @@ def _new_optimizer(optimizer: Any, original: keras.Model, variables: Mapping[int
         config["learning_rate"] = schedule
     try:
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            config["inner_optimizer"] = _new_optimizer(optimizer.inner_optimizer, original, variables)
+            config["inner_optimizer"] = new_optimizer(optimizer.inner_optimizer, original, variables, make)
             return type(optimizer)(**config)
-        new = type(optimizer).from_config(config)
+        new = make(optimizer, config)
     except Exception as error:
         raise ValueError(
             f"Argument `optimizer`: {type(optimizer).__name__} cannot be built from its configuration: {error}"

@@ -1,0 +1,218 @@
+"""Optimizers with a factor on the gradient and on the step of each variable, for branches scaled with depth."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import keras
+from keras import ops
+
+from idmatters_tf._keras_internals import dense_gradient, optimized_variables, replicas
+from idmatters_tf._results import Result, tabulate
+from idmatters_tf.optimizers import Momentum, Muon
+
+Use = Literal["last", "inner", "other"]
+
+
+class ScaledWeight(NamedTuple):
+    """A variable of a model whose branches are scaled.
+
+    Attributes:
+        path: path of the variable.
+        use: "last" for the last weights of a branch, "inner" for its other weights, "other" outside of the branches.
+        block: name of the block; empty outside of the blocks.
+        penalty: coefficient of an L2 penalty on the variable.
+    """
+
+    path: str
+    use: Use
+    block: str
+    penalty: float
+
+
+class Factors(NamedTuple):
+    """Factors of a variable.
+
+    Attributes:
+        gradient: factor on the gradient, before clipping.
+        penalty: multiple of the variable that is added to the gradient, before clipping.
+        counted: factor on the gradient after clipping.
+        step: factor on the learning rate, except that of weight decay.
+    """
+
+    gradient: float = 1.0
+    penalty: float = 0.0
+    counted: float = 1.0
+    step: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class DepthScaling(Result):
+    """Scale of the residual branches of a model, in `optimizer.depth_scaling`. `table()` lists its weights.
+
+    Attributes:
+        base: number of residual sums for which the learning rate was chosen.
+        sums: number of residual sums of the model.
+        alpha: exponent of the scale.
+        weights: all weights of the model that can be trained.
+    """
+
+    base: int
+    sums: int
+    alpha: float
+    weights: tuple[ScaledWeight, ...]
+
+    @property
+    def scale(self) -> float:
+        """Factor a = (base / sums)^alpha on the initial values of the last weights."""
+        return (self.base / self.sums) ** self.alpha
+
+    def factors(self, weight: ScaledWeight, keeps_norm: bool = False, counts_all: bool = False) -> Factors:
+        """Return the factors of a variable.
+
+        Args:
+            weight: one of `weights`.
+            keeps_norm: True if the size of a step is a fraction of the norm of the variable.
+            counts_all: True if the gradients are clipped by their global norm.
+        """
+        if weight.use == "other":
+            return Factors()
+        scale, ratio = self.scale, self.base / self.sums
+        counted = ratio**-0.5 if counts_all else 1.0
+        penalty = 2 * weight.penalty * (1 / scale - 1)
+        if weight.use == "last":
+            step = ratio ** (1 - self.alpha) if keeps_norm else ratio
+            return Factors(1 / counted, penalty / counted, counted, step)
+        return Factors(1 / scale / counted, -penalty / counted, counted, ratio ** (1 - self.alpha))
+
+    def table(self) -> str:
+        """Return a table of the weights of the blocks and their factors.
+
+        With an optimizer that keeps norms, the step of a last kernel has the factor of the inner weights.
+        """
+        lines = []
+        for weight in self.weights:
+            if weight.use != "other":
+                factors = self.factors(weight)
+                start = self.scale if weight.use == "last" else 1.0
+                lines.append((weight.block, weight.path, weight.use, start, factors.gradient, factors.step))
+        return tabulate(("block", "weights", "use", "initial values", "gradient", "step"), lines)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the scale as plain data."""
+        blocks: dict[str, list[dict[str, Any]]] = {}
+        for path, use, block, penalty in self.weights:
+            blocks.setdefault(block, []).append({"name": path, "use": use, "penalty": penalty})
+        listed = [{"name": name, "weights": weights} for name, weights in blocks.items()]
+        return {"base": self.base, "sums": self.sums, "alpha": self.alpha, "blocks": listed}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "DepthScaling":
+        """Return a scale from the result of `get_config`."""
+        weights = [
+            ScaledWeight(weight["name"], weight["use"], block["name"], weight["penalty"])
+            for block in config["blocks"]
+            for weight in block["weights"]
+        ]
+        return cls(config["base"], config["sums"], config["alpha"], tuple(weights))
+
+
+class DepthScaled(keras.optimizers.Optimizer):
+    """Part of an optimizer that multiplies gradients and steps by the factors of `DepthScaling`.
+
+    Args:
+        depth_scaling: a `DepthScaling` or its configuration; None for no factors.
+    """
+
+    def __init__(self, *args: Any, depth_scaling: DepthScaling | Mapping[str, Any] | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if isinstance(depth_scaling, Mapping):
+            depth_scaling = DepthScaling.from_config(depth_scaling)
+        self.depth_scaling = depth_scaling
+
+    def _keeps_norm(self, index: int) -> bool:
+        return False
+
+    def _factors(self, variable: Any) -> Factors:
+        if self.depth_scaling is None:
+            return Factors()
+        table: Any = getattr(self, "_table_of_factors", None)
+        if table is None:
+            known = {weight.path: weight for weight in self.depth_scaling.weights}
+            variables = optimized_variables(self)
+            if unknown := [variable.path for variable in variables if variable.path not in known]:
+                raise ValueError(
+                    f"The optimizer is that of `scale_depth` for a model without {unknown[0]!r}. Compile this model "
+                    f"with another optimizer."
+                )
+            counts_all = bool(self.global_clipnorm)
+            table = tuple(
+                self.depth_scaling.factors(known[variable.path], self._keeps_norm(index), counts_all)
+                for index, variable in enumerate(variables)
+            )
+            self._table_of_factors = table
+        return table[self._get_variable_index(variable)]
+
+    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
+        scaled = [self._scale_gradient(*pair) for pair in zip(grads, trainable_variables, strict=True)]
+        super()._backend_apply_gradients(scaled, trainable_variables)
+
+    def _scale_gradient(self, gradient: Any, variable: Any) -> Any:
+        factors = self._factors(variable)
+        if factors.gradient != 1:
+            gradient = dense_gradient(gradient) * factors.gradient
+        if factors.penalty:
+            # Each replica has its share of the gradient of the penalty.
+            share = factors.penalty / replicas(self)
+            gradient = dense_gradient(gradient) + ops.cast(ops.convert_to_tensor(variable) * share, gradient.dtype)
+        return gradient
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        factors = self._factors(variable)
+        super().update_step(_times(gradient, factors.counted), variable, _times(learning_rate, factors.step))
+
+    def get_config(self) -> dict[str, Any]:
+        scaling = None if self.depth_scaling is None else self.depth_scaling.get_config()
+        return {**super().get_config(), "depth_scaling": scaling}
+
+
+class DepthScaledKernels(DepthScaled, Muon):
+    """Muon with the factors of `DepthScaling`."""
+
+    def _keeps_norm(self, index: int) -> bool:
+        return self.norm == "keep" and index in self._kernels
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        self.update_steps([gradient], [variable], learning_rate)
+
+    def update_steps(self, gradients: Sequence[Any], variables: Sequence[Any], learning_rate: Any) -> None:
+        groups: dict[float, tuple[list[Any], list[Any]]] = {}
+        for gradient, variable in zip(gradients, variables, strict=True):
+            factors = self._factors(variable)
+            members = groups.setdefault(factors.step, ([], []))
+            members[0].append(_times(gradient, factors.counted))
+            members[1].append(variable)
+        for step, members in groups.items():
+            super().update_steps(*members, _times(learning_rate, step))
+
+
+def _times(value: Any, factor: float) -> Any:
+    return value if factor == 1 else ops.multiply(value, factor)
+
+
+def _define(parent: Any, base: Any, name: str) -> type[keras.optimizers.Optimizer]:
+    text = f"`{base.__name__}` with the factors of `DepthScaling`, made by `scale_depth`."
+    new = type(name, (parent,) if issubclass(parent, base) else (parent, base), {"__doc__": text})
+    return keras.saving.register_keras_serializable(package="idmatters_tf")(new)
+
+
+_KERAS = ("SGD", "Adam", "AdamW", "Nadam", "Adamax", "Adagrad", "RMSprop", "Lion")
+
+# Optimizers whose steps depend on the gradients alone and are proportional to the learning rate, or to it and the norm
+# of a kernel.
+SCALED: dict[type[keras.optimizers.Optimizer], Any] = {
+    **{(base := getattr(keras.optimizers, name)): _define(DepthScaled, base, f"DepthScaled{name}") for name in _KERAS},
+    keras.optimizers.Muon: _define(DepthScaled, keras.optimizers.Muon, "DepthScaledKerasMuon"),
+    Momentum: _define(DepthScaled, Momentum, "DepthScaledMomentum"),
+    Muon: _define(DepthScaledKernels, Muon, "DepthScaledMuon"),
+}

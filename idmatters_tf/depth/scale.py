@@ -1,0 +1,158 @@
+"""Scale of residual branches with the depth of a model, and of the steps of their weights."""
+
+import itertools
+import weakref
+from typing import Any
+
+import keras
+from keras import ops
+
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_internals import layers_within, own_trainable_variables
+from idmatters_tf._keras_types import Structure
+from idmatters_tf.depth._branches import find_branches
+from idmatters_tf.depth._scaled_optimizers import SCALED, DepthScaling, ScaledWeight, Use
+from idmatters_tf.surgery._carrying import new_optimizer
+
+_scaled_models: weakref.WeakSet[keras.Model] = weakref.WeakSet()
+
+
+def scale_depth(
+    model: keras.Model,
+    base: int | keras.Model,
+    optimizer: keras.optimizers.Optimizer | str,
+    alpha: float = 1.0,
+    *,
+    data: Structure | None = None,
+) -> Any:
+    """Scale the residual branches of a new model such that the learning rate of a shallow one is right.
+
+    With L residual sums in the model, L0 in the shallow one and a = (L0 / L)^alpha, the model is trained as if each sum
+    were x + a f(x) instead of x + f(x), with learning rates for which the change of the outputs in a step does not
+    depend on L. There is no multiplier in the model: the initial values of the last weights of each branch are
+    multiplied by a, and the optimizer has factors for each variable:
+
+        last weights of a branch     steps times L0 / L
+        other weights of a branch    gradients divided by a, steps times (L0 / L)^(1 - alpha)
+
+    All other weights are trained as before. Factors apply before clipping by value and by the norm of each variable,
+    and before Adam's epsilon. `weight_decay` acts with the unscaled learning rate. L2 penalties of the layers act as in
+    the shallow model. For `global_clipnorm`, the squares of the gradients of the blocks count L0 / L times. Kernels of
+    `Muon(norm="keep")` turn by the same angle at every depth for alpha = 1.
+
+    Last weights are the last kernel and bias of a branch, or the gain and offset of a normalization at its end, or a
+    trained factor, as in ReZero, SkipInit and LayerScale. A transformer layer contains two sums. Sums whose skip is not
+    x, such as a projection, are not counted and not scaled.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 2.1: the layers of an optimal deep linear residual
+    network differ from the identity by O(1 / L). Dey et al., *CompleteP* (2025), for alpha = 1; Yang et al.,
+    *Depth-muP* (2023, arXiv:2310.02244), and Bordelon et al. (2023, arXiv:2309.16620), for alpha = 1/2.
+
+    Args:
+        model: built functional or Sequential model that has not been trained, or a KerasHub model. Its last weights
+            change.
+        base: number L0 of residual sums of the shallow model, or the shallow model itself.
+        optimizer: optimizer with the learning rate of the shallow model: `SGD`, `Adam`, `AdamW`, `Nadam`, `Adamax`,
+            `Adagrad`, `RMSprop`, `Lion` or `Muon` of Keras, or `Momentum` or `Muon` of this package, also in a
+            `LossScaleOptimizer`. It does not change.
+        alpha: exponent from 0.5 to 1.
+        data: batch of inputs with which the last weights are found; random ones if None.
+
+    Returns:
+        A new optimizer of a subclass of the given one, with the same settings. `optimizer.depth_scaling.table()` lists
+        the weights and their factors. It is saved with the model. `import idmatters_tf.depth` before loading the file.
+
+    Raises:
+        ValueError: for another optimizer, for a model without blocks, for branches that are not proportional to their
+            last weights, as with an activation at the end, for a normalization after the sums, for weights shared by
+            blocks, for constraints and penalties other than L2 on the weights of blocks, and for a model that has been
+            scaled before.
+
+    Example:
+
+    >>> def build(depth):
+    ...     inputs = keras.Input((8,))
+    ...     x = inputs
+    ...     for _ in range(depth):
+    ...         x = x + keras.layers.Dense(8)(keras.layers.Dense(16, "relu")(x))
+    ...     return keras.Model(inputs, keras.layers.Dense(1)(x))
+    >>> model = build(64)
+    >>> optimizer = scale_depth(model, base=4, optimizer=keras.optimizers.AdamW(3e-3, weight_decay=0.1))
+    >>> model.compile(optimizer, "mse")
+    >>> optimizer.depth_scaling.sums, optimizer.depth_scaling.scale
+    (64, 0.0625)
+    """
+    given: Any = keras.optimizers.get(optimizer)
+    inner = getattr(given, "inner_optimizer", given)
+    if type(inner) not in SCALED:
+        names = ", ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in SCALED)
+        raise ValueError(
+            f"Argument `optimizer` must be one of {names}, whose steps do not depend on the weights or keep norms. "
+            f"Received: {type(inner).__name__}."
+        )
+    made: list[Any] = []
+
+    def make(optimizer: Any, config: dict[str, Any]) -> Any:
+        made.append(SCALED[type(optimizer)].from_config(config))
+        return made[-1]
+
+    new = new_optimizer(given, model, {id(variable): variable for variable in model.variables}, make)
+    made[-1].depth_scaling = scale_branches(model, base, alpha, data=data)
+    return new
+
+
+def scale_branches(
+    model: keras.Model, base: int | keras.Model, alpha: float = 1.0, *, data: Structure | None = None
+) -> DepthScaling:
+    """Multiply the initial values of the last weights of residual branches by (base / sums)^alpha.
+
+    See `scale_depth` for the arguments and errors. Returns the argument `depth_scaling` of the optimizer.
+    """
+    if model in _scaled_models:
+        raise ValueError("Argument `model` must not be scaled twice. Build the model again.")
+    if not 0.5 <= alpha <= 1:
+        raise ValueError(f"Argument `alpha` must be from 0.5 to 1. Received: alpha={alpha!r}")
+    is_model = isinstance(base, keras.Model)
+    branches = find_branches(model, data)
+    sums = sum(len(branch.last) for branch in branches)
+    count = sum(len(branch.last) for branch in find_branches(base, data)) if is_model else positive_integer("base", base)
+    weights: dict[str, ScaledWeight] = {}
+    for branch in branches:
+        for use, variables in (("last", itertools.chain(*branch.last)), ("inner", branch.inner)):
+            for variable in variables:
+                _add_weight(weights, variable, use, branch.name)
+    inside = {id(variable) for branch in branches for variable in branch.variables}
+    for layer in layers_within(model):
+        for variable in own_trainable_variables(layer):
+            if id(variable) not in inside:
+                _add_weight(weights, variable, "other", "")
+    scaling = DepthScaling(count, sums, float(alpha), tuple(weights.values()))
+    for branch in branches:
+        for variable in itertools.chain(*branch.last):
+            variable.assign(ops.convert_to_tensor(variable) * ops.cast(scaling.scale, variable.dtype))
+    _scaled_models.add(model)
+    return scaling
+
+
+def _add_weight(weights: dict[str, ScaledWeight], variable: keras.Variable, use: Use, block: str) -> None:
+    """Add a variable to the weights by path.
+
+    Raises:
+        ValueError: for a constraint, for a penalty other than L2, and for variables of equal paths and different uses.
+    """
+    own: Any = variable
+    penalty = 0.0
+    if use != "other":
+        if own.constraint is not None or not isinstance(own.regularizer, (keras.regularizers.L2, type(None))):
+            kind = type(own.regularizer if own.constraint is None else own.constraint).__name__
+            raise ValueError(
+                f"The weights {variable.path!r} of the block {block!r} must have no constraint and no penalty other "
+                f"than L2, which the scale would change. Received: {kind}. Use `weight_decay` of the optimizer."
+            )
+        penalty = 0.0 if own.regularizer is None else float(own.regularizer.l2)
+    weight = ScaledWeight(variable.path, use, block, penalty)
+    if weights.setdefault(variable.path, weight)[1::2] != weight[1::2]:
+        raise ValueError(
+            f"The model has several weights with the path {variable.path!r} and different uses. Give its layers "
+            f"different names."
+        )
