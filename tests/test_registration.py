@@ -7,6 +7,7 @@ import keras
 
 import idmatters_tf
 from idmatters_tf import layers
+from idmatters_tf.depth._scaled_optimizers import SCALED
 
 REGISTERED = {
     "expressivity": ["ExactModel", "ResidualDenseStack"],
@@ -32,4 +33,5 @@ def test_classes_are_registered_under_the_names_in_saved_models():
         for module, names in REGISTERED.items()
         for name in names
     }
+    expected |= {f"idmatters_tf>{kind.__name__}": kind for kind in SCALED.values()}
     assert registered == expected

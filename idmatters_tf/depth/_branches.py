@@ -27,7 +27,7 @@ from idmatters_tf._keras_internals import (
     substitute_values,
 )
 from idmatters_tf._keras_types import Structure, Tensor
-from idmatters_tf.isometry.blocks import RESIDUAL_LAYERS, Block, find_operations
+from idmatters_tf.isometry.blocks import Block, find_operations
 from idmatters_tf.layers._images import ConvolutionBlock
 from idmatters_tf.surgery._checks import example_inputs
 
@@ -99,6 +99,11 @@ def find_branches(model: keras.Model, data: Structure | None = None) -> list[Bra
                     f"weights of its own, and put no block inside of the branch of another one."
                 )
     return found
+
+
+def count_sums(branches: Iterable[Branch]) -> int:
+    """Return the number of residual sums in blocks."""
+    return sum(len(branch.last) for branch in branches)
 
 
 def _sums_of_several(calls: Sequence[Call], ancestors: Mapping[int, set[int]]) -> Iterator[Block]:
@@ -314,13 +319,15 @@ class _Finder:
 
         def evaluate(values: Values, factor: float = 1.0) -> NDArray[np.float64]:
             # Positive inputs, which pass a rectifier after the sum. Copies have no masks.
-            given = [ops.copy(tensor) if ops.is_tensor(tensor) else tensor for tensor in tensors]
-            given[first] = factor * ops.abs(given[first]) + 1
+            given: list[Any] = [ops.copy(tensor) if ops.is_tensor(tensor) else tensor for tensor in tensors]
+            positive: Any = ops.abs(given[first])
+            given[first] = factor * positive + 1
             positional, named = keras.tree.pack_sequence_as((args, kwargs), given)
             with substitute_values(({**self.record.values, **values}).values()):
                 return _to_array(keras.tree.flatten(layer.call(*positional, **named))[0])
 
-        inputs = _to_array(ops.abs(tensors[first]) + 1)
+        positive: Any = ops.abs(tensors[first])
+        inputs = _to_array(positive + 1)
         zeros = _zeros(variables)
         if not np.array_equal(evaluate(zeros), inputs):
             kernels = _zeros([variable for variable in variables if len(variable.shape) > 1])

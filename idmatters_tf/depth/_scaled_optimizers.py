@@ -163,8 +163,8 @@ class DepthScaled(keras.optimizers.Optimizer):
             gradient = dense_gradient(gradient) * factors.gradient
         if factors.penalty:
             # Each replica has its share of the gradient of the penalty.
-            share = factors.penalty / replicas(self)
-            gradient = dense_gradient(gradient) + ops.cast(ops.convert_to_tensor(variable) * share, gradient.dtype)
+            value: Any = ops.cast(ops.convert_to_tensor(variable), gradient.dtype)
+            gradient = dense_gradient(gradient) + factors.penalty / replicas(self) * value
         return gradient
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -172,8 +172,8 @@ class DepthScaled(keras.optimizers.Optimizer):
         super().update_step(_times(gradient, factors.counted), variable, _times(learning_rate, factors.step))
 
     def get_config(self) -> dict[str, Any]:
-        scaling = None if self.depth_scaling is None else self.depth_scaling.get_config()
-        return {**super().get_config(), "depth_scaling": scaling}
+        config = super().get_config()
+        return config if self.depth_scaling is None else {**config, "depth_scaling": self.depth_scaling.get_config()}
 
 
 class DepthScaledKernels(DepthScaled, Muon):
@@ -200,9 +200,9 @@ def _times(value: Any, factor: float) -> Any:
     return value if factor == 1 else ops.multiply(value, factor)
 
 
-def _define(parent: Any, base: Any, name: str) -> type[keras.optimizers.Optimizer]:
+def _define(parent: Any, base: Any, name: str) -> Any:
     text = f"`{base.__name__}` with the factors of `DepthScaling`, made by `scale_depth`."
-    new = type(name, (parent,) if issubclass(parent, base) else (parent, base), {"__doc__": text})
+    new: Any = type(name, (parent,) if issubclass(parent, base) else (parent, base), {"__doc__": text})
     return keras.saving.register_keras_serializable(package="idmatters_tf")(new)
 
 

@@ -10,7 +10,7 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import layers_within, own_trainable_variables
 from idmatters_tf._keras_types import Structure
-from idmatters_tf.depth._branches import find_branches
+from idmatters_tf.depth._branches import count_sums, find_branches
 from idmatters_tf.depth._scaled_optimizers import SCALED, DepthScaling, ScaledWeight, Use
 from idmatters_tf.surgery._carrying import new_optimizer
 
@@ -112,21 +112,22 @@ def scale_branches(
         raise ValueError("Argument `model` must not be scaled twice. Build the model again.")
     if not 0.5 <= alpha <= 1:
         raise ValueError(f"Argument `alpha` must be from 0.5 to 1. Received: alpha={alpha!r}")
-    is_model = isinstance(base, keras.Model)
+    if isinstance(base, keras.Model):
+        base = count_sums(find_branches(base, data))
+    base = positive_integer("base", base)
     branches = find_branches(model, data)
-    sums = sum(len(branch.last) for branch in branches)
-    count = sum(len(branch.last) for branch in find_branches(base, data)) if is_model else positive_integer("base", base)
     weights: dict[str, ScaledWeight] = {}
     for branch in branches:
-        for use, variables in (("last", itertools.chain(*branch.last)), ("inner", branch.inner)):
-            for variable in variables:
-                _add_weight(weights, variable, use, branch.name)
+        for variable in itertools.chain(*branch.last):
+            _add_weight(weights, variable, "last", branch.name)
+        for variable in branch.inner:
+            _add_weight(weights, variable, "inner", branch.name)
     inside = {id(variable) for branch in branches for variable in branch.variables}
     for layer in layers_within(model):
         for variable in own_trainable_variables(layer):
             if id(variable) not in inside:
                 _add_weight(weights, variable, "other", "")
-    scaling = DepthScaling(count, sums, float(alpha), tuple(weights.values()))
+    scaling = DepthScaling(base, count_sums(branches), float(alpha), tuple(weights.values()))
     for branch in branches:
         for variable in itertools.chain(*branch.last):
             variable.assign(ops.convert_to_tensor(variable) * ops.cast(scaling.scale, variable.dtype))

@@ -7,6 +7,9 @@ from keras import layers
 
 from idmatters_tf import Muon, scale_depth
 from idmatters_tf.depth.scale import scale_branches
+from idmatters_tf.models.cifar import identity_resnet
+from idmatters_tf.models.linear import linear_residual
+from idmatters_tf.models.resnet import preresnet
 from idmatters_tf.optimizers import Momentum
 
 DEPTH, STEPS, BATCH = 4, 20, 8
@@ -93,3 +96,146 @@ def test_training_equals_that_of_explicit_multipliers_and_rates(name, alpha):
         factor = factors[2] if "_last" in old.path else 1.0
         np.testing.assert_allclose(new, factor * np.array(old), rtol=0, atol=tolerance * np.abs(new).max())
         assert np.abs(np.array(old) - start[old.path]).max() > 1e-3, "every weight is trained"
+
+
+def stack(block, depth=2, shape=(6,)):
+    """Return a model of blocks, which are functions of a tensor."""
+    x = inputs = keras.Input(shape)
+    for _ in range(depth):
+        x = block(x)
+    return keras.Model(inputs, layers.Dense(2)(x))
+
+
+def mlp(activation=None, width=6, **options):
+    return lambda x: layers.Dense(width, activation, **options)(layers.Dense(8, "tanh")(x))
+
+
+def gated(x):
+    branch = layers.Dense(6)(x)
+    return x + layers.Multiply()([branch, layers.Dense(6, "sigmoid")(branch)])
+
+
+class Block(layers.Layer):
+    """x + V tanh(U x), with a factor of zero in front of V x (ReZero) or a normalization after the sum."""
+
+    def __init__(self, kind, **kwargs):
+        super().__init__(**kwargs)
+        self.kind, self.first, self.last = kind, layers.Dense(8, "tanh"), layers.Dense(6)
+        self.norm = layers.LayerNormalization()
+
+    def build(self, shape):
+        self.first.build(shape)
+        self.last.build((*shape[:-1], 8))
+        self.norm.build(shape)
+        if self.kind == "rezero":
+            self.factor = self.add_weight(name="factor", shape=(), initializer="zeros")
+
+    def call(self, x):
+        branch = self.last(self.first(x))
+        if self.kind == "post-norm":
+            return self.norm(x + branch)
+        return x + (self.factor * branch if self.kind == "rezero" else self.norm(branch))
+
+
+def attention(x):
+    branch = layers.LayerNormalization()(x)
+    x = x + layers.MultiHeadAttention(2, 3)(branch, branch)
+    return x + layers.Dropout(0.5)(mlp()(layers.LayerNormalization()(x)))
+
+
+def parallel(x):
+    return x + mlp()(x) + layers.Dense(6)(x)
+
+
+def three_terms(x):
+    return layers.Add()([x, mlp()(x), layers.Dense(6)(x)])
+
+
+def convolutions(x):
+    branch = layers.Conv2D(6, 3, padding="same")(layers.ReLU()(layers.Conv2D(6, 3, padding="same")(x)))
+    return layers.ReLU()(layers.Add()([x, layers.BatchNormalization()(branch)]))
+
+
+def conditioned(x):
+    """Return x + gate(x) * V x, where both factors have weights."""
+    return x + layers.Dense(6, "sigmoid")(x) * layers.Dense(6)(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "sums", "last", "inner"),
+    [
+        (build, 4, ["block0_last/kernel", "block0_last/bias"], 4),
+        (lambda: stack(attention, shape=(4, 6)), 4, ["attention_output/kernel", "attention_output/bias"], 8),
+        (lambda: stack(convolutions, shape=(4, 4, 6)), 2, ["gamma", "beta"], 4),
+        (lambda: stack(lambda x: Block("rezero")(x)), 2, ["factor"], 6),
+        (lambda: stack(lambda x: Block("norm")(x)), 2, ["gamma", "beta"], 4),
+        (lambda: stack(parallel), 2, ["kernel", "bias", "kernel", "bias"], 2),
+        (lambda: stack(three_terms), 2, ["kernel", "bias", "kernel", "bias"], 2),
+        (lambda: stack(conditioned), 2, ["kernel", "bias"], 2),
+        (lambda: identity_resnet((8, 8, 3), blocks=1, widths=(4, 8, 8), stem=3), 3, ["stage1_block1/conv2/kernel"], 1),
+        (lambda: preresnet((8, 8, 3), 4, depth=8), 3, ["stage1_block1/conv2/kernel"], 3),
+        (lambda: linear_residual(4, 3), 3, ["unit1/kernel"], 0),
+    ],
+)
+def test_last_weights_of_each_sum_are_scaled(make, sums, last, inner):
+    model = make()
+    scaling = scale_branches(model, 1)
+    first = [weight for weight in scaling.weights if weight.block == scaling.weights[0].block]
+    assert scaling.sums == sums
+    found = [weight.path for weight in first if weight.use == "last"]
+    assert len(found) == len(last)
+    assert all(path.endswith(end) for path, end in zip(found, last, strict=True))
+    assert sum(weight.use == "inner" for weight in first) == inner
+    assert {weight.path for weight in scaling.weights} >= {variable.path for variable in model.trainable_variables}
+
+
+def test_shallow_models_count_their_own_sums():
+    assert scale_branches(build(), build(2)).scale == 0.5
+
+
+def shared():
+    branch = layers.Dense(6)
+    return stack(lambda x: x + branch(x))
+
+
+def shared_sum():
+    add = layers.Add()
+    return stack(lambda x: add([x, layers.Dense(6)(x)]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: stack(lambda x: x + mlp("tanh")(x)), "not proportional to its last weights dense.*End it with a lin"),
+        (lambda: stack(gated), "not proportional"),
+        (lambda: stack(lambda x: x + layers.Activation("tanh")(x)), "not zero when all of its weights are zero"),
+        (lambda: stack(lambda x: layers.LayerNormalization()(x + mlp()(x))), "followed by the normalization"),
+        (lambda: stack(lambda x: Block("post-norm")(x)), "changes the sum .*normalize_first=True"),
+        (shared, "called several times with the same weights"),
+        (shared_sum, "called several times.*`Add`"),
+        (lambda: stack(mlp()), "has no residual blocks"),
+        (lambda: stack(lambda x: x + mlp(kernel_constraint="unit_norm")(x)), "no constraint.*Received: UnitNorm"),
+        (lambda: stack(lambda x: x + mlp(kernel_regularizer="l1")(x)), "no penalty other than L2.*Received: L1"),
+    ],
+)
+def test_models_that_cannot_be_scaled_are_refused(make, message):
+    model = make()
+    values = model.get_weights()
+    with pytest.raises(ValueError, match=message):
+        scale_depth(model, 1, "adam")
+    for old, new in zip(values, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_optimizers_of_other_updates_and_second_scales_are_refused():
+    model = build()
+    several = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD()))
+    for optimizer in (optimizers.Lamb(), optimizers.Ftrl(), several):
+        with pytest.raises(ValueError, match=f"must be one of keras.SGD.*Received: {type(optimizer).__name__}"):
+            scale_depth(model, 1, optimizer)
+    for alpha in (0.4, 2):
+        with pytest.raises(ValueError, match=f"`alpha` must be from 0.5 to 1. Received: alpha={alpha}"):
+            scale_depth(model, 1, "adam", alpha)
+    scale_depth(model, 1, "adam")
+    with pytest.raises(ValueError, match="not be scaled twice"):
+        scale_depth(model, 1, "adam")

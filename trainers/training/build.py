@@ -11,6 +11,8 @@ import numpy as np
 from idmatters_tf._environment import cores
 from idmatters_tf.callbacks import FunctionBatches
 from idmatters_tf.data.numpy_batches import NumpyBatches, compute_ahead
+from idmatters_tf.depth._scaled_optimizers import DepthScaling
+from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.layers import PatchWhitening2D
 from trainers.cli.arguments import UsageError
@@ -40,7 +42,8 @@ def build_model(task: Task, strategy: Any = None) -> keras.Model:
         model = build_network(task, data.image_shape, data.classes, dtype, replicas)
         if recipe.train_sizes:
             model = with_image_size(model)
-        optimizer = make_optimizer(recipe, find_drop_steps(recipe, task.source.training_images))
+        scaling = None if recipe.base_blocks is None else scale_network(model, recipe.base_blocks)
+        optimizer = make_optimizer(recipe, find_drop_steps(recipe, task.source.training_images), scaling)
         # XLA is slower than oneDNN on the CPU, and not deterministic with TensorFlow's determinism on.
         jit: Any = "auto" if keras.backend.backend() == "jax" else False
         loss, metrics = make_loss(recipe.label_smoothing), make_metrics(data.classes)
@@ -48,6 +51,18 @@ def build_model(task: Task, strategy: Any = None) -> keras.Model:
         # Inside the scope: slot variables created while tracing break under several replicas.
         optimizer.build(model.trainable_variables)
     return model
+
+
+def scale_network(model: keras.Model, base_blocks: int) -> DepthScaling:
+    """Scale the branches of a network.
+
+    Raises:
+        UsageError: the network has no residual blocks, or blocks that cannot be scaled.
+    """
+    try:
+        return scale_branches(model, base_blocks)
+    except ValueError as error:
+        raise UsageError(f"--base-blocks cannot scale this network. {error}") from error
 
 
 def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: str, replicas: int = 1) -> keras.Model:
