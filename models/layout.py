@@ -38,8 +38,8 @@ class Layout:
             as in the paper's base code, instead of after each convolution.
         norm_momentum: momentum of the moving averages of batch normalization; 0.9 in the paper's base code.
         initializer: initializer of the residual convolutions: "identity" for N(0, (1/(k^2 c))^2), "standard" for
-            N(0, (1/(k sqrt c))^2), or "fixup" (Zhang et al., 2019) for He's divided by sqrt(branches) in the first
-            convolution of a branch and zeros in the second and in a trained head. The multipliers of Fixup are
+            N(0, (1/(k sqrt c))^2), or "fixup" (Zhang, Dauphin & Ma, 2019) for He's divided by sqrt(branches) in the
+            first convolution of a branch and zeros in the second and in a trained head. The multipliers of Fixup are
             `branch_scale=1.0`. Its biases, one per layer, are `bias=True` here, one per channel.
         branch_scale: None, or the initial value of a trained factor on each branch. 0.0 with `initializer="standard"`
             is SkipInit (De & Smith, 2020) and ReZero (Bachlechner et al., 2020).

@@ -160,6 +160,13 @@ def test_percentages_on_pages_are_in_the_ledger(page):
     assert missing <= RESULTS_OF_OTHERS
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_citations_are_in_the_bibliography(page):
+    lines = (ROOT / "docs/reference/bibliography.md").read_text().splitlines()
+    for name, year in re.findall(r"\b([A-Z]\w+)(?: et al\.|(?:, \w+)* & \w+),? \(?(\d{4})\b", page.read_text()):
+        assert any(re.match(rf"\| {name}\b[^|(]*\({year}\)", line) for line in lines), (name, year)
+
+
 def python_steps(page):
     """Return the steps of a page: its Python blocks on little data, and the trainings whose results they use."""
     steps = []

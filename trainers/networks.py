@@ -117,7 +117,7 @@ class Identity(Stages):
     initializer: Initializer = setting(
         "identity",
         help="initializer of the residual convolutions: N(0, 1/(k^2 c)^2), N(0, 1/(k sqrt c)^2), or Fixup "
-        "(Zhang et al., 2019)",
+        "(Zhang, Dauphin & Ma, 2019)",
         common=True,
     )
     branch_scale: float | None = setting(

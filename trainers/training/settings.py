@@ -68,7 +68,7 @@ class Recipe:
     lookahead: float = setting(
         0.0,
         help="every 5 steps, move the weights to their running average, whose decay increases with the cube of the "
-        "step to X^5 (Zhang et al., 2019; Jordan, 2024; 0: no lookahead)",
+        "step to X^5 (Zhang, Lucas, Hinton & Ba, 2019; Jordan, 2024; 0: none)",
         at_least=0,
         below=1,
     )
