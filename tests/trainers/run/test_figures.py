@@ -1,6 +1,8 @@
 """Figures of runs: names with markup, errors of zero and running means."""
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from trainers.run import figures
 
@@ -13,6 +15,24 @@ def test_figures_with_dollar_signs_and_zero_errors(tmp_path):
     figures.comparison(dict.fromkeys(names, records), tmp_path / "comparison.png", groups)
     for name in ("convergence.png", "comparison.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("errors", "labels"), [([0.9, 0.02, 0.0], ["0", "2", "5", "10", "20", "50"]), ([0.3, 0.0], None)]
+)
+def test_an_error_of_zero_is_drawn_at_a_labeled_zero(errors, labels):
+    axes = Figure().subplots()
+    (curve,) = axes.plot([100 * error for error in errors], marker="o")
+    figures._set_logarithmic(axes, curve.get_ydata())
+    low, high = axes.get_ylim()
+    assert low < 0 < high
+    heights = axes.transData.transform(curve.get_xydata())[:, 1]
+    zero = axes.transData.transform((0, 0))[1]
+    assert heights[-1] == pytest.approx(zero)
+    # The lowest positive value is apart from zero.
+    assert heights[-2] - zero > 0.05 * np.ptp(axes.bbox.intervaly)
+    shown = [axes.yaxis.get_major_formatter()(tick) for tick in axes.get_yticks()]
+    assert shown == (labels or ["0", "30"])
 
 
 def test_running_means_are_centred_and_stop_at_drops():
