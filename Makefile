@@ -18,7 +18,8 @@ help:  ## list the targets
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --no-compile --editable '.[tensorflow,train,dev]'
+	PYTHONWARNINGS='ignore:Editable installation' \
+		$(BIN)/pip install --quiet --no-compile --editable '.[tensorflow,train,dev]'
 	touch $@
 
 train: $(VENV)/installed  ## set up, then train on the built-in data (about a minute on two fast cores, offline after set-up)
