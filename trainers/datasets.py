@@ -193,7 +193,13 @@ class FolderInMemory(Tree, InMemory):
         import_tensorflow()
         from idmatters_tf.data.streams import decode_all
 
-        return decode_all(data)
+        try:
+            return decode_all(data)
+        except Exception as error:
+            sentence = _explain_broken(error, (data.train, None), (data.test, None))
+            if not sentence:
+                raise
+            raise UsageError(f"{sentence}.") from error
 
 
 DATA_SETS: Mapping[str, type[DataOptions]] = {
@@ -336,22 +342,31 @@ class StreamedSource(ImageSource):
         """Return an error message with the first broken image near a step, and "" for other errors."""
         import tensorflow as tf
 
-        errors = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
-        if not isinstance(error, (*errors, tf.errors.DataLossError)):
-            return ""
-        from idmatters_tf.data.streams import find_broken
-
         # The pipeline reads up to 8 batches ahead of the failed step.
         positions = tf.range(step * self.batch_size, (step + 8) * self.batch_size, dtype=tf.int64)
         ahead = self.train_batches().indices(positions).numpy().tolist()
-        for images, indices in ((self.data.train, ahead), (self.data.test, None)):
-            bad = find_broken(images, indices)
-            if bad:
-                return (
-                    f"{images.describe(bad[0])} cannot be read as an image. Replace it, or skip all broken images with "
-                    f"--skip-broken and another --out."
-                )
+        sentence = _explain_broken(error, (self.data.train, ahead), (self.data.test, None))
+        return f"{sentence} and another --out." if sentence else ""
+
+
+def _explain_broken(error: Exception, *parts: tuple[Any, Any]) -> str:
+    """Return a sentence, without its full stop, with the first broken image, and "" for errors of other kinds.
+
+    `parts` are pairs of images and indices of those to search, or None for all.
+    """
+    import tensorflow as tf
+
+    errors = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
+    if not isinstance(error, (*errors, tf.errors.DataLossError)):
         return ""
+    from idmatters_tf.data.streams import find_broken
+
+    for images, indices in parts:
+        bad = find_broken(images, indices)
+        if bad:
+            path = images.describe(bad[0])
+            return f"{path} cannot be read as an image. Replace it, or skip all broken images with --skip-broken"
+    return ""
 
 
 def _find_broken(images: Any) -> list[int]:

@@ -83,15 +83,11 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
         uint8, `(rows, cols, 3)`.
 
     Raises:
-        tf.errors.InvalidArgumentError: the content is not an image, or an animated WebP image.
+        tf.errors.InvalidArgumentError: the content is not an image of these formats, or an animated WebP image.
     """
 
     def other():
-        image = tf.cond(
-            _is_webp(contents),
-            lambda: _decode_webp(contents),
-            lambda: tf.io.decode_image(contents, channels=3, expand_animations=False),
-        )
+        image = tf.cond(_is_webp(contents), lambda: _decode_webp(contents), lambda: _decode_png_or_gif(contents))
         if window is None:
             return image
         part = window(tf.shape(image))
@@ -110,6 +106,13 @@ def _is_webp(contents):
     length = tf.strings.length(contents)
     # `substr` rejects positions behind the end.
     return (length >= 21) & (tf.strings.substr(contents, tf.minimum(8, length), 4) == b"WEBP")
+
+
+def _decode_png_or_gif(contents):
+    # TensorFlow's decoder also reads BMP files, and takes the indices of a palette for gray values.
+    is_bmp = tf.strings.substr(contents, 0, tf.minimum(2, tf.strings.length(contents))) == b"BM"
+    with tf.control_dependencies([tf.debugging.assert_equal(is_bmp, False, "BMP image")]):
+        return tf.io.decode_image(contents, channels=3, expand_animations=False)
 
 
 def _decode_webp(contents):

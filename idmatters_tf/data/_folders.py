@@ -84,7 +84,8 @@ def list_classes(folder: Path) -> ImageFiles:
         folder: folder with one folder for each class. Image names end with one of `SUFFIXES`, upper or lower case.
 
     Raises:
-        DataError: there are no class folders, a class has no images, or a folder cannot be read.
+        DataError: there are no class folders, the name of one is not UTF-8, a class has no images, or a folder cannot
+            be read.
     """
     folder = pathlib.Path(folder)
     inside = [entry for entry in _entries(folder) if not entry.name.startswith(".")]
@@ -95,6 +96,9 @@ def list_classes(folder: Path) -> ImageFiles:
     labels: list[int] = []
     ignored = sorted(entry.name for entry in inside if not entry.is_dir())
     for label, name in enumerate(classes):
+        # Models and config.json contain the names of the classes.
+        if not _is_utf8(name):
+            raise DataError(f"the name of class folder {str(folder / name)!a} is not UTF-8. Rename the folder.")
         images, others = _images_and_others(folder / name)
         ignored += [f"{name}/{other}" for other in others]
         if not images:
@@ -178,6 +182,14 @@ def holds_images(folder: Path) -> bool:
 def holds_classes(folder: Path) -> bool:
     """Return True if a folder contains folders of images directly."""
     return any(entry.is_dir() and holds_images(entry.path) for entry in _entries(folder))
+
+
+def _is_utf8(name):
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _checksum(name):

@@ -191,10 +191,11 @@ def load(
     root = data_root(data_dir)
     location = locate(data_dir)
     if location is None:
+        missing = "" if root.exists() else ", which does not exist"
         raise DataError(
-            f"no images were found in {root}: neither a tree train/CLASS/*.JPEG, nor class folders, nor {TFDS_NAME} "
-            f"prepared by TensorFlow Datasets, nor {TARS[0]} with {TARS[1]}. Pass the folder that holds one of these "
-            f"as `data_dir`.",
+            f"no images were found in {root}{missing}: neither a tree train/CLASS/*.JPEG, nor class folders, nor "
+            f"{TFDS_NAME} prepared by TensorFlow Datasets, nor {TARS[0]} with {TARS[1]}. Pass the folder that holds "
+            f"one of these as `data_dir`.",
             arguments=("data_dir",),
         )
     if location.kind in ("tree", "classes"):

@@ -1,5 +1,7 @@
 """Folders of images: listing and error messages."""
 
+import os
+
 import pytest
 
 from idmatters_tf.data import _folders, imagenet
@@ -89,6 +91,11 @@ def test_missing_and_empty_folders_raise(tree, tmp_path):
         imagenet.load(tree)
     with pytest.raises(DataError, match="cannot be read: No such file"):
         _folders.list_classes(tree / "nowhere")
+    with pytest.raises(DataError, match="no images were found in .*/nowhere, which does not exist: neither"):
+        imagenet.load(tree / "nowhere")
+    (tree / "train" / "n00").rename(tree / "train" / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(DataError, match=r"the name of class folder '.*/train/caf.*' is not UTF-8. Rename the folder"):
+        imagenet.load(tree)
 
 
 def test_first_and_held_out_images_of_folders(tree):

@@ -182,10 +182,13 @@ def test_broken_files_are_found(tmp_path):
     path = files.root / files.names[4]
     path.write_bytes(path.read_bytes()[:200])
     (files.root / files.names[7]).write_bytes(b"")
-    assert find_broken(files) == [4, 7]
+    # A BMP file with a palette, whose indices TensorFlow takes for gray values.
+    palette = Image.fromarray(np.full((9, 9, 3), 181, np.uint8)).quantize(4)
+    palette.save(files.root / files.names[8], "BMP")
+    assert find_broken(files) == [4, 7, 8]
     assert find_broken(files, indices=[1, 4, 4]) == [4]
-    intact = files.without([4, 7])
-    assert len(intact) == 7
+    intact = files.without([4, 7, 8])
+    assert len(intact) == 6
     assert find_broken(intact) == []
 
 

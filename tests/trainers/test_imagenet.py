@@ -80,6 +80,29 @@ def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
         assert len(result.stderr.strip().splitlines()) == 1
 
 
+def test_a_broken_image_in_memory_is_named(tree, tmp_path):
+    extra = tree / "train" / "n07" / "broken.JPEG"
+    extra.write_bytes(b"no image")
+    arguments = [
+        *SMALL,
+        "--dataset",
+        "folder-in-memory",
+        "--data-dir",
+        tree,
+        "--augment",
+        "none",
+        "--out",
+        tmp_path / "a",
+    ]
+    try:
+        done = run_here("trainers.imagenet", *arguments)
+    finally:
+        extra.unlink()
+    assert done.returncode == 2
+    message = f"error: {extra} cannot be read as an image. Replace it, or skip all broken images with --skip-broken.\n"
+    assert done.stderr == message
+
+
 def test_the_rate_decays_every_two_epochs_as_in_the_paper():
     drops = find_drop_steps(PROGRAM.resolve().recipe, 1_281_167)
     # A decay at the first step after 2, 4, ... epochs.
