@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf._progress import Progress
-from trainers.backends import import_tensorflow
-from trainers.cli.arguments import UsageError
+from trainers.backends import import_tensorflow, require_packages
+from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, print_message, run_program
 from trainers.run.folder import Run
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 EXAMPLES = """
 examples:
   python -m trainers.predict runs/photos 1.jpg 2.png            the most probable classes of each image
+  python -m trainers.predict runs/photos photos/new             all images in a folder
   python -m trainers.predict runs/photos photos/val             a folder with one subfolder of images for each class
 
-For a folder, the program prints the errors by class and the classes with which each one is confused, and draws
-confusion.png in the folder of the run. The network is RUN/model.keras, which training writes at its end.
+For a folder of labeled images, the program prints the errors by class and the classes with which each one is confused,
+and draws confusion.png in the folder of the run. The network is RUN/model.keras, which training writes at its end.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
@@ -38,7 +39,7 @@ class PredictSettings:
 
     run: str = setting(help="finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True)
     images: tuple[str, ...] = setting(
-        help="image files, or one folder of labeled images", metavar="IMAGE", positional=True
+        help="image files, or one folder of images or of labeled images", metavar="IMAGE", positional=True
     )
     debug: bool = setting(False, help="show tracebacks")
 
@@ -50,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(PredictSettings, parser().parse(argv))
     run = Run(settings.run)
-    window = choose_window(run.config()["settings"])
+    config = run.config()
+    window = choose_window(config["settings"])
     path = run.path / "model.keras"
     given = [pathlib.Path(image) for image in settings.images]
     if not path.is_file():
@@ -58,17 +60,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = next((image for image in given if not image.exists()), None)
     if missing is not None or (len(given) > 1 and any(image.is_dir() for image in given)):
         raise UsageError(f"IMAGE must be existing image files, or one folder. Received: {missing or 'several folders'}")
+    files = given
+    if given[0].is_dir():
+        files = [entry for entry in sorted(given[0].iterdir()) if not entry.name.startswith(".")]
+    has_labels = any(file.is_dir() for file in files)
+    require_packages(*(["matplotlib"] if has_labels else []))
     import_tensorflow()
-    import keras
-
-    import idmatters_tf.layers  # noqa: F401 - registers the layers
-
-    model: Any = keras.saving.load_model(path)
+    model = _load(path, program_command(str(config.get("program")), "--export-only", run.path))
     names = _class_names(model)
-    if not given[0].is_dir():
-        for file, probabilities in _classify(model, given, window):
-            best = probabilities.argsort()[::-1][:LISTED]
-            print_lines(f"{file}: {', '.join(f'{names[index]} {100 * probabilities[index]:.1f} %' for index in best)}")
+    if not has_labels:
+        _print_predictions(_classify(model, files, window), names)
         return 0
     labels = _labeled_files(given[0], names)
     counts = _count(_classify(model, list(labels), window), labels, len(names))
@@ -85,6 +86,26 @@ def choose_window(settings: Mapping[str, Any]) -> str:
     return "standard" if is_central else "paper"
 
 
+def _load(path: pathlib.Path, remedy: str) -> Any:
+    """Return an exported model. Raises UsageError, with the command that writes it again, if the file is damaged."""
+    import keras
+
+    import idmatters_tf.layers  # noqa: F401 - registers the layers
+
+    try:
+        return keras.saving.load_model(path)
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(f"{path} is damaged ({reason}). Write it again: {remedy}") from error
+
+
+def _print_predictions(predictions: Iterable[tuple[pathlib.Path, Any]], names: Sequence[str]) -> None:
+    """Print the most probable classes of each file."""
+    for file, probabilities in predictions:
+        best = probabilities.argsort()[::-1][:LISTED]
+        print_lines(f"{file}: {', '.join(f'{names[index]} {100 * probabilities[index]:.1f} %' for index in best)}")
+
+
 def _class_names(model: "keras.Model") -> list[str]:
     found: list[Any] = [layer for layer in model.layers if layer.name == "classes"]
     return list(found[0].class_names) if found else [f"class {index}" for index in range(model.output_shape[-1])]
@@ -94,23 +115,27 @@ def _labeled_files(folder: pathlib.Path, names: Sequence[str]) -> dict[pathlib.P
     """Return the index of the class of each file in the subfolders of a folder, which have the names of classes."""
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
     unknown = [path.name for path in folders if path.name not in names]
-    labels = {file: names.index(path.name) for path in folders if not unknown for file in sorted(path.iterdir())}
-    if unknown or not labels:
+    if unknown:
         raise UsageError(
-            f"{folder} must have one subfolder of images for each class, such as {names[0]!r}. Received: "
-            f"{f'a folder {unknown[0]!r}' if unknown else 'no images'}"
+            f"{folder} must contain images, or one subfolder of images for each class, such as {names[0]!r}. Received: "
+            f"a folder {unknown[0]!r}"
         )
-    return labels
+    return {file: names.index(path.name) for path in folders for file in sorted(path.iterdir())}
 
 
 def _classify(model: "keras.Model", files: Sequence[pathlib.Path], window: str) -> Iterator[tuple[pathlib.Path, Any]]:
-    """Return each file that is an image with its probabilities, and print a message about other files."""
+    """Yield each file that is an image with its probabilities, and print a message about other files.
+
+    Raises:
+        UsageError: none of the files is an image.
+    """
     import keras
     import numpy as np
     import tensorflow as tf
 
     from idmatters_tf.data.imagenet import load_image
 
+    found = 0
     with Progress(len(files), "classifying", unit="images") as bar:
         for start in range(0, len(files), BATCH):
             decoded = {}
@@ -119,11 +144,14 @@ def _classify(model: "keras.Model", files: Sequence[pathlib.Path], window: str) 
                     decoded[file] = load_image(file, model.input_shape[1], window)
                 except (tf.errors.OpError, OSError):
                     bar.say(f"{file} is not a JPEG, PNG, WebP or GIF image: left out")
+            found += len(decoded)
             if decoded:
                 logits: Any = model.predict_on_batch(np.stack(list(decoded.values())))
                 probabilities: Any = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
                 yield from zip(decoded, probabilities, strict=True)
             bar.advance(min(BATCH, len(files) - start))
+    if not found:
+        raise UsageError(f"none of the {len(files):,} files is a JPEG, PNG, WebP or GIF image.")
 
 
 def _count(predictions: Iterable[tuple[pathlib.Path, Any]], labels: dict[pathlib.Path, int], classes: int) -> Any:

@@ -1,5 +1,6 @@
 """Tests of predictions for image files and of errors by class."""
 
+import json
 import shutil
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.data import shapes
+from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
 from trainers import cifar
 from trainers.cli.arguments import UsageError
@@ -70,6 +72,45 @@ def test_the_table_lists_the_most_frequent_confusions():
     assert second == ["dog", "4", "0.0", "%"]
     assert third == ["owl", "0", "-"]
     assert total == ["all", "classes", "10", "30.0", "%"]
+
+
+def test_a_folder_of_images_without_labels(run, images, capsys):
+    folder = min(images.iterdir())
+    assert main([str(run), str(folder)]) == 0
+    printed = capsys.readouterr()
+    files = sorted(map(str, folder.glob("*.png")))
+    assert [line.partition(": ")[0] for line in printed.out.splitlines()] == files
+    assert "notes.txt is not a" in printed.err
+
+
+@pytest.mark.parametrize("given", ["config.json", "empty", "labeled"])
+def test_no_image_at_all(given, run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "labeled" / "disc").mkdir(parents=True)
+    path = run / given if given == "config.json" else tmp_path / given
+    done = run_here("trainers.predict", run, path)
+    assert done.returncode == 2
+    assert f"error: none of the {int(given == 'config.json')} files is a JPEG, PNG, WebP or GIF image" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("damage", ["model.keras", "config.json", "class_names"])
+def test_damaged_runs(damage, run, images, tmp_path):
+    damaged = tmp_path / "run"
+    shutil.copytree(run, damaged)
+    if damage == "class_names":
+        config = json.loads((damaged / "config.json").read_text())
+        config["data"]["class_names"] = ["one", "two"]
+        (damaged / "config.json").write_text(json.dumps(config))
+        done = run_here("trainers.cifar", "--export-only", damaged)
+        message = "config.json, data: class_names must have one name for each of the 10 classes, or none. Received: 2"
+    else:
+        (damaged / damage).write_bytes((damaged / damage).read_bytes()[:300])
+        done = run_here("trainers.predict", damaged, images)
+        message = f"{damage} is damaged"
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("given", "message"), [("absent.png", "absent.png"), (".", "one subfolder")])

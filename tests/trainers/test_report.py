@@ -9,6 +9,7 @@ from trainers.cli.arguments import UsageError
 from trainers.report import main
 
 RESULT = {"steps": 30, "best_error": 0.25, "best_step": 20, "last_error": 0.3, "parameters": 1234, "seconds": 9.0}
+RESULT |= {"last_loss": 1.0}
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_a_folder_of_runs_can_be_compared_again_and_one_seed_counts_once(report,
 
 @pytest.mark.parametrize(
     "damage",
-    [{"result.json": text} for text in ("{", "[]")]
+    [{"result.json": text} for text in ("{", "[]", "{}", json.dumps({**RESULT, "parameters": "many"}))]
     + [{"config.json": text} for text in ("{", '{"settings": {}, "data": 5}', '{"settings": [], "data": {}}')],
 )
 def test_damaged_runs_in_a_comparison(damage, tmp_path):

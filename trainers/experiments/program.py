@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from idmatters_tf._extras import require
 from idmatters_tf._progress import Progress
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import as_dict, make_parser, setting, with_defaults
@@ -159,6 +160,7 @@ class ExperimentProgram:
     epilog: str  # end of the help
     settings: type  # dataclass whose group `run` contains a `RunSettings`
     measure: Callable[[Any, Results], None]  # computes the results for the settings, from `Results.start` on
+    packages: tuple[str, ...] = ("matplotlib",)  # optional packages
 
     def parser(self) -> Parser:
         """Return the argument parser."""
@@ -167,6 +169,7 @@ class ExperimentProgram:
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the program and return its exit code."""
         settings = with_defaults(self.settings, self.parser().parse(argv))
+        require(*self.packages)
         saved = {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
         _, *command = self.name.split()
         saved |= {"command": command[0]} if command else {}
@@ -202,8 +205,8 @@ def is_finished(run: Run, settings: Mapping[str, Any]) -> bool:
         run.overwrites = True
         return False
     run.check_same(settings)
-    result = run.result()
+    result = run.result({"verdicts": list})
     if result is not None:
         remedy = "Use another --out for a new run, or --overwrite."
-        print_lines(" ".join([f"{run.path} is finished.", *(result.get("verdicts") or ()), remedy]))
+        print_lines(" ".join([f"{run.path} is finished.", *map(str, result["verdicts"]), remedy]))
     return result is not None

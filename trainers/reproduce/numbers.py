@@ -2,13 +2,15 @@
 
 import csv
 import dataclasses
-import json
 import math
 import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
+
+from trainers.cli.arguments import UsageError
+from trainers.run.folder import read_lines, read_object
 
 NOT_RECORDED = "not recorded"
 HEADER = ("number", "recorded", "now", "tolerance", "")
@@ -71,7 +73,7 @@ class Number:
                 return None
             value = _TAKE[self.take](numbers)
             value = (value if self.base is None else float(self.base) ** value) * float(self.times)
-        except (OSError, TypeError, ValueError, IndexError, ArithmeticError, csv.Error):
+        except (OSError, UsageError, TypeError, ValueError, IndexError, ArithmeticError, csv.Error):
             return None
         return value if math.isfinite(value) else None
 
@@ -85,8 +87,7 @@ def _lines(path: pathlib.Path, where: Mapping[str, Any]) -> list[Any]:
     if path.suffix == ".csv":
         lines: list[Any] = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     else:
-        content = path.read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in (content.splitlines() if path.suffix == ".jsonl" else [content])]
+        lines = read_lines(path) if path.suffix == ".jsonl" else [read_object(path)]
     # In CSV files all values are text.
     return [line for line in lines if all(str(line.get(name)) == str(value) for name, value in where.items())]
 

@@ -31,7 +31,7 @@ from idmatters_tf.checkpointing import (
     write_atomically,
 )
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.settings import make, setting
+from trainers.cli.settings import MOST, make, setting
 from trainers.cli.startup import print_message
 
 # Marks of runs, model cards, exports to other folders and comparisons.
@@ -40,6 +40,14 @@ WHERE_DATA_ARE = ("data_dir", "download")
 # Outputs of a run, besides its config.json and the tables of experiments.
 FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")
 FOLDERS = ("saved_model", "best", "checkpoints", "events")
+# Types of the fields that programs read from JSON files. A float is any finite number, an int is not negative.
+CONFIG = {"settings": dict, "data": dict}
+TRAINED: dict[str, type] = dict.fromkeys(("steps", "best_step", "parameters"), int)
+TRAINED |= dict.fromkeys(("best_error", "last_error", "last_loss", "seconds"), float)
+RECORD = {"kind": str, "step": int}
+MEASURED = {"error": float}
+# Numbers that some of the records contain.
+_OPTIONAL = ("top5_error", "learning_rate", "images_per_second", "seconds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +59,13 @@ class DataDescription:
     classes: int = setting(help="number of classes", at_least=1, at_most=10_000_000)
     digest: str = setting(help="checksum of the data")
     class_names: tuple[str, ...] = setting((), help="the name of each class", metavar="NAME", may_be_empty=True)
+
+    def __post_init__(self) -> None:
+        if len(self.class_names) not in (0, self.classes):
+            raise UsageError(
+                f"class_names must have one name for each of the {self.classes} classes, or none. Received: "
+                f"{len(self.class_names)} names"
+            )
 
 
 @contextlib.contextmanager
@@ -126,7 +141,7 @@ class Run:
         if not self.exists():
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
         remedy = "Correct it, or start the run again with another --out."
-        config = read_object(self.config_path, remedy, ("settings", "data"))
+        config = read_object(self.config_path, remedy, CONFIG)
         if program not in (None, config.get("program")):
             raise UsageError(
                 f"{self.path} is a run of {config.get('program') or 'another program'}, not of {program}. Use that "
@@ -200,15 +215,12 @@ class Run:
         self.result_path.unlink(missing_ok=True)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the records of metrics.jsonl; none if there is no file.
+        """Return the valid records of metrics.jsonl; none if there is no file.
 
         Damaged lines, such as a last line that a crash has truncated, are ignored.
         """
-        path, records = self.path / "metrics.jsonl", []
-        for line in path.read_bytes().splitlines() if path.is_file() else ():
-            with contextlib.suppress(ValueError):
-                records.append(json.loads(line))
-        return records
+        path = self.path / "metrics.jsonl"
+        return [record for record in read_lines(path) if _is_record(record)] if path.is_file() else []
 
     def restore_metrics(self, saved: list[dict[str, Any]]) -> None:
         """Replace the records by those saved with the checkpoint from which the run resumes."""
@@ -224,12 +236,16 @@ class Run:
             with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
                 file.write(encode([values]))
 
-    def result(self) -> dict[str, Any] | None:
-        """Return the final result, or None if the run is not finished. Raises UsageError if the file is damaged."""
+    def result(self, fields: Mapping[str, type] = TRAINED) -> dict[str, Any] | None:
+        """Return the final result, or None if the run is not finished.
+
+        Raises:
+            UsageError: the file is damaged, or has no field of one of these names and types.
+        """
         if not os.path.isfile(self.result_path):
             return None
         remedy = "Remove it, and run the same command to write it again."
-        return read_object(self.result_path, remedy)
+        return read_object(self.result_path, remedy, fields)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json, which marks the run as finished."""
@@ -266,7 +282,7 @@ def write_mark(folder: str | os.PathLike, mark: str, program: str, **values: Any
 def _is_mark(path: pathlib.Path) -> bool:
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and "program" in content
 
@@ -276,20 +292,49 @@ def encode(records: Iterable[dict[str, Any]]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def read_object(path: pathlib.Path, remedy: str, parts: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the JSON object in a file. Its `parts` are objects.
+def read_object(path: pathlib.Path, remedy: str = "", fields: Mapping[str, type] | None = None) -> dict[str, Any]:
+    """Return the JSON object in a file, which has fields of these names and types.
 
     Raises:
         UsageError: the file is damaged; the message ends with the remedy.
     """
     try:
         value = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged ({error}). {remedy}") from error
-    missing = [name for name in parts if not isinstance(value, dict) or not isinstance(value.get(name), dict)]
-    if missing or not isinstance(value, dict):
-        raise UsageError(f"{path} is damaged (there is no valid {missing[0] if missing else 'object'!r}). {remedy}")
+    invalid = _find_invalid(value, fields or {})
+    if invalid is not None:
+        raise UsageError(f"{path} is damaged (there is no valid {invalid!r}). {remedy}")
     return value
+
+
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the JSON objects in the lines of a file. Damaged lines are ignored."""
+    values = []
+    for line in path.read_bytes().splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            values.append(json.loads(line))
+    return [value for value in values if isinstance(value, dict)]
+
+
+def _find_invalid(value: Any, fields: Mapping[str, type]) -> str | None:
+    """Return the name of the first field that a JSON object lacks or that has another type, or None."""
+    if not isinstance(value, dict):
+        return "object"
+    return next((name for name, kind in fields.items() if not _has_type(value.get(name), kind)), None)
+
+
+def _has_type(value: Any, kind: type) -> bool:
+    # Comparisons with NaN are false, and integers of JSON may exceed all floats.
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    return type(value) is kind and (kind is not int or 0 <= value <= MOST)
+
+
+def _is_record(value: dict[str, Any]) -> bool:
+    measured = MEASURED if value.get("kind") in ("train", "test") else {}
+    optional = {name: float for name in _OPTIONAL if name in value}
+    return _find_invalid(value, {**RECORD, **measured, **optional}) is None
 
 
 def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
