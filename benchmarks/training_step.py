@@ -17,6 +17,8 @@ import pathlib
 import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# As in `trainers.cifar`.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import keras
 import numpy as np

@@ -46,10 +46,12 @@ def describe_numerics(backend: str = "tensorflow") -> dict[str, Any]:
         }
     import tensorflow as tf
 
+    from idmatters_tf._tensorflow_internals.kernels import onednn_is_enabled
+
     described = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
     return {
         "threads per operation": tf.config.threading.get_intra_op_parallelism_threads() or _default_threads(),
-        "oneDNN": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+        "oneDNN": "on" if onednn_is_enabled() else "off",
         "oneDNN's instructions": os.environ.get("ONEDNN_MAX_CPU_ISA", "default"),
         "processor's instructions": _instructions(),
         "GPUs": [gpu.get("device_name", "unknown") for gpu in described],

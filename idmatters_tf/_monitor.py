@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import interval
+from idmatters_tf._extras import require
 from idmatters_tf._keras_types import Logs
 from idmatters_tf._results import Drawing, Figure
 
@@ -45,6 +46,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         self.async_safe = self.unit == "epoch"
         self._writer: Any = None
         if log_dir is not None:
+            require("tensorflow", "tensorboard")
             import tensorflow as tf
 
             self._writer = tf.summary.create_file_writer(str(log_dir))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._extras import require
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure
 else:
@@ -61,6 +63,7 @@ class Drawing:
 
 
 def _new_figure(size: tuple[float, float], dpi: int) -> Figure:
+    require("matplotlib")
     # pyplot is not imported, so that a notebook keeps its Matplotlib backend.
     from matplotlib import figure as figures
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -20,6 +20,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import hypothesis
 import pytest
 
+from trainers.cli.startup import enable_onednn
+
+enable_onednn()
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Timings vary on shared machines, so no deadline; the same examples each time, so that a failure can be repeated.

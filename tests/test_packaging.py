@@ -1,22 +1,39 @@
 """Imports, extras and backends of the installed package."""
 
+import configparser
 import os
+import re
 import subprocess
 import sys
 
+import numpy as np
+import pytest
+
+from idmatters_tf._extras import EXTRAS
+from idmatters_tf.curvature import spectral_density
 from tests.conftest import ROOT
 
 
-def test_a_missing_extra_is_one_sentence(tmp_path):
-    code = (
-        "import sys; from trainers.console import cifar; sys.modules['tensorflow'] = None; "
-        f"sys.argv = ['idmatters-cifar', '--preset', 'quick', '--out', {str(tmp_path / 'run')!r}]; cifar()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    install = "pip install 'idmatters-tf[tensorflow,train]'"
-    assert done.stderr.splitlines()[-1] == f"error: tensorflow is not installed: {install}"
-    assert "Traceback" not in done.stderr
+def test_figures_without_matplotlib(monkeypatch, tmp_path):
+    density = spectral_density(np.diag([1.0, 2.0]))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r"matplotlib is not installed. Run pip install '.\[train\]' in the"):
+        density.plot(tmp_path / "density.png")
+
+
+def test_the_extras_contain_the_optional_packages():
+    declared = configparser.ConfigParser(interpolation=None)
+    declared.read(ROOT / "setup.cfg")
+    extras = declared["options.extras_require"]
+    everything = {extra: extras[extra].replace("%(data)s", extras["data"]).replace("-", "_") for extra in extras}
+    assert [package for package, extra in EXTRAS.items() if f"\n{package}>=" not in everything[extra]] == []
+
+
+def test_install_commands_have_one_form():
+    """The package is on no index."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    texts = (ROOT / name for name in files if name.endswith((".md", ".py", ".ipynb", ".toml")))
+    assert [path for path in texts if re.search(r"idmatters[-_]tf\[", path.read_text())] == []
 
 
 def test_programs_warn_of_other_backends(program):

@@ -11,3 +11,12 @@ trainers.shortcuts      experiments of Demystifying ResNet
 trainers.depth          dependence of the start of training on depth, for built-in block types
 trainers.expressivity   networks that memorize a data set
 """
+
+import signal
+import sys
+
+# Until `run_program` handles it, Ctrl-C ends a program at once instead of with the traceback of an import.
+_is_module = sys.argv[:1] == ["-m"] and any(word.startswith("trainers.") for word in sys.orig_argv)
+_is_script = bool(sys.argv) and sys.argv[0].rpartition("/")[2].startswith("idmatters-")
+if (_is_module or _is_script) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

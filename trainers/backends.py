@@ -4,6 +4,7 @@ import importlib.util
 import os
 import sys
 
+from idmatters_tf._extras import require
 from trainers.cli.arguments import DEBUG
 
 
@@ -15,6 +16,11 @@ def runs_on_tensorflow() -> bool:
 def has_tensorflow() -> bool:
     """Return True if TensorFlow is installed. On JAX, programs on images in memory work without it."""
     return importlib.util.find_spec("tensorflow") is not None
+
+
+def require_packages(*packages: str) -> None:
+    """Raise ModuleNotFoundError unless Keras' backend and these optional packages are installed."""
+    require("tensorflow" if runs_on_tensorflow() else "jax", *packages)
 
 
 def import_tensorflow() -> None:

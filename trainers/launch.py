@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import make_parser, setting, with_defaults
-from trainers.cli.startup import run_program
+from trainers.cli.startup import print_lines, run_program
 from trainers.run.signals import SignalHandler
 
 EXAMPLES = """
@@ -169,7 +169,7 @@ class Processes:
     def _copy(self, name: str, stream: IO[str]) -> None:
         for line in stream:
             with self._lock:
-                print(f"[{name}] {line}", end="", flush=True)
+                print_lines(f"[{name}] {line.removesuffix(chr(10))}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from idmatters_tf._extras import require
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make_parser, setting, with_defaults
@@ -47,6 +48,7 @@ parser = functools.partial(make_parser, "trainers.report", __doc__, EXAMPLES, Re
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(ReportSettings, parser().parse(argv))
+    require("matplotlib")
     folder = pathlib.Path(settings.out)
     check_output(folder, REPORT)
     runs = _find_runs(settings.runs)

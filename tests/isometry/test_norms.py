@@ -15,6 +15,7 @@ from idmatters_tf.isometry import (
     spectral_norm,
 )
 from idmatters_tf.layers import ResidualConv2D
+from tests.support.checks import skip_without_channels_first
 
 rng = np.random.default_rng(2)
 
@@ -113,6 +114,7 @@ def test_norms_of_sums():
 
 
 def test_channels_first():
+    skip_without_channels_first()
     images, results, weights = rng.normal(size=(1, 7, 6, 2)).astype("float32"), [], None
     for data_format, axis in (("channels_last", 3), ("channels_first", 1)):
         data = images if axis == 3 else images.transpose(0, 3, 1, 2)

@@ -12,6 +12,7 @@ from idmatters_tf.models.densenet import densenet
 from idmatters_tf.models.imagenet import identity_resnet34
 from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 from idmatters_tf.models.resnet import preresnet, resnet
+from tests.support.checks import skip_without_channels_first
 
 rng = np.random.default_rng(0)
 
@@ -33,6 +34,7 @@ NETWORKS = {
 
 @pytest.fixture
 def channels_first():
+    skip_without_channels_first()
     keras.config.set_image_data_format("channels_first")
     yield
     keras.config.set_image_data_format("channels_last")

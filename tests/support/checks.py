@@ -1,7 +1,10 @@
 """Checks for all layers and models."""
 
+import functools
+
 import keras
 import numpy as np
+import pytest
 
 
 def check_layer(layer, inputs, expected=None, atol=1e-5):
@@ -48,3 +51,22 @@ def check_saving(model, inputs, path):
     reloaded = keras.saving.load_model(path, safe_mode=True)
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(reloaded(inputs)), expected)
     return reloaded
+
+
+def skip_without_channels_first():
+    """Skip the current test if TensorFlow has no convolutions with channels first on this processor."""
+    if not _has_channels_first():
+        pytest.skip("TensorFlow computes convolutions with channels first on CPUs only by oneDNN, which is off")
+
+
+@functools.cache
+def _has_channels_first():
+    if keras.backend.backend() != "tensorflow":
+        return True
+    import tensorflow as tf
+
+    try:
+        tf.nn.conv2d(tf.ones([1, 1, 2, 2]), tf.ones([1, 1, 1, 1]), 1, "VALID", data_format="NCHW")
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError):
+        return False
+    return True

@@ -7,6 +7,7 @@ from keras import layers, ops
 
 from idmatters_tf.layers import ResidualDense
 from idmatters_tf.surgery import deepen, remove_identities
+from tests.support.checks import skip_without_channels_first
 
 NUMBERS = np.array([1, 2, 30, 30, 5])
 TEXT = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there text can be processed")
@@ -152,6 +153,7 @@ def test_names_of_outputs_are_kept():
 
 
 def test_default_blocks_have_channels_first():
+    skip_without_channels_first()
     inputs = keras.Input((3, 6, 8))
     hidden = layers.Conv2D(4, 3, data_format="channels_first", name="conv")(inputs)
     hidden = layers.GlobalAveragePooling2D("channels_first", name="pooled")(hidden)

@@ -27,6 +27,9 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--strategy", "multi-worker"], "--strategy multi-worker needs a cluster"),
         (["--widths", "64,32"], "Received: --stem 16 --widths 64 32. Use --shortcut projection"),
         (["--learning_rate", "3"], "unrecognized arguments: --learning_rate 3. Did you mean --learning-rate?"),
+        (["--lr", "3"], "unrecognized arguments: --lr 3. Did you mean --learning-rate?"),
+        (["--epochs=3"], "unrecognized arguments: --epochs=3. Did you mean --steps?"),
+        (["--batch", "3"], "unrecognized arguments: --batch 3. Did you mean --batch-size?"),
         (["--evaluate", "a", "--export-only", "b"], "are mutually exclusive"),
         (["--resume", "--out", "nowhere"], "nowhere is not a run: there is no config.json in it"),
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere, which does not exist"),
@@ -189,6 +192,7 @@ def test_each_command_validates_an_edited_config(tmp_path, option, saved, messag
         ("--export-only", {"config.json": '{"settings": {}, "data": 5}'}, "config.json is damaged .*no valid 'data'"),
         ("--export-only", {}, "config.json, data: the setting 'origin' is missing. Add"),
         ("--resume", {"result.json": "{"}, "result.json is damaged .* Remove it"),
+        ("--resume", {"result.json": "{}"}, "result.json is damaged .*no valid 'steps'.* Remove it"),
     ],
 )
 def test_damaged_runs_raise_usage_errors(tmp_path, option, files, message):

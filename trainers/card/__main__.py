@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idmatters_tf.checkpointing import write_atomically
+from trainers.backends import require_packages
 from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
@@ -91,6 +92,7 @@ parser = functools.partial(make_parser, "trainers.card", __doc__, EXAMPLES, Card
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(CardSettings, parser().parse(argv))
+    require_packages("huggingface_hub")
     run = Run(settings.run)
     config = run.config()
     result = run.result()

@@ -13,6 +13,15 @@ from typing import Any, NoReturn
 import idmatters_tf
 
 DEBUG = "--debug"
+# Options of other programs and their names here.
+_SYNONYMS = {
+    "--batch": "--batch-size",
+    "--epochs": "--steps",
+    "--gpus": "--strategy",
+    "--lr": "--learning-rate",
+    "--output": "--out",
+    "--wd": "--weight-decay",
+}
 
 
 class UsageError(Exception):
@@ -67,8 +76,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean NAME?" for the known name closest to `name`, or "" if none is similar."""
-    near = difflib.get_close_matches(name, list(known), 1)
+    """Return " Did you mean NAME?" for the known name that is a synonym of `name` or similar to it, or ""."""
+    known = list(known)
+    synonym = _SYNONYMS.get(name)
+    near = [synonym] if synonym in known else difflib.get_close_matches(name, known, 1)
     return f" Did you mean {near[0]}?" if near else ""
 
 

@@ -1,15 +1,15 @@
 """Start and end of all programs: log levels of libraries, one-line error messages, exit codes."""
 
+import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from idmatters_tf._extras import EXTRAS, describe_missing
 from trainers.cli.arguments import DEBUG
-
-# Optional packages; the extras "tensorflow" and "train" install all of them.
-OPTIONAL = ("huggingface_hub", "matplotlib", "tensorboard", "tensorflow", "tensorflow_datasets")
 
 
 def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
@@ -28,9 +28,16 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
         backend = backends[0]
     # Also if Keras' configuration file selects another backend.
     os.environ["KERAS_BACKEND"] = backend
+    enable_onednn()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files may not be UTF-8, and not all terminals print all characters.
+        sys.stdout.reconfigure(errors="backslashreplace")
     if DEBUG not in sys.argv:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
+        # See `trainers.__init__`.
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = main(sys.argv[1:])
     except KeyboardInterrupt:
         print_message("stopped by Ctrl-C; saved files are intact")
@@ -43,7 +50,19 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
             traceback.print_exc()
         print_message(f"error: {sentence}")
         code = getattr(error, "exit_code", 1)
+    finally:
+        # The help is printed without `print_lines`.
+        print_lines()
     sys.exit(code)
+
+
+def enable_onednn() -> None:
+    """Enable TensorFlow's oneDNN kernels, which is without effect after its import, unless the user has set them.
+
+    TensorFlow itself enables them only on processors with VNNI instructions. Without them training is slower, and there
+    are no convolutions with channels first.
+    """
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 def describe_error(error: Exception) -> str | None:
@@ -56,9 +75,9 @@ def describe_error(error: Exception) -> str | None:
         return f"not enough memory: {str(error) or 'reduce the sizes'}"
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename or 'while reading or writing'}"
-    if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL:
-        extras = "tensorflow,train" if error.name == "tensorflow" else "train"
-        return f"{error.name} is not installed: pip install 'idmatters-tf[{extras}]'"
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        # Of `require`, with all missing packages, or of an import.
+        return str(error) if "pip install" in str(error) else describe_missing(error.name)
     # The base class of TensorFlow's errors, which this module does not import.
     if any(kind.__name__ == "OpError" for kind in type(error).__mro__):
         message = str(getattr(error, "message", error)).strip().splitlines()[0]
@@ -72,5 +91,9 @@ def print_message(text: str) -> None:
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines to standard output."""
-    print(*lines, sep="\n", flush=True)
+    """Print lines to standard output. Nothing is printed once its reader has ended, such as `head`."""
+    try:
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

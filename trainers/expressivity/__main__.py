@@ -68,7 +68,7 @@ def _measure(settings: MemorizeSettings, results: Results) -> None:
     print_lines(*(f"{name + ':':18}{text}" for name, text in describe(results.values).items()))
 
 
-PROGRAM = ExperimentProgram("trainers.expressivity", __doc__, EXAMPLES, MemorizeSettings, _measure)
+PROGRAM = ExperimentProgram("trainers.expressivity", __doc__, EXAMPLES, MemorizeSettings, _measure, ("tensorflow",))
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from idmatters_tf._results import tabulate
 from trainers.cli.arguments import UsageError, suggest
 from trainers.cli.settings import make_parser, setting, with_defaults
-from trainers.cli.startup import print_message, run_program
+from trainers.cli.startup import print_lines, print_message, run_program
 from trainers.launch import as_module, child_environment
 from trainers.reproduce.numbers import HEADER
 from trainers.reproduce.rows import Row, expand_command, load
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             (row.name, ": ".join(filter(None, (row.paper, row.item))), row.date or "not run", _cost(row))
             for row in rows.values()
         ]
-        print(tabulate(("row", "item", "recorded", "cost"), lines))
+        print_lines(tabulate(("row", "item", "recorded", "cost"), lines))
         return 0
     for name in settings.rows:
         if name not in rows:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in settings.rows:
         code = max(code, reproduce(rows[name], rows, out, settings.data_dir))
         if code > 128:
-            print("stopped. To resume, run the same command again")
+            print_lines("stopped. To resume, run the same command again")
             break
     return code
 
@@ -99,7 +99,7 @@ def _check_files(row: Row) -> None:
 def reproduce(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: str | None) -> int:
     """Run a row, or the rows on which it depends, and compare its numbers. Returns the exit code."""
     if row.commands or row.tests:
-        print(f"== {row.name}: {row.item}; {row.cost_in_words()}", flush=True)
+        print_lines(f"== {row.name}: {row.item}; {row.cost_in_words()}")
         return _run_commands(row, out / row.name, data_dir) or _report(row, out / row.name)
     code = 0
     for name in row.rests_on:
@@ -129,7 +129,7 @@ def _run(words: Sequence[str]) -> int:
         words = as_module(words)
     else:
         words = [sys.executable, *(str(ROOT / word) if word.endswith(".py") else word for word in words)]
-    print(f"$ {shlex.join(['python', *words[1:]])}", flush=True)
+    print_lines(f"$ {shlex.join(['python', *words[1:]])}")
     process = subprocess.Popen(words, env=child_environment({}))
     # The process also receives Ctrl-C.
     with SignalHandler(lambda kind, _: process.terminate() if kind is signal.SIGTERM else None):
@@ -145,12 +145,12 @@ def _report(row: Row, folder: pathlib.Path) -> int:
         raise UsageError(f"{folder} contains none of the numbers of {row.name}. Use a run of its command.")
     lines = [number.compare(value) for number, value in zip(numbers, values, strict=True)]
     if lines:
-        print(tabulate(HEADER, lines))
+        print_lines(tabulate(HEADER, lines))
     outside = sum(line[-1] == "DIFFERS" for line in lines)
     outcome = "all numbers are within their tolerances" if lines else "ran with the recorded exit code"
     if outside:
         outcome = f"{outside} of {len(lines)} numbers differ by more than their tolerance"
-    print(f"{row.name}: {outcome}")
+    print_lines(f"{row.name}: {outcome}")
     return int(outside > 0)
 
 

@@ -47,7 +47,14 @@ def _measure(settings: CommandSettings, results: Results) -> None:
 
 
 PROGRAMS = {
-    command: ExperimentProgram(f"trainers.shortcuts {command}", SUMMARIES[command], EXIT_CODES, settings, _measure)
+    command: ExperimentProgram(
+        f"trainers.shortcuts {command}",
+        SUMMARIES[command],
+        EXIT_CODES,
+        settings,
+        _measure,
+        ("matplotlib", "tensorflow"),
+    )
     for command, settings in COMMANDS.items()
 }
 

@@ -41,7 +41,7 @@ def evaluate(task: Task, mirror: bool = False) -> int:
     )
     if mirror:
         mirrored: Any = measure(average_over_mirror_images(model), batches, count)
-        print(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
+        print_lines(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
     return 0
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from trainers.backends import has_tensorflow, require_packages
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import as_dict, make_parser, options, with_defaults
 from trainers.run.folder import Run
@@ -51,6 +52,8 @@ class Program:
             if command.evaluate is not None:
                 return evaluate.evaluate(task, command.mirror)
             return evaluate.export_again(task, command.out)
+        # For the figure, and for TensorBoard's files, which TensorFlow writes.
+        require_packages("matplotlib", *(["tensorboard"] if has_tensorflow() else []))
         from trainers.training.train import train
 
         folder, settings = self.settings_to_train(command, typed)

@@ -149,17 +149,17 @@ def _start_run(task: Task) -> None:
 
 
 def _finish(task: Task, parameters: int) -> None:
-    """Write the result, the plot and the exports of a run."""
+    """Write the exports, the plot and the result of a run."""
     from trainers.run.figures import convergence
     from trainers.training.evaluate import export_newest
 
     run = task.run
     plot = run.path / "convergence.png"
     result = summarize(run.records, task.settings.recipe.steps, parameters)
-    convergence(run.records, plot, task.title(parameters))
     # From the checkpoint of the last step: on JAX another process writes the exports, and the trained model may be in
     # bfloat16 on several devices.
     export_newest(task, run.path)
+    convergence(run.records, plot, task.title(parameters))
     run.finish(result)
     print_lines(describe_result(result), f"convergence plot:      {plot}")
 

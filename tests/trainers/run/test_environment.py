@@ -1,12 +1,16 @@
 """Record of versions, threads and devices, and the warning when a run resumes with others."""
 
 import json
+import os
+
+import pytest
 
 from idmatters_tf import _environment
+from trainers.cli.startup import enable_onednn
 from trainers.run.folder import Run
 
 DATA = {"digest": "1", "origin": "made up"}
-HERE = {"threads per operation": 2, "oneDNN": "default", "processor's instructions": "avx2 fma", "GPUs": []}
+HERE = {"threads per operation": 2, "oneDNN": "on", "processor's instructions": "avx2 fma", "GPUs": []}
 
 
 def test_a_changed_environment_is_described(tmp_path, capsys):
@@ -18,10 +22,10 @@ def test_a_changed_environment_is_described(tmp_path, capsys):
     assert {"python", "numpy"} <= set(config["versions"])
     config["versions"]["numpy"] = "1.0"
     run.config_path.write_text(json.dumps(config))
-    run.start({}, DATA, "program", {**HERE, "oneDNN": "0"})
+    run.start({}, DATA, "program", {**HERE, "oneDNN": "off"})
     said = capsys.readouterr().err
     assert "numpy was '1.0', now " in said
-    assert "oneDNN was 'default', now '0'" in said
+    assert "oneDNN was 'on', now 'off'" in said
     assert said.endswith(": results will differ by rounding from those of an uninterrupted run.\n")
 
 
@@ -31,3 +35,19 @@ def test_number_of_threads(monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "0")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 4, 5, 6, 9}, raising=False)
     assert _environment.describe_numerics()["threads per operation"] == 5
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "1"), ("0", "0")])
+def test_programs_enable_onednn_unless_the_user_has_set_it(given, expected, monkeypatch):
+    if given is None:
+        monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    else:
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", given)
+    enable_onednn()
+    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == expected
+
+
+def test_onednn_is_recorded():
+    """`.ci/run` runs this test with both settings."""
+    state = {"0": "off", "1": "on"}[os.environ["TF_ENABLE_ONEDNN_OPTS"]]
+    assert _environment.describe_numerics()["oneDNN"] == state
