@@ -22,8 +22,9 @@ EXAMPLES = f"""
 types of blocks:
   near-identity    two convolutions, initialized near zero (Hardt & Ma)
   standard         the same with standard initialization; zero-branch: with zeros in the second one
-  batch-norm       two convolutions with batch normalization (He et al.)
+  batch-norm       two convolutions with batch normalization (He et al.); pre-activation: each after both
   convnext         depthwise convolution, layer normalization and MLP (Liu et al.)
+  mlp              two dense layers after layer normalization; mixer: such layers on patches and on channels
   pre-norm         attention and MLP, each after layer normalization; post-norm: each before it
   gated            causal convolution and gated linear unit after RMS normalization
 
@@ -31,10 +32,23 @@ examples:
   python -m trainers.depth --block pre-norm --depths 2 4 8 16              text of Python's documentation
   python -m trainers.depth --block near-identity --dataset shapes --seeds 5
   python -m trainers.depth --block post-norm --measure rates --depths 2 4 8      best and largest stable rates
+  KERAS_BACKEND=jax python -m trainers.depth --block mlp --measure scaling --depths 16 32 64 --optimizer adamw
 
 {EXIT_CODES}
 """
-Block = Literal["near-identity", "standard", "batch-norm", "pre-norm", "post-norm", "zero-branch", "convnext", "gated"]
+Block = Literal[
+    "near-identity",
+    "standard",
+    "zero-branch",
+    "batch-norm",
+    "pre-activation",
+    "convnext",
+    "mlp",
+    "mixer",
+    "pre-norm",
+    "post-norm",
+    "gated",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +65,14 @@ class NetworkSettings:
     """Networks."""
 
     block: Block = setting(help="type of blocks")
-    measure: Literal["start", "rates"] = setting("start", help="profile of the start of training, or learning rates")
+    measure: Literal["start", "rates", "scaling", "curves"] = setting(
+        "start",
+        help="profile of the start of training, learning rates, transfer of rates from --base by scale_depth, "
+        "or losses of a training at the rate of --base (both on JAX)",
+    )
     depths: tuple[int, ...] = setting((2, 4, 8, 16), help="numbers of blocks", at_least=1, at_most=1000)
     width: int = setting(64, help="number of channels, a multiple of 4", at_least=4)
+    base: int = setting(4, help="number of blocks for which --measure scaling and curves find the rate", at_least=1)
     seeds: int = setting(3, help="number of networks of each depth", at_least=1)
 
     def __post_init__(self) -> None:
@@ -92,6 +111,8 @@ def _measure(settings: DepthSettings, results: Results) -> None:
     results.start(problem.origin, problem.train_x, problem.train_y)
     if networks.measure == "start":
         _measure_start(problem, networks, results)
+    elif networks.measure != "rates":
+        _measure_scaling(problem, networks, settings.rates, results)
     else:
         _measure_rates(problem, networks, settings.rates, results)
 
@@ -121,6 +142,23 @@ def _measure_rates(problem: "Problem", networks: NetworkSettings, rates: RateSet
     print_lines(profile.table())
     results.save("rates", profile.rows(), {})
     profile.plot(results.figure_path("rates"))
+
+
+def _measure_scaling(problem: "Problem", networks: NetworkSettings, rates: RateSettings, results: Results) -> None:
+    from trainers.depth.scaling import Networks, draw_curves, measure_case, measure_curves, summarize
+
+    deepest = max(networks.base, *networks.depths)
+    options = (rates.batch_size, networks.seeds)
+    made = Networks(problem, rates.optimizer, networks.base, deepest, rates.steps, *options)
+    if networks.measure == "scaling":
+        for rows in measure_case(made, networks.depths, rates.optimizer, print_lines):
+            results.save("scaling", rows, {})
+        results.values["numbers"] = summarize(rows, networks.base)
+        return
+    short = Networks(problem, rates.optimizer, networks.base, networks.base, 200, *options)
+    for rows in measure_curves(made, short, networks.depths, rates.optimizer):
+        results.save("curves", rows, {"curves": draw_curves})
+    results.values["numbers"] = {"rate": rows[0]["rate"]}
 
 
 PROGRAM = ExperimentProgram("trainers.depth", __doc__, EXAMPLES, DepthSettings, _measure)

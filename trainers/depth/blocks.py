@@ -12,7 +12,8 @@ from idmatters_tf.layers import BasicBlock2D, PerImageStandardization, ResidualC
 from idmatters_tf.optimizers import Muon
 from trainers.experiments.program import DataSettings
 
-CONVOLUTIONS = ("near-identity", "standard", "batch-norm", "zero-branch", "convnext")
+CONVOLUTIONS = ("near-identity", "standard", "batch-norm", "zero-branch", "convnext", "pre-activation")
+IMAGES = (*CONVOLUTIONS, "mlp", "mixer")
 CHARACTERS, HEADS = 256, 4
 # Number of images or sequences of short trainings.
 TRAINING = 2048
@@ -55,7 +56,9 @@ class Problem:
 
         The weights of a network are those of the first layers, the first blocks and the head of a deeper one.
         """
-        return self._convolutional(depth) if self.block in CONVOLUTIONS else self._transformer(depth)
+        if self.block in CONVOLUTIONS:
+            return self._convolutional(depth)
+        return self._perceptron(depth) if self.block in IMAGES else self._transformer(depth)
 
     def block_names(self, depth: int) -> dict[str, tuple[str, str]]:
         """Return the layers at both ends of each block of `build(depth)`."""
@@ -74,12 +77,34 @@ class Problem:
         hidden = keras.layers.Activation("relu" if has_norm else "linear", name="block0")(stem)
         head = keras.layers.Dense(10)
         for number in range(1, depth + 1):
-            if self.block == "convnext":
-                hidden = _convnext(hidden, f"block{number}")
+            if self.block in ("convnext", "pre-activation"):
+                block = _convnext if self.block == "convnext" else _preactivated
+                hidden = block(hidden, f"block{number}")
                 continue
             kind, arguments = (BasicBlock2D, {}) if has_norm else (ResidualConv2D, options)
             hidden = kind(width, name=f"block{number}", **arguments)(hidden)
         return keras.Model(inputs, head(keras.layers.GlobalAveragePooling2D()(hidden)))
+
+    def _perceptron(self, depth: int) -> keras.Model:
+        """Return a network of blocks of dense layers, on whole images or on patches of 8x8 pixels."""
+        layers, width = keras.layers, self.width
+        inputs = keras.Input(self.x.shape[1:])
+        if self.block == "mlp":
+            hidden = layers.Dense(width, name="block0")(layers.Flatten()(inputs))
+        else:
+            patches = layers.Conv2D(width, 8, 8)(inputs)
+            hidden = layers.Reshape((-1, width), name="block0")(patches)
+        head = layers.Dense(10)
+        for number in range(1, depth + 1):
+            if self.block == "mixer":
+                branch = layers.Permute((2, 1))(layers.LayerNormalization()(hidden))
+                branch = layers.Dense(hidden.shape[1])(layers.Dense(2 * hidden.shape[1], activation="gelu")(branch))
+                hidden = layers.Add()([hidden, layers.Permute((2, 1))(branch)])
+            branch = layers.Dense(2 * width, activation="gelu")(layers.LayerNormalization()(hidden))
+            hidden = layers.Add(name=f"block{number}")([hidden, layers.Dense(width)(branch)])
+        hidden = layers.LayerNormalization()(hidden)
+        hidden = layers.GlobalAveragePooling1D()(hidden) if self.block == "mixer" else hidden
+        return keras.Model(inputs, head(hidden))
 
     def _transformer(self, depth: int) -> keras.Model:
         """Return a causal language model. Causal masks and convolutions take the place of position embeddings."""
@@ -114,6 +139,15 @@ def _convnext(hidden: Any, name: str) -> Any:
     return keras.layers.Add(name=name)([hidden, keras.layers.Dense(width)(branch)])
 
 
+def _preactivated(hidden: Any, name: str) -> Any:
+    """Return x + f(x) of He et al. (2016), *Identity Mappings in Deep Residual Networks*."""
+    branch = hidden
+    for _ in range(2):
+        branch = keras.layers.ReLU()(keras.layers.BatchNormalization(momentum=0.9)(branch))
+        branch = keras.layers.Conv2D(hidden.shape[-1], 3, padding="same", use_bias=False)(branch)
+    return keras.layers.Add(name=name)([hidden, branch])
+
+
 def _gated(hidden: Any, name: str) -> Any:
     """Return x + f(x) with a causal depthwise convolution and a gated linear unit after RMS normalization."""
     layers, width = keras.layers, hidden.shape[-1]
@@ -130,7 +164,7 @@ def load(block: str, width: int, data: DataSettings, examples: int, length: int)
     The text is the language reference in Python's standard library, `pydoc_data`. It differs between versions.
     """
     count = max(examples, TRAINING)
-    if block not in CONVOLUTIONS:
+    if block not in IMAGES:
         text = "\n".join(pydoc_data.topics.topics.values()).encode()
         starts = np.random.default_rng(0).integers(0, len(text) - length, count)
         sequences = np.frombuffer(text, np.uint8)[starts[:, None] + np.arange(length + 1)].astype(np.int32)

@@ -1,0 +1,222 @@
+"""Transfer of a learning rate from a shallow network to deep ones, with `scale_depth` and without.
+
+Definitions, fixed before the first measurement:
+
+- Cases: eight types of blocks (near-identity, standard, pre-activation, convnext, pre-norm, gated, mlp, mixer) with
+  SGD with momentum, AdamW and Muon, 24 in all. Width 16 for convolutions and 32 for others, batches of 8 built-in
+  images or sequences of 8 bytes, 100 steps, two seeds of initial weights and batches. All trainings of a seed have
+  the same batches, and the same weights before the scale.
+- The loss of a training is the mean over its last fifth; that at a rate is the mean over the seeds, infinite if one
+  of them is not finite or above twice the first loss. The decrease is the first loss of the network minus the lowest
+  loss.
+- The rate r of depth 4 is that of the lowest loss among powers of 2 times that of `STARTS`: three neighbors, then
+  further ones until the lowest loss is inside, up to a factor of 32. Depths 16, 32 and 64 are trained as they are,
+  and by `scale_depth(model, base)` with alpha 1 and 1/2, where `base` is the number of sums at depth 4: at r, and for
+  their own best rates at r times powers of 2, searched for in the same way at depth 32; at 16 and 64 only r / 2, r
+  and 2 r. Networks as they are also have r sqrt(4 / depth), the rule that a user would try first.
+- "transfers": the loss at r is at most 5 % of the decrease above the lowest loss. "not worse": the loss at r is not
+  above the loss of depth 4 at r. Goals: each in 20 of 24 cases at depth 32 with alpha 1.
+- Long test: pre-norm blocks, AdamW, depths 4 and 16, 2,000 steps at the rate that is best for depth 4 in 200 steps.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from idmatters_tf.depth import scale_depth
+from trainers.depth.blocks import OPTIMIZERS, Problem
+from trainers.depth.stacked import Stack
+
+STARTS: Mapping[str, float] = {"momentum": 0.02, "adamw": 0.004, "muon": 0.02}
+LAST, FURTHEST, TOLERANCE, SEARCHED = 0.2, 5, 0.05, 32
+# Scales by name: exponents of `scale_depth`; None for networks as they are.
+ALPHAS: Mapping[str, float | None] = {"unscaled": None, "alpha 1": 1.0, "alpha 1/2": 0.5}
+
+
+class Networks:
+    """Trainings of one case: a type of blocks and an optimizer, at any depth and scale.
+
+    Args:
+        problem: type of blocks with its data.
+        optimizer: name in `OPTIMIZERS`.
+        base: depth of the shallow network.
+        deepest: largest depth.
+        steps, batch_size, seeds: see the definitions.
+    """
+
+    def __init__(
+        self, problem: Problem, optimizer: str, base: int, deepest: int, steps: int, batch_size: int, seeds: int
+    ):
+        self._problem, self._optimizer, self.base = problem, optimizer, base
+        self._models, self._batches = [], []
+        for seed in range(seeds):
+            keras.utils.set_random_seed(seed)
+            self._models.append(problem.build(deepest))
+            rng = np.random.default_rng(seed)
+            rows = rng.integers(0, len(problem.train_x), (steps, batch_size))
+            self._batches.append((problem.train_x[rows], problem.train_y[rows]))
+
+    def trainings(self, depth: int, alpha: float | None) -> Callable[[float], NDArray[np.float64]]:
+        """Return a function of a rate that returns the losses of all steps, (seeds, steps)."""
+        keras.utils.set_random_seed(0)
+        single = self._problem.build(1)
+        optimizer: Any = OPTIMIZERS[self._optimizer](1.0)
+        stack = Stack(single, ("block0", "block1"))
+        values = [stack.values(model, depth) for model in self._models]
+        if alpha is not None:
+            optimizer = scale_depth(single, self.base, optimizer, alpha)
+            found = optimizer.depth_scaling
+            sums = found.sums
+            optimizer.depth_scaling = dataclasses.replace(found, base=self.base * sums, sums=depth * sums)
+            last = {weight.path for weight in found.weights if weight.use == "last"}
+            factors = [optimizer.depth_scaling.scale if v.path in last else 1.0 for v in single.variables]
+            values = [[np.float32(f) * v for f, v in zip(factors, each, strict=True)] for each in values]
+        train = stack.losses(optimizer, self._problem.loss, depth)
+
+        pairs = list(zip(values, self._batches, strict=True))
+        return lambda rate: np.array([train(each, rate, batches) for each, batches in pairs], np.float64)
+
+    def losses(self, depth: int, alpha: float | None) -> Callable[[float], NDArray[np.float64]]:
+        """Return a function of a rate that returns the first loss and that after training, (2, seeds)."""
+        train = self.trainings(depth, alpha)
+
+        def measure(rate: float) -> NDArray[np.float64]:
+            losses = train(rate)
+            after = losses[:, -max(1, int(LAST * losses.shape[1])) :].mean(axis=1)
+            return np.array([losses[:, 0], np.where(after <= 2 * losses[:, 0], after, np.inf)])
+
+        return measure
+
+
+def search(
+    measure: Callable[[float], NDArray[np.float64]], start: float, furthest: int = FURTHEST
+) -> dict[float, NDArray[np.float64]]:
+    """Return losses by rate, for rates around the one with the lowest mean loss after training."""
+    tried: dict[int, NDArray[np.float64]] = {}
+
+    def attempt(power: int) -> None:
+        tried[power] = measure(start * 2.0**power)
+
+    def best() -> int:
+        """Return the power of the lowest loss; the smallest one if all are infinite."""
+        return min(sorted(tried), key=lambda power: tried[power][1].mean())
+
+    for power in (0, -1, 1):
+        attempt(power)
+    while best() in (min(tried), max(tried)) and abs(best()) < furthest:
+        attempt(best() + (1 if best() == max(tried) else -1))
+    return {start * 2.0**power: tried[power] for power in sorted(tried)}
+
+
+def measure_case(
+    networks: Networks, depths: Sequence[int], optimizer: str, report: Callable[[str], None]
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the losses of all trainings as rows, after each depth: the base first, then 32, which the goals concern."""
+    rows: list[dict[str, Any]] = []
+    base = networks.base
+
+    def record(depth: int, scale: str, rate: float, losses: NDArray[np.float64]) -> None:
+        for seed, (first, loss) in enumerate(losses.T):
+            rows.append({"depth": depth, "scale": scale, "rate": rate, "seed": seed, "first_loss": first, "loss": loss})
+        report(f"depth {depth}, {scale}, rate {rate:.3g}: loss {losses[1].mean():.4f}")
+
+    found = search(networks.losses(base, None), STARTS[optimizer])
+    for rate, losses in found.items():
+        record(base, "unscaled", rate, losses)
+    yield rows
+    shallow = min(found, key=lambda rate: found[rate][1].mean())
+    for depth in sorted(set(depths) - {base}, key=lambda depth: (depth != SEARCHED, -depth)):
+        for scale, alpha in ALPHAS.items():
+            measure = networks.losses(depth, alpha)
+            for rate, losses in search(measure, shallow, FURTHEST if depth == SEARCHED else 0).items():
+                record(depth, scale, rate, losses)
+            if alpha is None:
+                rate = shallow * float(np.sqrt(base / depth))
+                record(depth, "square root", rate, measure(rate))
+        yield rows
+
+
+def measure_curves(
+    networks: Networks, short: Networks, depths: Sequence[int], optimizer: str
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield mean losses of 20 steps, at the best rate of short trainings of the base, after each depth and scale."""
+    found = search(short.losses(short.base, None), STARTS[optimizer])
+    rate = min(found, key=lambda rate: found[rate][1].mean())
+    rows: list[dict[str, Any]] = []
+    for depth in sorted({networks.base, *depths}):
+        for scale in ("unscaled",) if depth == networks.base else ("unscaled", "alpha 1"):
+            for seed, losses in enumerate(networks.trainings(depth, ALPHAS[scale])(rate)):
+                means = losses[: len(losses) // 20 * 20].reshape(-1, 20).mean(axis=1)
+                rows += [
+                    {
+                        "depth": depth,
+                        "scale": scale,
+                        "seed": seed,
+                        "rate": rate,
+                        "step": 20 * (n + 1),
+                        "loss": float(loss),
+                    }
+                    for n, loss in enumerate(means)
+                ]
+            yield rows
+
+
+def summarize(rows: Sequence[Mapping[str, Any]], base: int) -> dict[str, Any]:
+    """Return the numbers of a case: by depth and scale the loss at the shallow rate, the lowest loss and its rate."""
+    means: dict[tuple[int, str], dict[float, float]] = {}
+    firsts: dict[tuple[int, str], float] = {}
+    for depth, scale in {(row["depth"], row["scale"]): None for row in rows}:
+        own = [row for row in rows if (row["depth"], row["scale"]) == (depth, scale)]
+        rates = sorted({row["rate"] for row in own})
+        means[depth, scale] = {
+            rate: float(np.mean([row["loss"] for row in own if row["rate"] == rate])) for rate in rates
+        }
+        firsts[depth, scale] = float(np.mean([row["first_loss"] for row in own]))
+    shallow = min(means[base, "unscaled"], key=lambda rate: means[base, "unscaled"][rate])
+    reference = means[base, "unscaled"][shallow]
+    numbers: dict[str, Any] = {f"depth {base}": {"rate": shallow, "loss": reference}}
+    for (depth, scale), losses in means.items():
+        if depth == base or scale == "square root":
+            continue
+        best = min(losses, key=lambda rate: losses[rate])
+        loss, lowest = losses[shallow], losses[best]
+        numbers[f"depth {depth}, {scale}"] = {
+            "loss": loss,
+            "lowest": lowest,
+            "best_rate": best,
+            "ratio": best / shallow,
+            "transfers": bool(loss - lowest <= TOLERANCE * (firsts[depth, scale] - lowest)),
+            "not_worse": bool(loss <= reference),
+        }
+    for (depth, scale), losses in means.items():
+        if scale == "square root":
+            (loss,) = losses.values()
+            own = numbers[f"depth {depth}, unscaled"]
+            decrease = firsts[depth, "unscaled"] - own["lowest"]
+            numbers[f"depth {depth}, {scale}"] = {
+                "loss": loss,
+                "transfers": bool(loss - own["lowest"] <= TOLERANCE * decrease),
+                "not_worse": bool(loss <= reference),
+            }
+    return numbers
+
+
+def draw_curves(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a figure of the losses of `measure_curves`, means over the seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((7.0, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for number, (depth, scale) in enumerate({(row["depth"], row["scale"]): None for row in rows}):
+        own = [row for row in rows if (row["depth"], row["scale"]) == (depth, scale)]
+        steps = sorted({row["step"] for row in own})
+        means = [np.mean([row["loss"] for row in own if row["step"] == step]) for step in steps]
+        label = f"depth {depth}" + ("" if number == 0 else ", scaled" if scale != "unscaled" else ", as it is")
+        axes.plot(steps, means, color=f"C{number}", label=label)
+    axes.set(xlabel="step", ylabel="loss")
+    axes.legend()
+    return figure
