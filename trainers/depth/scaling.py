@@ -3,9 +3,9 @@
 Definitions, fixed before the first measurement:
 
 - Cases: eight types of blocks (near-identity, standard, pre-activation, convnext, pre-norm, gated, mlp, mixer) with
-  SGD with momentum, AdamW and Muon, 24 in all. Width 16 for convolutions and 32 for others, batches of 8 built-in
-  images or sequences of 8 bytes, 100 steps, two seeds of initial weights and batches. All trainings of a seed have
-  the same batches, and the same weights before the scale.
+  SGD with momentum, AdamW and Muon, 24 in all. Width 16 for convolutions and 32 for others. Batches of 8 built-in
+  images or sequences of 8 bytes (mixer: 16, mlp: 32), 100 steps, two seeds of initial weights and batches. All
+  trainings of a seed have the same batches, and the same weights before the scale.
 - The loss of a training is the mean over its last fifth; that at a rate is the mean over the seeds, infinite if one
   of them is not finite or above twice the first loss. The decrease is the first loss of the network minus the lowest
   loss.
