@@ -8,6 +8,7 @@ import inspect
 import itertools
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -20,7 +21,8 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
-from idmatters_tf._keras_internals import data_order
+from idmatters_tf._keras_internals import data_order, normalization, trial_steps
+from idmatters_tf._keras_internals.normalization import count_replicas, in_step
 from idmatters_tf._patching import Patch
 
 _Trainer: Any = tf_trainer.TensorFlowTrainer
@@ -96,18 +98,32 @@ def _spec_of_replica(spec):
 
 
 def _make_function(self, step_function):
-    """Return a function for several steps. Keras' collective operations in `tf.cond` in `tf.while_loop` fail."""
-    if self.distribute_strategy.num_replicas_in_sync > 1 and step_function == self.train_step:
-        step_function = _check_not_empty(step_function)
-    execute = _originals["_make_function"](self, step_function)
+    """Return a function for several steps, which are normalized.
+
+    Keras' collective operations in `tf.cond` in `tf.while_loop` fail.
+    """
+    if self.distribute_strategy.num_replicas_in_sync == 1:
+        return _originals["_make_function"](self, step_function)
+    normalization.correct_overrides(self)
+    is_training = step_function == self.train_step
+    kinds: dict[Any, str] = {}
+    needs_equal_parts = trial_steps.overrides_step(self, is_training)
+    step = normalization.normalized(step_function, kinds, is_training, needs_equal_parts)
+    execute = _originals["_make_function"](self, step)
+    is_tried = False
 
     def function(iterator):
-        several = self.steps_per_execution > 1 and self.distribute_strategy.num_replicas_in_sync > 1
-        if not several or not isinstance(iterator, tf.distribute.DistributedIterator):
+        nonlocal is_tried
+        needs_trial = not is_tried and trial_steps.needs_trial(self, is_training)
+        if self.steps_per_execution == 1 and not needs_trial:
             return execute(iterator)
-        batches = _batches(iterator)
+        batches = _batches(iterator) if isinstance(iterator, tf.distribute.DistributedIterator) else iter(iterator)
         # Keras takes `steps_per_execution` batches of a Python iterator. Without data this raises StopIteration.
-        return execute(itertools.chain([next(batches)], batches))
+        first = next(batches)
+        if needs_trial:
+            kinds.update(trial_steps.try_step(self, first, is_training))
+            is_tried = True
+        return execute(itertools.chain([first], batches))
 
     return function
 
@@ -130,16 +146,6 @@ def _copy(value):
     return tf.raw_ops.DeepCopy(x=value) if isinstance(value, tf.Tensor) else value
 
 
-def _check_not_empty(train_step):
-    def step(data):
-        examples = tf.shape(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None))[0]
-        message = "A training batch has fewer examples than there are replicas. Use batches of a multiple of them."
-        tf.debugging.assert_positive(examples, message)
-        return train_step(data)
-
-    return step
-
-
 def _batches(iterator):
     while (batch := iterator.get_next_as_optional()).has_value():
         yield batch.get_value()
@@ -157,23 +163,113 @@ def _next(self, ordered=True):
 
 
 def _backend_apply_gradients(self, grads, trainable_variables):
-    """Sum the gradients over the replicas before anything else. Keras clips the part of each replica before the sum."""
+    """Sum the gradients over the replicas before anything else. Keras clips the part of each replica before the sum.
+
+    Keras' `cond` for steps that only accumulate gradients or that overwrite weights by averages fails on a replica.
+    """
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
         return _originals["_backend_apply_gradients"](self, grads, trainable_variables)
-    pairs = _originals["_all_reduce_sum_gradients"](self, zip(grads, trainable_variables, strict=True))
+    grads = [gradient for gradient, _ in self._all_reduce_sum_gradients(zip(grads, trainable_variables, strict=True))]
+    steps = self.gradient_accumulation_steps
+    if steps:
+        replica.merge_call(partial(_accumulate, self), (grads, trainable_variables))
+    else:
+        _update(self, grads, trainable_variables)
+    if self.use_ema:
+        self._update_model_variables_moving_average(self._trainable_variables)
+        if self.ema_overwrite_frequency:
+            replica.merge_call(partial(_overwrite, self))
+    return None
+
+
+def _update(optimizer, gradients, variables):
+    """Update variables with the sums of gradients."""
+    with _summed():
+        gradients = optimizer._clip_gradients(gradients)
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(gradients, variables, optimizer.learning_rate)
+
+
+def _accumulate(optimizer, strategy, gradients, variables):
+    """Update variables in the last of several steps, and add the gradients before."""
+
+    def accumulators(variables):
+        return [optimizer._accumulated_gradients[optimizer._get_variable_index(variable)] for variable in variables]
+
+    def update(gradients, variables):
+        pairs = zip(gradients, accumulators(variables), strict=True)
+        _update(optimizer, [(new + old) / optimizer.gradient_accumulation_steps for new, old in pairs], variables)
+        optimizer._backend_reset_gradient_accumulators()
+
+    def add(gradients, variables):
+        optimizer._backend_increment_gradient_accumulators(gradients, accumulators(variables))
+
+    call = strategy.extended.call_for_each_replica
+    is_last = _is_multiple(optimizer._iterations + 1, optimizer.gradient_accumulation_steps)
+    arguments = (gradients, variables)
+    keras.ops.cond(is_last, lambda: _nothing(call(update, arguments)), lambda: _nothing(call(add, arguments)))
+
+
+def _overwrite(optimizer, strategy):
+    """Overwrite variables by their averages in some of the steps."""
+    is_due = _is_multiple(optimizer.iterations + 1, optimizer.ema_overwrite_frequency)
+    overwrite = optimizer._overwrite_model_variables_with_average_value
+    keras.ops.cond(is_due, lambda: _nothing(overwrite(optimizer._trainable_variables)), lambda: None)
+
+
+def _is_multiple(number, factor):
+    return keras.ops.equal(number % factor, 0)
+
+
+def _nothing(_):
+    return None
+
+
+def _tf_apply(self, grads, trainable_variables=None):
+    """Sum scaled gradients over the replicas before the check that they are finite, which Keras makes on each."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return _originals["_tf_apply"](self, grads, trainable_variables)
+    variables = trainable_variables or self.inner_optimizer._trainable_variables
+    pairs = self.inner_optimizer._all_reduce_sum_gradients(zip(grads, variables, strict=True))
+
+    def apply(gradients, variables):
+        with _summed():
+            self._stateful_handle_finite_grads(gradients, variables)
+
+    def check(strategy, gradients, variables):
+        call = strategy.extended.call_for_each_replica
+        finite = strategy.experimental_local_results(call(self.check_finite, (gradients,)))[0]
+        update = lambda: _nothing(call(apply, (gradients, variables)))  # noqa: E731
+        keras.ops.cond(finite, update, self._stateful_handle_non_finite_grads)
+
+    return replica.merge_call(check, ([gradient for gradient, _ in pairs], variables))
+
+
+@contextlib.contextmanager
+def _summed():
+    """Return a context for gradients that are sums over the replicas."""
+    before = getattr(_of_replica, "has_sums", False)
     _of_replica.has_sums = True
     try:
-        return _originals["_backend_apply_gradients"](self, [gradient for gradient, _ in pairs], trainable_variables)
+        yield
     finally:
-        _of_replica.has_sums = False
+        _of_replica.has_sums = before
 
 
 def _all_reduce_sum_gradients(self, grads_and_vars):
-    """Sum gradients over the replicas, unless `_backend_apply_gradients` has done so."""
+    """Sum gradients over the replicas, or compute their mean in a step of `fit`, unless this has been done."""
     if getattr(_of_replica, "has_sums", False):
         return list(grads_and_vars)
-    return _originals["_all_reduce_sum_gradients"](self, grads_and_vars)
+    sums = _originals["_all_reduce_sum_gradients"](self, grads_and_vars)
+    return [(_divide(gradient, count_replicas()), variable) for gradient, variable in sums] if in_step() else sums
+
+
+def _divide(gradient, number):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / number, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / number
 
 
 # Owner and name of the function, text of the defect in its source, correction.
@@ -183,6 +279,8 @@ _CORRECTIONS: tuple[tuple[Any, str, str, Any], ...] = (
     (_Trainer, "_make_function", "tf.while_loop(", _make_function),
     (SeedGenerator, "next", "new_seed_value = seed_state.value * 1", _next),
     (BaseOptimizer, "_backend_apply_gradients", "self._clip_gradients(grads)", _backend_apply_gradients),
+    (keras.optimizers.LossScaleOptimizer, "_tf_apply", "finite from the first replica", _tf_apply),
     (_Optimizer, "_all_reduce_sum_gradients", "tf.distribute.ReduceOp.SUM", _all_reduce_sum_gradients),
     *((kind, "get_tf_dataset", "from_generator", _copying(kind)) for kind in (GeneratorDataAdapter, PyDatasetAdapter)),
+    *normalization.CORRECTIONS,
 )

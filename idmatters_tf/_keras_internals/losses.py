@@ -11,6 +11,10 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from idmatters_tf._keras_types import Tensor
 
+# Losses that are quotients of sums over the examples of a batch by default, or sums over pairs of examples.
+_COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
+_COUPLING_FUNCTIONS = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
+
 
 def has_compiled_loss(model: keras.Model) -> bool:
     """Return True if the model was compiled with a loss."""
@@ -103,6 +107,10 @@ def plain_function(loss: Any) -> Callable[..., Any] | None:
     return loss.fn if type(loss) is LossFunctionWrapper else None
 
 
-def loss_axis(loss: Any) -> Any:
-    """Return the argument `axis` of a Keras loss, an integer or a tuple; None without one."""
-    return getattr(loss, "_fn_kwargs", {}).get("axis")
+def couples_examples(loss: Any, output: Any) -> bool:
+    """Return True if a loss couples the examples of a batch, for example by a reduction over the first axis."""
+    axis = getattr(loss, "_fn_kwargs", {}).get("axis")
+    if axis is None:
+        return isinstance(loss, _COUPLING) or (plain_function(loss) or loss) in _COUPLING_FUNCTIONS
+    rank = len(keras.tree.flatten(output)[0].shape)
+    return any(part == 0 or part == -rank < -1 for part in keras.tree.flatten(axis))

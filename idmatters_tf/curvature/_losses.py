@@ -16,10 +16,6 @@ from keras import ops
 from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Loss, Structure, Tensor
 
-# Losses that are quotients of sums over the examples of a batch by default, or sums over pairs of examples.
-_COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
-_COUPLING_FUNCTIONS = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
-
 
 @dataclasses.dataclass(frozen=True)
 class Term:
@@ -140,7 +136,7 @@ class DataLoss:
                 )
         for index, part in enumerate(self.parts(batch, outputs)):
             term = terms[index]
-            couples = _couples_examples(term.loss, part[1])
+            couples = _keras_internals.couples_examples(term.loss, part[1])
             is_mean = term.elements(*part, loss_dtype(outputs))[1] is None
             reduction = "mean" if is_mean else term.reduction
             terms[index] = dataclasses.replace(term, reduction=reduction, couples_examples=couples)
@@ -185,15 +181,6 @@ def loss_dtype(outputs: Structure) -> str:
     """Return the dtype in which the loss of outputs is computed, that of the outputs but at least float32."""
     dtype = keras.backend.standardize_dtype(keras.tree.flatten(outputs)[0].dtype)
     return "float64" if dtype == "float64" else "float32"
-
-
-def _couples_examples(loss: Callable[..., Tensor], output: Structure) -> bool:
-    """Return True if a loss couples the examples of a batch, for example by a reduction over the first axis."""
-    axis = _keras_internals.loss_axis(loss)
-    if axis is None:
-        return isinstance(loss, _COUPLING) or (_keras_internals.plain_function(loss) or loss) in _COUPLING_FUNCTIONS
-    rank = len(keras.tree.flatten(output)[0].shape)
-    return any(part == 0 or part == -rank < -1 for part in keras.tree.flatten(axis))
 
 
 def _cast(structure: Structure, dtype: str, floats_only: bool = False) -> Structure:

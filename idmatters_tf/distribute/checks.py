@@ -1,11 +1,10 @@
 """Checks of a `fit` on several replicas, for what Keras and TensorFlow do differently than on one device.
 
-Errors: global batches that do not divide among the replicas, `jit_compile=True`, gradient accumulation, callbacks that
-write files on several workers, and arguments, data and orders of the data that differ between workers. Warnings: a
-smaller last batch, and moving averages of batch normalization that differ between workers.
+Errors: batches that leave a replica without examples, or of a `train_step` of the user with unequal parts,
+`jit_compile=True`, callbacks that write files on several workers, and arguments, data and orders of the data that
+differ between workers. Warnings: moving averages of batch normalization that differ between workers.
 
-Batch sizes of generators and of a `PyDataset` are not checked when `fit` begins. A training step on a replica without
-examples fails.
+Batch sizes of generators and of a `PyDataset` are not checked when `fit` begins. The step with such a batch fails.
 """
 
 import contextlib
@@ -18,6 +17,7 @@ import keras
 
 from idmatters_tf._keras_internals import layers_within
 from idmatters_tf._keras_internals.data_order import SharedOrder, use_order
+from idmatters_tf._keras_internals.trial_steps import overrides_step
 from idmatters_tf._tensorflow_internals.pipelines import batch_sizes
 from idmatters_tf.distribute.callbacks import WRITE_FILES, is_chief_only
 from idmatters_tf.distribute.order import (
@@ -52,7 +52,7 @@ def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.Ab
 
     def check():
         _check_step(model)
-        _check_batches(arguments, strategy.num_replicas_in_sync)
+        _check_batches(arguments, strategy, overrides_step(model, is_training=True))
         return None if cluster is None else _check_worker(model, arguments, callbacks)
 
     described = run_on_all(strategy, check)
@@ -80,17 +80,12 @@ def _surround(cluster, callbacks, order):
 def _check_step(model):
     if model.jit_compile:
         raise ValueError("`jit_compile=True` fails on several replicas. Pass jit_compile=False to `compile`.")
-    optimizer: Any = model.optimizer
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    steps = getattr(optimizer, "gradient_accumulation_steps", None)
-    if steps:
-        raise ValueError(
-            f"Gradient accumulation fails on several replicas. Received: gradient_accumulation_steps={steps}. Remove "
-            f"it, and use a larger batch or more replicas."
-        )
 
 
-def _check_batches(arguments, replicas):
+def _check_batches(arguments, strategy, needs_equal_parts):
+    """Check that no replica receives an empty part of a batch."""
+    replicas = strategy.num_replicas_in_sync
+    cluster = describe_cluster(strategy)
     x = arguments["x"]
     known = batch_sizes(x)
     if known is None:
@@ -104,21 +99,25 @@ def _check_batches(arguments, replicas):
         if rows < batch_size:
             known = rows, 0
     batch_size, rest = known
-    if batch_size % replicas:
-        raise ValueError(
-            f"Each training batch must be divisible among the {replicas} replicas. Received: batches of {batch_size} "
-            f"examples. Use a multiple of {replicas}."
-        )
-    if rest % replicas:
-        remedy = "Use batch(..., drop_remainder=True)" if batch_sizes(x) else f"Remove {rest % replicas} examples"
-        message = (
-            f"The last batch of an epoch has {rest} examples, which are not divisible among the {replicas} replicas"
-        )
-        if rest < replicas:
-            raise ValueError(f"{message}: a replica would receive none. {remedy}.")
-        warnings.warn(
-            f"{message}: examples of smaller parts have a larger weight than on one device. {remedy}.", stacklevel=4
-        )
+    for size, name in ((batch_size, "Each training batch"), (rest, "The last batch of an epoch")):
+        if needs_equal_parts and size % replicas:
+            raise ValueError(
+                f"{name} must be divisible among the {replicas} replicas for a `train_step` of your own. Received: "
+                f"{size} examples. Use batches of a multiple of {replicas}, and batch(..., drop_remainder=True)."
+            )
+        if size and _leaves_replica_empty(size, batch_size, replicas, batch_sizes(x) is not None, cluster is not None):
+            remedy = "Use batch(..., drop_remainder=True)" if batch_sizes(x) else f"Remove {size} examples"
+            raise ValueError(f"{name} has {size} examples: one of {replicas} replicas would receive none. {remedy}.")
+
+
+def _leaves_replica_empty(size, batch_size, replicas, is_dataset, has_workers):
+    """Return True if a replica receives none of the `size` examples of a batch."""
+    if is_dataset and has_workers:
+        # Workers take every n-th example.
+        return size < replicas
+    # The parts of a dataset are filled one after the other, other batches are divided.
+    part = -(-(batch_size if is_dataset else size) // replicas)
+    return size <= (replicas - 1) * part
 
 
 def _check_worker(model, arguments, callbacks):

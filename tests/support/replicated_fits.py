@@ -1,7 +1,7 @@
 """Calls of `fit`, `evaluate` and `predict` whose results on several replicas are compared with those on one device.
 
 `python -m tests.support.replicated_fits FOLDER one|mirrored|workers [NAME...]` runs them and saves weights, history and
-predictions of each.
+predictions of each. Fits that raise an error on several replicas are in `REFUSED`.
 """
 
 import contextlib
@@ -18,6 +18,8 @@ import tensorflow as tf
 from idmatters_tf.distribute import chief_only, mirrored_strategy, multi_worker_strategy
 from idmatters_tf.optimizers import Momentum, Muon
 from tests.support.fit_sources import aligned
+from tests.support.layer_fits import LAYER_CASES
+from tests.support.loss_fits import LOSS_CASES, REFUSED
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(52, 6)).astype("float32")
@@ -182,6 +184,8 @@ CASES = {
     "two calls": (dense, run_two_fits),
     "callbacks": (dense, run_callbacks),
     "evaluate": (dense, run_evaluate),
+    **LOSS_CASES,
+    **LAYER_CASES,
 }
 
 
@@ -217,11 +221,18 @@ def check_dropout(strategy):
         assert all(0.3 < (mask != other).mean() < 0.7 for other in several[:number])
 
 
+def mirror_all_devices():
+    devices = tf.config.list_logical_devices("CPU")
+    return mirrored_strategy([device.name.removeprefix("/device:") for device in devices])
+
+
 def main(argv):
     folder, kind, *names = argv
-    strategy = {"one": lambda: None, "mirrored": lambda: mirrored_strategy(["CPU:0", "CPU:1"])}
-    chosen = {**strategy, "workers": multi_worker_strategy}[kind]()
+    strategies = {"one": lambda: None, "mirrored": mirror_all_devices, "workers": multi_worker_strategy}
+    chosen = strategies[kind]()
     scope = contextlib.nullcontext if chosen is None else chosen.scope
+    # Optimization of the graphs takes longer than these fits.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     config = json.loads(os.environ.get("TF_CONFIG") or '{"task": {"index": 0}}')
     folder = pathlib.Path(folder, f"{kind} {config['task']['index']}")
     os.environ["REPLICATED_FITS"] = str(folder)
@@ -231,6 +242,13 @@ def main(argv):
             continue
         print(name, flush=True)
         np.savez(folder / f"{number}.npz", **run_case(name, scope))
+    for name, (build, run, message) in REFUSED.items():
+        if chosen is None or (names and name not in names):
+            continue
+        with scope():
+            model = build()
+        with pytest.raises(ValueError, match=message):
+            run(model)
     if kind == "mirrored":
         check_dropout(chosen)
     if kind == "workers":

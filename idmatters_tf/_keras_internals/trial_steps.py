@@ -1,0 +1,204 @@
+"""Trials of training and evaluation steps on several replicas, before the first step.
+
+Two kinds of code compute a number for the part of a batch that a replica has: layers that call `add_loss`, and a
+`train_step` or `test_step` of the user. A trial computes a few examples of each replica in parts and, on every replica,
+as one batch. It determines whether an additional loss is a sum or a mean over the examples, and raises an error if the
+gradients or losses of a step differ. Variables do not change, and random numbers are constants.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src import backend
+from keras.src.backend.common.stateless_scope import StatelessScope, get_stateless_scope
+
+from idmatters_tf._keras_internals import normalization
+from idmatters_tf._keras_internals.normalization import gather
+from idmatters_tf._patching import Patch
+
+# Examples of each replica.
+_EXAMPLES = 2
+# Relative difference of gradients and losses that counts as rounding, in float32 and in 16 bits.
+_ROUNDING = 1e-3
+_ROUNDING_OF_HALF = 3e-2
+
+
+def needs_trial(model: keras.Model, is_training: bool) -> bool:
+    """Return True if a model adds losses in its layers, or has a step of its own."""
+    return normalization.adds_losses(model) or overrides_step(model, is_training)
+
+
+def overrides_step(model: keras.Model, is_training: bool) -> bool:
+    """Return True if `train_step`, or `test_step`, is not that of `keras.Model`."""
+    name = "train_step" if is_training else "test_step"
+    return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
+
+
+def try_step(model: keras.Model, data: Any, is_training: bool) -> dict[Any, str]:
+    """Return the kinds of the losses that layers add, see `normalization.normalized`.
+
+    Args:
+        model: model of a strategy with several replicas.
+        data: first batch, distributed over the replicas.
+        is_training: True for the training step, False for the evaluation step.
+
+    Raises:
+        ValueError: the results on several replicas would not be those of one.
+    """
+    strategy: Any = model.distribute_strategy
+    kinds: dict[Any, str] = {}
+    with _exact(model):
+        if normalization.adds_losses(model):
+            parts, whole = _run(strategy, data, lambda part: _record_losses(model, part, is_training))
+            kinds = dict(_kind(model, *values) for values in zip(parts, whole, strict=True))
+        if overrides_step(model, is_training):
+            step: Any = model.train_step if is_training else model.test_step
+            parts, whole = _run(strategy, data, lambda part: _record_step(step, part, kinds))
+            _compare(model, parts, whole, is_training)
+    return kinds
+
+
+def _run(strategy, data, record):
+    """Return the records of parts, one for each replica, and the record of the global batch."""
+    names: list[Any] = []
+
+    def trial(data):
+        first = next(leaf for leaf in keras.tree.flatten(data) if leaf is not None)
+        count = -normalization.max_over_replicas(-tf.minimum(tf.shape(first)[0], _EXAMPLES))
+        part = keras.tree.map_structure(lambda leaf: leaf[:count] if _is_batch(leaf) else leaf, data)
+        whole = keras.tree.map_structure(gather, part)
+        found = []
+        for batch, values in (("part", part), ("global", whole)):
+            with normalization.batch(batch), _Scope():
+                records = record(values)
+            names[:] = [name for name, _ in records]
+            found.append([tf.expand_dims(tf.cast(value, tf.float32), 0) for _, value in records])
+        return [[gather(value) for value in found[0]], [value[0] for value in found[1]]]
+
+    data = keras.tree.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data)
+    parts, whole = tf.function(lambda data: strategy.run(trial, (data,)), autograph=False)(data)
+
+    def read(values):
+        first = (strategy.experimental_local_results(value)[0] for value in values)
+        return list(zip(names, (value.numpy() for value in first), strict=True))
+
+    return read(parts), read(whole)
+
+
+def _is_batch(leaf):
+    return leaf is not None and len(leaf.shape) > 0
+
+
+def _record_losses(model, data, is_training):
+    x = keras.utils.unpack_x_y_sample_weight(data)[0]
+    with normalization.recording() as recorder, _perturbed():
+        options = {"training": is_training} if model._call_has_training_arg else {}
+        model(x, **options)
+    return recorder.losses
+
+
+def _record_step(step, data, kinds):
+    with normalization.recording(kinds) as recorder:
+        logs = step(data)
+    logs = {name: value for name, value in (logs or {}).items() if "loss" in name}
+    return [*recorder.gradients, *logs.items()]
+
+
+def _kind(model, part, whole):
+    """Return the key and the kind of an additional loss for its values on the replicas and on the global batch."""
+    (key, name), values = part
+    tolerance = _tolerance(model) * np.max(np.abs([*values, whole[1]]))
+    if tolerance > 0:
+        candidates = {"constant": values, "mean": np.mean(values), "sum": np.sum(values)}
+        for kind, value in candidates.items():
+            if np.all(np.abs(value - whole[1]) <= tolerance):
+                return key, kind
+    raise ValueError(
+        f"The loss that layer {name!r} adds must be a sum or a mean over the examples of a batch on several replicas. "
+        f"Received: {', '.join(f'{value:.6g}' for value in values)} for parts of a batch, {whole[1]:.6g} for the batch."
+    )
+
+
+def _compare(model, parts, whole, is_training):
+    name = f"{'train_step' if is_training else 'test_step'} of {model.name!r}"
+    remedy = (
+        "Use means over the examples, the losses of Keras and random numbers of `keras.random`, or pass the loss to "
+        "`compile` and remove the step."
+    )
+    if is_training and not any(key == "gradient" for key, _ in whole):
+        raise ValueError(f"{name} must call `apply` of an optimizer to train on several replicas. {remedy}")
+    # Gradients of one call of `apply` are compared together.
+    for kind in dict(whole):
+        pairs = [(np.mean(part, 0), total) for (key, part), (_, total) in zip(parts, whole, strict=True) if key == kind]
+        difference = np.sqrt(sum(np.sum(np.square(mean - total)) for mean, total in pairs))
+        size = np.sqrt(sum(np.sum(np.square(total)) for _, total in pairs))
+        if not difference <= _tolerance(model) * size + 1e-12:
+            raise ValueError(
+                f"{name} must compute the same on a batch and on its parts. Received: a relative difference of "
+                f"{difference / max(size, 1e-30):.3g} ({kind}). {remedy}"
+            )
+
+
+def _tolerance(model):
+    return _ROUNDING if model.compute_dtype in ("float32", "float64") else _ROUNDING_OF_HALF
+
+
+class _Scope(StatelessScope):
+    """Scope in which variables keep their values. Gradients with respect to them are possible."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_perturbed = False
+
+    def get_current_value(self, variable: Any) -> Any:
+        value = super().get_current_value(variable)
+        value = variable._value if value is None else value
+        if not self.is_perturbed or value is None or not value.dtype.is_floating:
+            return value
+        # Losses that are zero for the initial weights have another value.
+        waves = tf.reshape(tf.cos(tf.range(tf.size(value), dtype=tf.float32)), tf.shape(value))
+        return value * 1.1 + 0.05 * tf.cast(waves, value.dtype)
+
+
+@contextlib.contextmanager
+def _perturbed() -> Iterator[None]:
+    scope: Any = get_stateless_scope()
+    scope.is_perturbed = True
+    try:
+        yield
+    finally:
+        scope.is_perturbed = False
+
+
+def _exact(model: keras.Model) -> Patch:
+    """Return a context without dropout, with constant random numbers and with synchronized batch normalization."""
+    own: Any = model
+    layers = [layer for layer in own._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    replacements: list[tuple[Any, str, Any]] = [
+        *((layer, "synchronized", True) for layer in layers),
+        (backend.random, "dropout", lambda inputs, *_, **__: inputs),
+        (backend.random, "randint", lambda shape, minval, *_, dtype="int32", **__: _fill(shape, minval, dtype)),
+        (backend.random, "normal", _normal),
+        (backend.random, "truncated_normal", _normal),
+        (backend.random, "uniform", _uniform),
+        (tf.random, "normal", _normal),
+        (tf.random, "truncated_normal", _normal),
+        (tf.random, "uniform", _uniform),
+    ]
+    return Patch(*replacements)
+
+
+def _normal(shape, mean=0.0, stddev=1.0, dtype=None, seed=None, name=None):
+    return _fill(shape, mean + 0.3 * stddev, dtype)
+
+
+def _uniform(shape, minval=0, maxval=None, dtype=None, seed=None, name=None):
+    return _fill(shape, minval + 0.3 * ((1 if maxval is None else maxval) - minval), dtype)
+
+
+def _fill(shape, value, dtype):
+    return tf.zeros(shape, dtype or "float32") + tf.cast(value, dtype or "float32")
