@@ -279,7 +279,7 @@ _CORRECTIONS: tuple[tuple[Any, str, str, Any], ...] = (
     (_Trainer, "_make_function", "tf.while_loop(", _make_function),
     (SeedGenerator, "next", "new_seed_value = seed_state.value * 1", _next),
     (BaseOptimizer, "_backend_apply_gradients", "self._clip_gradients(grads)", _backend_apply_gradients),
-    (keras.optimizers.LossScaleOptimizer, "_tf_apply", "finite from the first replica", _tf_apply),
+    (keras.optimizers.LossScaleOptimizer, "_tf_apply", "finite_per_replica", _tf_apply),
     (_Optimizer, "_all_reduce_sum_gradients", "tf.distribute.ReduceOp.SUM", _all_reduce_sum_gradients),
     *((kind, "get_tf_dataset", "from_generator", _copying(kind)) for kind in (GeneratorDataAdapter, PyDatasetAdapter)),
     *normalization.CORRECTIONS,

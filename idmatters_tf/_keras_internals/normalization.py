@@ -125,7 +125,7 @@ def normalized(
         size = tf.cast(tf.shape(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None))[0], tf.float32)
         count = count_replicas()
         counts = sum_over_replicas(tf.stack([size, size * size, tf.cast(size == 0, tf.float32)]))
-        total, squares, empty = tf.unstack(counts)
+        total, squares, empty = counts[0], counts[1], counts[2]
         checks = []
         # Sums over the replicas, so that all of them raise the error.
         if is_training:
@@ -150,9 +150,9 @@ def on_global_batch(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args, **kwargs):
         if _step.batch != "part":
             return function(*args, **kwargs)
-        args, kwargs = keras.tree.map_structure(gather, (args, kwargs))
+        gathered: Any = keras.tree.map_structure(gather, (args, kwargs))
         with _replace(batch="global"):
-            return function(*args, **kwargs)
+            return function(*gathered[0], **gathered[1])
 
     call._is_corrected = True  # type: ignore[attr-defined]
     return call
@@ -244,8 +244,8 @@ def _apply_mask(sample_weight, mask, dtype, reduction):
     """Apply a mask to weights, with the number of elements and of valid ones of the global batch."""
     if _step.batch == "part" and mask is not None and reduction in ("mean", "sum_over_batch_size"):
         valid = tf.reduce_sum(tf.cast(mask, tf.float32))
-        total, valid = tf.unstack(sum_over_replicas(tf.stack([tf.cast(tf.size(mask), tf.float32), valid])))
-        factor = tf.cast(tf.math.divide_no_nan(total, valid), dtype)
+        counts = sum_over_replicas(tf.stack([tf.cast(tf.size(mask), tf.float32), valid]))
+        factor = tf.cast(tf.math.divide_no_nan(counts[0], counts[1]), dtype)
         mask, reduction = tf.cast(mask, dtype) * factor, "sum"
     return _originals["apply_mask"](sample_weight, mask, dtype, reduction)
 
@@ -260,8 +260,9 @@ def _reduce_values(values, sample_weight=None, reduction="sum_over_batch_size"):
     total = tf.reduce_sum(values)
     if reduction == "sum":
         return total
-    is_weighted = reduction == "mean_with_sample_weight" and sample_weight is not None
-    divisor = tf.reduce_sum(sample_weight) if is_weighted else tf.size(values)
+    divisor: Any = tf.size(values)
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        divisor = tf.reduce_sum(sample_weight)
     divisor = sum_over_replicas(tf.cast(divisor, tf.float32))
     return tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype))
 

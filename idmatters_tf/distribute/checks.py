@@ -52,7 +52,7 @@ def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.Ab
 
     def check():
         _check_step(model)
-        _check_batches(arguments, strategy, overrides_step(model, is_training=True))
+        _check_batches(model, arguments, strategy)
         return None if cluster is None else _check_worker(model, arguments, callbacks)
 
     described = run_on_all(strategy, check)
@@ -82,42 +82,57 @@ def _check_step(model):
         raise ValueError("`jit_compile=True` fails on several replicas. Pass jit_compile=False to `compile`.")
 
 
-def _check_batches(arguments, strategy, needs_equal_parts):
-    """Check that no replica receives an empty part of a batch."""
+def _check_batches(model, arguments, strategy):
+    """Check that no replica receives an empty part of a training batch, and steps of the user equal parts."""
+    has_workers = describe_cluster(strategy) is not None
     replicas = strategy.num_replicas_in_sync
-    cluster = describe_cluster(strategy)
-    x = arguments["x"]
-    known = batch_sizes(x)
-    if known is None:
-        rows = count_rows(x)
-        if rows is None:
-            return
-        if arguments["validation_data"] is None:
-            rows = int(rows * (1 - arguments["validation_split"]))
-        batch_size = arguments["batch_size"] or 32
-        known = batch_size, rows % batch_size
-        if rows < batch_size:
-            known = rows, 0
-    batch_size, rest = known
-    for size, name in ((batch_size, "Each training batch"), (rest, "The last batch of an epoch")):
-        if needs_equal_parts and size % replicas:
+    x, rows, batch_size = arguments["x"], count_rows(arguments["x"]), arguments["batch_size"] or 32
+    validation, split = arguments["validation_data"], arguments["validation_split"]
+    if validation is not None:
+        validation = keras.utils.unpack_x_y_sample_weight(validation)[0]
+        validation_rows = count_rows(validation)
+    elif rows is not None and split:
+        validation_rows = rows - int(rows * (1.0 - split))
+        rows -= validation_rows
+    else:
+        validation_rows = None
+    validation_size = arguments.get("validation_batch_size") or batch_size
+    sizes = {
+        "train_step": _batch_sizes(x, rows, batch_size),
+        "test_step": _batch_sizes(validation, validation_rows, validation_size),
+    }
+    for name, batches in sizes.items():
+        if overrides_step(model, name == "train_step") and any(size % replicas for size in batches):
             raise ValueError(
-                f"{name} must be divisible among the {replicas} replicas for a `train_step` of your own. Received: "
-                f"{size} examples. Use batches of a multiple of {replicas}, and batch(..., drop_remainder=True)."
+                f"All batches must be divisible among the {replicas} replicas for a `{name}` of your own. Received: "
+                f"batches of {batches[0]} and {batches[1]} examples. Use batch(..., drop_remainder=True)."
             )
-        if size and _leaves_replica_empty(size, batch_size, replicas, batch_sizes(x) is not None, cluster is not None):
-            remedy = "Use batch(..., drop_remainder=True)" if batch_sizes(x) else f"Remove {size} examples"
-            raise ValueError(f"{name} has {size} examples: one of {replicas} replicas would receive none. {remedy}.")
+    is_dataset = batch_sizes(x) is not None
+    for size in sizes["train_step"]:
+        if size and _leaves_replica_empty(size, sizes["train_step"][0], replicas, is_dataset, has_workers):
+            raise ValueError(
+                f"A training batch has {size} examples: one of {replicas} replicas would receive none. "
+                f"{'Use batch(..., drop_remainder=True)' if is_dataset else f'Remove {size} examples'}."
+            )
+
+
+def _batch_sizes(x: Any, rows: int | None, batch_size: int) -> tuple[int, ...]:
+    """Return the sizes of a batch and of the last batch of an epoch, 0 for a complete one; () if they are unknown."""
+    known = batch_sizes(x)
+    if known is not None or rows is None:
+        return known or ()
+    return (batch_size, rows % batch_size) if rows >= batch_size else (rows, 0)
 
 
 def _leaves_replica_empty(size, batch_size, replicas, is_dataset, has_workers):
     """Return True if a replica receives none of the `size` examples of a batch."""
-    if is_dataset and has_workers:
-        # Workers take every n-th example.
+    if not is_dataset:
+        # Parts have the same size, except for the last one.
+        return size <= (replicas - 1) * -(-size // replicas)
+    if has_workers or size == batch_size:
         return size < replicas
-    # The parts of a dataset are filled one after the other, other batches are divided.
-    part = -(-(batch_size if is_dataset else size) // replicas)
-    return size <= (replicas - 1) * part
+    # In one process, the examples of a last batch fill the parts of a full batch one after the other.
+    return size <= batch_size - batch_size // replicas
 
 
 def _check_worker(model, arguments, callbacks):

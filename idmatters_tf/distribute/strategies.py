@@ -31,8 +31,11 @@ def multi_worker_strategy(
     this function corrects Keras until the process ends. The corrections have no effect on models of one replica:
 
     - means over workers, and models built without a batch of the data;
+    - losses and metrics: divisors, masks and weights are those of the global batch, and functions and classes of your
+      own are computed on the gathered global batch. Layers' additional losses and a `train_step` or `test_step` of your
+      own are tried on two examples of each replica before the first step;
     - `steps_per_execution` greater than 1;
-    - `clipnorm`, `global_clipnorm` and `clipvalue` clip the gradient of the global batch, not that of each replica;
+    - clipping, gradient accumulation, loss scaling and `ema_overwrite_frequency` use the gradient of the global batch;
     - dropout and augmentation draw different numbers on each replica, as functions of seed, step and replica;
     - arrays of a generator or `PyDataset`, which TensorFlow would overwrite;
     - the order of the data, which is the chief's on all workers. Arrays and a `PyDataset` that `fit` shuffles need no

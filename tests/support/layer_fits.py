@@ -9,6 +9,7 @@ from idmatters_tf.optimizers import Momentum, Muon
 RANDOM = np.random.default_rng(5)
 # Batches of 12, 12 and 3.
 IMAGES = RANDOM.normal(size=(27, 6, 6, 2)).astype("float32")
+PICTURES = RANDOM.normal(size=(27, 8, 8, 3)).astype("float32")
 SERIES = RANDOM.normal(size=(27, 5, 3)).astype("float32")
 TOKENS = np.where(np.arange(5) < RANDOM.integers(1, 6, (27, 1)), RANDOM.integers(1, 9, (27, 5)), 0)
 LABELS = RANDOM.integers(0, 3, 27)
@@ -69,6 +70,34 @@ def scaled(scale=8.0, growth=3, x=SERIES, **options):
     return with_optimizer(make, x=x, policy="mixed_float16")
 
 
+def gpt2():
+    """Return a language model of KerasHub without dropout."""
+    from keras_hub.metrics import Perplexity
+
+    from tests.support.hub_models import gpt2
+
+    made = gpt2(dropout=0.0)
+    made.preprocessor = None
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    metrics = ["accuracy", Perplexity(from_logits=True, name="perplexity")]
+    made.compile(keras.optimizers.SGD(0.1), loss, weighted_metrics=metrics)
+    return made
+
+
+def vit():
+    from tests.support.hub_models import vit
+
+    made = vit()
+    made.preprocessor = None
+    made.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return made
+
+
+def fit_gpt2(made):
+    mask = (TOKENS > 0).astype("float32")
+    return fit(made, {"token_ids": TOKENS, "padding_mask": mask}, np.roll(TOKENS, -1, 1), sample_weight=mask)
+
+
 def layer(name, *arguments, **options):
     return lambda: getattr(keras.layers, name)(*arguments, **options)
 
@@ -84,7 +113,7 @@ LAYER_CASES = {
         layer("Conv2D", 4, 3), layer("BatchNormalization", synchronized=True), keras.layers.ReLU
     ),
     "layers: layer and group normalization": images(
-        layer("GroupNormalization", 2), keras.layers.LayerNormalization, layer("UnitNormalization")
+        layer("Conv2D", 8, 3), layer("GroupNormalization", 2), keras.layers.LayerNormalization
     ),
     "layers: LSTM": tokens(layer("LSTM", 4)),
     "layers: bidirectional GRU": tokens(lambda: keras.layers.Bidirectional(keras.layers.GRU(3))),
@@ -116,5 +145,7 @@ LAYER_CASES = {
     "optimizer: Lamb": with_optimizer(lambda: keras.optimizers.Lamb(0.02, epsilon=0.1)),
     "optimizer: Ftrl": with_optimizer(lambda: keras.optimizers.Ftrl(0.05)),
     "optimizer: Muon, uneven": with_optimizer(lambda: Muon(0.02)),
+    "KerasHub: GPT-2": (gpt2, fit_gpt2),
+    "KerasHub: ViT": (vit, lambda made: fit(made, PICTURES, LABELS % 2)),
     "optimizer: momentum, accumulation": with_optimizer(lambda: Momentum(0.1, 0.9, gradient_accumulation_steps=2)),
 }

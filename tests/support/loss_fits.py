@@ -231,6 +231,7 @@ LOSS_CASES = {
     "tokens: ignore_class": tokens(mask=False, y=IGNORED, how={"ignore_class": -1}),
     "tokens: ignore_class, mask, weights": tokens(y=IGNORED, how={"ignore_class": -1}, weights=TOKEN_WEIGHTS),
     "tokens: own masked mean": tokens(mask=False, y=IGNORED, loss=masked_mean),
+    "tokens: mask, own loss": tokens(loss=lambda y, p: ops.mean(ops.square(p), -1) + ops.mean(p[..., 0])),
     "tokens: uneven batches": tokens(x=TOKENS[:47], y=TAGS[:47], batch_size=12, metrics=["accuracy"]),
     "uneven: mse": loss(lambda: "mse", batch_size=20, metrics=["mae", root]),
     "uneven: mean of all": (lambda: model(loss=mean_of_all), lambda made: fit(made, X[:47], Y[:47])),
@@ -315,7 +316,7 @@ REFUSED = {
     "a step with unequal parts": (
         lambda: model(kind=Own),
         lambda made: fit(made, X[:47], Y[:47]),
-        "last batch of an epoch must be divisible",
+        "All batches must be divisible",
     ),
     "an evaluation with a sum": (lambda: model(kind=Tested), fit, "test_step of .* must compute the same"),
     "an added loss that couples": (added(lambda x: ops.square(ops.mean(x))), fit, "must be a sum or a mean"),

@@ -22,11 +22,13 @@ from tests.support.layer_fits import LAYER_CASES
 from tests.support.loss_fits import LOSS_CASES, REFUSED
 
 RANDOM = np.random.default_rng(0)
-X = RANDOM.normal(size=(52, 6)).astype("float32")
+# The last of the batches of 12 has a row for each of three replicas.
+ROWS = 51
+X = RANDOM.normal(size=(ROWS, 6)).astype("float32")
 Y = np.tanh(X @ RANDOM.normal(size=(6, 2))).astype("float32")
-WEIGHTS = RANDOM.uniform(0.5, 2, 52).astype("float32")
-CLASSES = (np.arange(52) % 2)[:, None].astype("float32")
-TOKENS = RANDOM.integers(0, 9, (52, 4))
+WEIGHTS = RANDOM.uniform(0.5, 2, ROWS).astype("float32")
+CLASSES = (np.arange(ROWS) % 2)[:, None].astype("float32")
+TOKENS = RANDOM.integers(0, 9, (ROWS, 4))
 
 
 def dense(optimizer="sgd", units=2, activation="tanh", **compiled):
@@ -153,7 +155,7 @@ CASES = {
     "validation of 1 row": plain(validation_data=(X[:1], Y[:1])),
     "a dataset": plain(x=lambda: dataset(X, Y).batch(12, drop_remainder=True), y=None),
     "a dataset with policy DATA": plain(x=lambda: dataset(X, Y, policy="DATA").batch(12, drop_remainder=True), y=None),
-    "a dataset with weights": plain(x=lambda: dataset(X, Y, WEIGHTS).batch(4), y=None),
+    "a dataset with weights": plain(x=lambda: dataset(X[:48], Y[:48], WEIGHTS[:48]).batch(4), y=None),
     "a repeated dataset": plain(x=lambda: dataset(X[:48], Y[:48]).batch(12).repeat(), y=None, steps_per_epoch=3),
     "a generator": plain(x=lambda: rows(), y=None, steps_per_epoch=3, epochs=4),
     "a PyDataset": plain(x=Rows, y=None, epochs=3),
