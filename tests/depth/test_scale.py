@@ -135,8 +135,8 @@ def unnamed():
     """Return a model whose paths in a file lack the name of the model, and contain equal names."""
     keras.utils.set_random_seed(0)
     blocks = [ResidualDense(8) for _ in range(2)]
-    inner = keras.Sequential([keras.Input((6,)), layers.Dense(6, "relu", name="dense")])
-    model = keras.Sequential([layers.Dense(6, name="dense"), *blocks, inner, layers.Dense(2)])
+    inner = keras.Sequential([keras.Input((6,)), layers.Dense(6, "relu", name="first")])
+    model = keras.Sequential([layers.Dense(6, name="first"), *blocks, inner, layers.Dense(2)])
     model(X)
     return model
 
