@@ -27,6 +27,8 @@ from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, BlockName, find_blocks
 
 DEFAULT_CHUNK = 16
+# Rounding errors of products on copies of a point, in 16 bits.
+COPY_TOLERANCE = 0.05
 
 Array = NDArray[np.floating[Any]]
 
@@ -44,8 +46,8 @@ class JacobianOperator(Operator):
     Args:
         function: function of Keras operations and layers, from one tensor to one tensor.
         point: floating-point tensor, (examples, ...).
-        separable: True if the function treats the examples of a batch independently. Several products are then
-            computed at once, on copies of the point.
+        separable: False if the function couples the examples of a batch. If True, several products are computed at
+            once, on copies of the point, unless a first product shows that the copies affect one another.
         chunk: number of copies at once. Memory grows with it.
 
     Example:
@@ -88,14 +90,11 @@ class JacobianOperator(Operator):
     def _products(self, kind: str, vectors: Array, shape: tuple[int, ...]) -> Array:
         """Return the products with the rows, as columns."""
         vectors = vectors.reshape(len(vectors), *shape)
-        if not self._separable or len(vectors) < self._chunk // 2:
+        if len(vectors) >= self._chunk // 2 and self._separable and self._copies is None:
+            self._linearize_copies()
+        if self._copies is None or len(vectors) < self._chunk // 2:
             single = getattr(self._single, kind)
             return np.stack([self._product(single, vector).ravel() for vector in vectors], axis=1)
-        if self._copies is None:
-            copies: Any = ops.concatenate([self._point] * self._chunk)
-            mask = get_mask(self._point)
-            set_mask(copies, None if mask is None else ops.concatenate([mask] * self._chunk))
-            self._copies = linearize(self._function, copies)
         columns = []
         for start in range(0, len(vectors), self._chunk):
             part = vectors[start : start + self._chunk]
@@ -104,6 +103,21 @@ class JacobianOperator(Operator):
             products = self._product(getattr(self._copies, kind), stacked).reshape(self._chunk, -1)
             columns.append(products[: len(part)])
         return np.concatenate(columns).T
+
+    def _linearize_copies(self) -> None:
+        """Linearize the function at copies of the point, unless a product shows that it couples its examples."""
+        copies: Any = ops.concatenate([self._point] * self._chunk)
+        mask = get_mask(self._point)
+        set_mask(copies, None if mask is None else ops.concatenate([mask] * self._chunk))
+        linearized = linearize(self._function, copies)
+        vector = np.random.default_rng(0).standard_normal(self.input_shape).astype(self.dtype)
+        single = self._product(self._single.jvp, vector).ravel()
+        # A change of the first copy alone.
+        changed = np.concatenate([vector, np.zeros((len(copies) - len(vector), *vector.shape[1:]), self.dtype)])
+        first, *others = self._product(linearized.jvp, changed).reshape(self._chunk, -1)
+        is_equal = np.linalg.norm(first - single) <= COPY_TOLERANCE * np.linalg.norm(single)
+        self._separable = bool(is_equal) and not np.any(others)
+        self._copies = linearized if self._separable else None
 
 
 def jacobian(
