@@ -287,12 +287,13 @@ def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any
 def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
     """Return the inputs of a functional or Sequential model by the identity of their symbolic tensors."""
     graph = get_graph(model)
-    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
+    tensors = keras.tree.map_structure(lambda x: None if x is None else keras.ops.convert_to_tensor(x), inputs)
     values = keras.tree.flatten(standardized_inputs(graph, tensors))
     if not isinstance(tensors, dict):
         # A cast removes the masks.
         for given, value in zip(keras.tree.flatten(tensors), values, strict=True):
-            set_mask(value, get_mask(given))
+            if given is not None:
+                set_mask(value, get_mask(given))
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
 
 

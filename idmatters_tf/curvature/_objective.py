@@ -238,7 +238,7 @@ class Objective:
                     )
 
     def _count(self, batch: Structure) -> Tensor:
-        shape: Tensor = ops.shape(keras.tree.flatten(batch)[0])
+        shape: Tensor = ops.shape(next(part for part in keras.tree.flatten(batch) if part is not None))
         return ops.cast(shape[0], self.dtype)
 
 

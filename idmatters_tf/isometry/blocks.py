@@ -212,6 +212,8 @@ def _has_branch(block: Block, calls: Sequence[Call], ancestors: Mapping[int, set
 
 def _crosses(block: Block, blocks: Collection[Block], ancestors: Mapping[int, set[int]]) -> bool:
     """Return True if a sum starts inside of a block of another shape and ends after it, as in previous + scores."""
+    if block.start is None:
+        return False
     return any(
         is_addition(other.operation)
         and tuple(other.start.shape) != tuple(block.start.shape)

@@ -12,7 +12,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._batches import RepeatableBatches, check_data, length
+from idmatters_tf._batches import RepeatableBatches, check_data, length, to_tensors
 from idmatters_tf._keras_types import Data, Loss, Tensor
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
@@ -219,7 +219,7 @@ def _data_loss(model: keras.Model, batches: RepeatableBatches, loss: DataLoss, h
     for batch in batches:
         size = length(batch)
         inputs, *labels = keras.utils.unpack_x_y_sample_weight(batch)
-        given = keras.tree.map_structure(ops.convert_to_tensor, inputs), *labels
+        given = to_tensors(inputs), *labels
         with _keras_internals.substitute_values():
             outputs = loss.evaluate(model, given, False) if loss.takes_model else model(given[0], training=False)
             penalty += size * sum(_number(part) for part in model.losses) if has_penalties else 0.0

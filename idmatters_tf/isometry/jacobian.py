@@ -11,12 +11,14 @@ from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._batches import length, to_tensors
 from idmatters_tf._keras_internals import (
     AttachedMasks,
     get_mask,
     graph_calls,
     graph_inputs,
     intercepted,
+    recurrent_states,
     run_calls,
     set_mask,
     substitute_values,
@@ -165,7 +167,7 @@ def model_jacobians(
             raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Name a block with one output.")
         return outputs[0]
 
-    for part in _points(inputs, training or together):
+    for part in _points(model, inputs, training or together):
         (point,) = keras.tree.flatten(part)
         if symbolic and point.dtype != symbolic[0].dtype:
             mask = get_mask(point)
@@ -200,7 +202,7 @@ def block_jacobians(
     calls = graph_calls(model) or []
     runs: list[_Run] = []
     inner = [block.operation for block in blocks if not block.calls]
-    for part in _points(inputs, training or together):
+    for part in _points(model, inputs, training or together):
         values = graph_inputs(model, part)
         with substitute_values(), _recorded_arguments(inner) as arguments:
             attached = run_calls(calls, values, training)
@@ -280,20 +282,27 @@ def _copied(tensors: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
     }
 
 
-def _points(inputs: Structure, together: bool) -> list[Any]:
+def _points(model: keras.Model, inputs: Structure, together: bool) -> list[Any]:
     """Return the inputs of a model for each example with their masks, or the whole batch as one point."""
-    tensors: Any = keras.tree.map_structure(ops.convert_to_tensor, inputs)
-    examples = len(keras.tree.flatten(tensors)[0])
+    tensors: Any = to_tensors(inputs)
+    examples = length(tensors)
     if not examples:
         raise ValueError("Argument `inputs` must contain at least one example. Received: an empty batch.")
     if together:
         return [tensors]
+    if examples > 1 and recurrent_states(model):
+        raise ValueError(
+            f"The model {model.name!r} has stateful recurrent layers, whose batch size is fixed, but each example is "
+            f"measured alone. Build it with stateful=False or a batch size of 1, and copy the weights."
+        )
     rows = [functools.partial(_row, index=index) for index in range(examples)]
     return [keras.tree.map_structure(row, tensors) for row in rows]
 
 
-def _row(tensor: Tensor, index: int) -> Tensor:
-    """Return one example of a batch with its mask."""
+def _row(tensor: Tensor | None, index: int) -> Tensor | None:
+    """Return one example of a batch with its mask; None for an optional input."""
+    if tensor is None:
+        return None
     row = tensor[index : index + 1]
     mask = get_mask(tensor)
     set_mask(row, None if mask is None else mask[index : index + 1])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from idmatters_tf.curvature import HessianOperator
 from idmatters_tf.isometry import block_distances, find_blocks, layer_influence
 from idmatters_tf.surgery import remove_identities
 
@@ -211,3 +212,26 @@ def test_masks_of_inputs_of_attention(add):
     np.testing.assert_allclose([block.relative, block.angle, block.loss], [distance, angle, expected], rtol=1e-4)
     (found,) = remove_identities(model, 0.0, tokens).distances.values()
     np.testing.assert_allclose(found, distance, rtol=1e-5)
+
+
+class AddOptional(keras.layers.Layer):
+    def call(self, x, other=None):
+        return x if other is None else x + other
+
+
+def test_optional_inputs_given_as_none():
+    optional, inputs = keras.Input((4,), optional=True), keras.Input((4,))
+    hidden = keras.layers.Add(name="block")([inputs, keras.layers.Dense(4)(inputs)])
+    model = keras.Model([optional, inputs], keras.layers.Dense(2)(AddOptional()(hidden, optional)))
+    x, y = np.ones((3, 4), "float32"), np.zeros((3, 2), "float32")
+    expected = float(np.mean(np.square(model([None, x]))))
+    assert layer_influence(model, "mse", ([None, x], y)).loss == pytest.approx(expected, rel=1e-5)
+    assert HessianOperator(model, "mse", ([None, x], y)).loss() == pytest.approx(expected, rel=1e-5)
+    assert block_distances(model, [None, x])["block"].shape == (3,)
+
+
+def test_stateful_recurrent_layers_are_measured_in_batches_of_one():
+    inputs = keras.Input(batch_shape=(2, 3, 4))
+    x = keras.layers.Add()([inputs, keras.layers.LSTM(4, return_sequences=True, stateful=True)(inputs)])
+    with pytest.raises(ValueError, match=r"stateful recurrent layers.*Build it with stateful=False"):
+        block_distances(keras.Model(inputs, x), np.ones((2, 3, 4), "float32"))
