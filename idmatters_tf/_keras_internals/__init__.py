@@ -47,7 +47,6 @@ from idmatters_tf._keras_internals.graphs import (
     run_graph,
     set_mask,
     skip_index,
-    transforms_features,
     uses_only_shape,
 )
 from idmatters_tf._keras_internals.losses import (
@@ -76,6 +75,7 @@ from idmatters_tf._keras_internals.variables import (
     search_owners,
     seed_states,
     set_path,
+    strategy_scope,
     value_outside_functions,
     variable_key,
     variable_owners,

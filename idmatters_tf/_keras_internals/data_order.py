@@ -49,6 +49,11 @@ def use_order(order: SharedOrder | None) -> Iterator[None]:
         _running.pop()
 
 
+def is_within_fit() -> bool:
+    """Return True within a `fit`, whose callbacks may train other models."""
+    return len(_running) > 1
+
+
 def make_epoch_iterator(original: Callable[..., None]) -> Callable[..., None]:
     """Return `TFEpochIterator.__init__` that gives all workers the same batches."""
 
@@ -81,7 +86,7 @@ class _OrderedBatches(keras.utils.PyDataset):
         self._data = data
         self._iterator = iterator
         self._order = order
-        self._shuffle = shuffle and data.num_batches is not None
+        self._shuffle = shuffle
         self._indices = None
 
     @property
@@ -102,8 +107,9 @@ class _OrderedBatches(keras.utils.PyDataset):
             self._order.synchronize()
             iterator = self._iterator
             begins_pass = iterator.steps_per_epoch is None or not iterator._steps_seen
-            if self._shuffle and (begins_pass or iterator._current_iterator is None):
-                self._indices = list(range(self.num_batches))
+            length = self.num_batches
+            if self._shuffle and length is not None and (begins_pass or iterator._current_iterator is None):
+                self._indices = list(range(length))
                 random.shuffle(self._indices)
             PyDatasetAdapter.on_epoch_begin(adapter)
 

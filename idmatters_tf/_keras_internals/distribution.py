@@ -39,8 +39,8 @@ def correct_fit(check: Callable[[keras.Model, dict[str, Any]], contextlib.Abstra
     """Correct `fit`, `evaluate` and `predict` under strategies with several replicas, until the process ends.
 
     Args:
-        check: called with the model and the arguments of each `fit` on several replicas. `fit` runs in the context that
-            it returns.
+        check: called with the model and the arguments of each `fit`, which it may change. `fit` runs in the context
+            that it returns.
     """
     if _originals:
         return
@@ -60,15 +60,11 @@ def correct_fit(check: Callable[[keras.Model, dict[str, Any]], contextlib.Abstra
 
 
 def _fit(self, *args, **kwargs):
-    """`fit` that first checks what differs on several replicas."""
-    if self.distribute_strategy.num_replicas_in_sync > 1:
-        bound = inspect.signature(_originals["fit"]).bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        with _originals["check"](self, bound.arguments):
-            return _originals["fit"](self, *args, **kwargs)
-    # A callback may train a model of this process only.
-    with data_order.use_order(None):
-        return _originals["fit"](self, *args, **kwargs)
+    """`fit` that is checked first."""
+    bound = inspect.signature(_originals["fit"]).bind(self, *args, **kwargs)
+    bound.apply_defaults()
+    with _originals["check"](self, bound.arguments):
+        return _originals["fit"](*bound.args, **bound.kwargs)
 
 
 def _reduce_per_replica(values, strategy, reduction):

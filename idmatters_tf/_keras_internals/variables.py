@@ -162,3 +162,9 @@ def learning_rate_schedule(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the schedule or function that computes the learning rate; None for a constant."""
     rate = getattr(optimizer, "_learning_rate", None)
     return None if isinstance(rate, keras.Variable) else rate
+
+
+def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+    """Return the scope of the strategy of `tf.distribute` in which a model was built; an empty one without it."""
+    strategy = getattr(model, "_distribute_strategy", None)
+    return contextlib.nullcontext() if strategy is None else strategy.scope()

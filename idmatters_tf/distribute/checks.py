@@ -1,25 +1,23 @@
 """Checks of a `fit` on several replicas, for what Keras and TensorFlow do differently than on one device.
 
 Errors: batches that leave a replica without examples, or of a `train_step` of the user with unequal parts,
-`jit_compile=True`, callbacks that write files on several workers, and arguments, data and orders of the data that
-differ between workers. Warnings: moving averages of batch normalization that differ between workers.
+`jit_compile=True`, models of another scope, callbacks that write files on several workers, and arguments, data and
+orders of the data that differ between workers.
 
 Batch sizes of generators and of a `PyDataset` are not checked when `fit` begins. The step with such a batch fails.
 """
 
 import contextlib
 import functools
-import warnings
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import layers_within
-from idmatters_tf._keras_internals.data_order import SharedOrder, use_order
+from idmatters_tf._keras_internals.data_order import SharedOrder, is_within_fit, use_order
 from idmatters_tf._keras_internals.trial_steps import overrides_step
 from idmatters_tf._tensorflow_internals.pipelines import batch_sizes
-from idmatters_tf.distribute.callbacks import WRITE_FILES, is_chief_only
+from idmatters_tf.distribute.callbacks import WRITE_FILES, StopTogether, is_chief_only, refuse_backup
 from idmatters_tf.distribute.order import (
     check_batches,
     choose_seed,
@@ -28,15 +26,15 @@ from idmatters_tf.distribute.order import (
     describe_seeds,
     synchronize_generators,
 )
-from idmatters_tf.distribute.tasks import check_equal, describe_cluster, explain_lost_tasks, run_on_all
+from idmatters_tf.distribute.tasks import check_equal, describe_cluster, explain_lost_tasks, known_cluster, run_on_all
 
 
-def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """Check a `fit` on several replicas.
+def check_fit(model: keras.Model, arguments: MutableMapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Check a `fit`, and prepare it for several replicas.
 
     Args:
-        model: compiled model of a strategy with several replicas.
-        arguments: arguments of `fit` by name.
+        model: compiled model.
+        arguments: arguments of `fit` by name. On several workers, a callback is added to `callbacks`.
 
     Returns:
         Context for the `fit`, in which errors name lost workers. It includes the contexts that the methods
@@ -46,11 +44,15 @@ def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.Ab
         ValueError: training would fail, or give another result without notice.
     """
     strategy: Any = model.distribute_strategy
+    if strategy.num_replicas_in_sync == 1:
+        _check_scope(model)
+        return use_order(None)
     given = arguments["callbacks"]
     callbacks = [] if given is None else keras.tree.flatten(getattr(given, "callbacks", given))
     cluster = describe_cluster(strategy)
 
     def check():
+        _check_scope(model)
         _check_step(model)
         _check_batches(model, arguments, strategy)
         return None if cluster is None else _check_worker(model, arguments, callbacks)
@@ -61,6 +63,9 @@ def check_fit(model: keras.Model, arguments: Mapping[str, Any]) -> contextlib.Ab
     seed = choose_seed([each.pop("seeds") for each in described])
     check_equal(list(cluster.tasks), described)
     synchronize = functools.partial(synchronize_generators, strategy)
+    # ExactResume exchanges the flag itself, after the other callbacks.
+    if not any(hasattr(callback, "surround_fit") for callback in callbacks):
+        arguments["callbacks"] = [*callbacks, StopTogether()]
     # Arrays are shuffled by `seed`. The generators of other data may draw from the global generators.
     if count_rows(arguments["x"]) is None:
         synchronize()
@@ -75,6 +80,23 @@ def _surround(cluster, callbacks, order):
         for surround in filter(None, (getattr(callback, "surround_fit", None) for callback in callbacks)):
             stack.enter_context(surround(cluster))
         yield
+
+
+def _check_scope(model):
+    """Check that model and optimizer belong to the strategy of several workers, unless a callback trains the model."""
+    strategy = getattr(model, "_distribute_strategy", None)
+    if strategy is None and known_cluster() is not None and not is_within_fit():
+        raise ValueError(
+            "The model was built outside of the scope of the strategy, so that this worker would train alone. Build it "
+            "in `with strategy.scope():`, or in that of tf.distribute.OneDeviceStrategy to train alone."
+        )
+    optimizer: Any = model.optimizer
+    owner = getattr(optimizer, "_distribution_strategy", None)
+    if strategy is not None and owner is not None and owner is not strategy:
+        raise ValueError(
+            "The optimizer was created outside of the scope of the strategy. Create it and call `compile` in `with "
+            "strategy.scope():`."
+        )
 
 
 def _check_step(model):
@@ -137,18 +159,8 @@ def _leaves_replica_empty(size, batch_size, replicas, is_dataset, has_workers):
 
 def _check_worker(model, arguments, callbacks):
     """Check a `fit` on one of several workers, and return a description that must be equal on all."""
-    names = [
-        str(layer.path)
-        for layer in layers_within(model)
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized
-    ]
-    if names:
-        warnings.warn(
-            f"The moving averages of batch normalization ({', '.join(names[:3])}{', ...' * (len(names) > 3)}) will "
-            f"differ between the workers. Use BatchNormalization(synchronized=True).",
-            stacklevel=4,
-        )
     for callback in callbacks:
+        refuse_backup(callback)
         if isinstance(callback, WRITE_FILES) and not is_chief_only(callback):
             raise ValueError(
                 f"{type(callback).__name__} writes files, which several workers would write at once. Pass "

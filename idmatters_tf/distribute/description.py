@@ -35,13 +35,13 @@ class ClusterDescription:
         jobs: addresses "host:port" of the tasks of each job.
         job: job of this process.
         index: index of this process in its job.
-        source: "TF_CONFIG" or "Slurm".
+        source: origin of the description: "Slurm", "TF_CONFIG", or another name for error messages.
     """
 
     jobs: dict[str, list[str]]
     job: str
     index: int
-    source: str
+    source: str = "the argument `cluster`"
 
     @property
     def task(self) -> str:
@@ -78,9 +78,11 @@ class ClusterDescription:
         """Return the `ClusterResolver` of this cluster."""
         import tensorflow as tf
 
-        if self.source == "TF_CONFIG":
-            return tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
-        return _slurm_resolver(len(self.jobs.get("ps", ())))
+        if self.source == "Slurm":
+            return _slurm_resolver(len(self.jobs.get("ps", ())))
+        return tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(self.jobs), task_type=self.job, task_id=self.index, rpc_layer="grpc"
+        )
 
 
 def find_cluster(parameter_servers: int = 0) -> ClusterDescription | None:

@@ -1,12 +1,19 @@
 """Strategies of tf.distribute with which Keras' `fit`, `evaluate` and `predict` work."""
 
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import Share
+from idmatters_tf.distribute.connection import limit_connection
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError, find_cluster
-from idmatters_tf.distribute.tasks import wait_for_tasks
+from idmatters_tf.distribute.tasks import (
+    explain_lost_tasks,
+    remember_cluster,
+    wait_for_tasks,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -42,13 +49,14 @@ def multi_worker_strategy(
       seed, nor do pipelines of `tf.data` that are created after this call. This call gives the global generators of
       Python and NumPy on all workers the state of the chief's.
 
-    `fit` raises a ValueError for arguments that fail or differ between the workers, and warns where results differ from
+    `fit` raises a ValueError for arguments that fail or differ between the workers, and where results would differ from
     those of one process: see `idmatters_tf.distribute.checks`.
 
     Without a cluster, or in one of a single task, the strategy uses the devices of this process.
 
     Args:
-        timeout: number of seconds to wait for other tasks. Absent ones are named on standard error.
+        timeout: number of seconds to wait for other tasks. Absent ones are named on standard error. If a task ends
+            before TensorFlow has connected it, this process ends after the same time, with a message on standard error.
         cluster: description of the cluster. By default it is read from `TF_CONFIG` or Slurm's variables.
 
     Raises:
@@ -71,9 +79,15 @@ def multi_worker_strategy(
         )
     with Progress(None, "waiting", delay=timeout) as progress:
         wait_for_tasks(cluster, timeout, progress.say)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
-    share_seeds(strategy)
-    synchronize_generators(strategy)
+    # TensorFlow installs a handler that ignores SIGTERM.
+    handler = signal.getsignal(signal.SIGTERM)
+    with limit_connection(cluster, timeout), explain_lost_tasks(cluster):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
+        share_seeds(strategy)
+        synchronize_generators(strategy)
+    remember_cluster(cluster)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)
     return strategy
 
 

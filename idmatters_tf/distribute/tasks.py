@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._tensorflow_internals.coordination import report_error
 from idmatters_tf.checkpointing import FolderInUse, FolderLost, describe_differences
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError
 
@@ -30,6 +31,9 @@ FIRST_NOTICE_SECONDS = 3.0
 NOTICE_SECONDS = 30.0
 # Time in which other tasks, which try every 0.2 seconds, find this one before TensorFlow takes over its port.
 _LINGER_SECONDS = 1.0
+# Parts of error messages: of a task that has detected a loss, and of TensorFlow.
+_REPORT = "lost task: "
+_HEARTBEATS = "stopped sending heartbeats"
 # Time without a connection after which the coordinator counts as ended.
 _ENDED_SECONDS = 10.0
 
@@ -42,6 +46,20 @@ class TaskLost(RuntimeError):
     """
 
     exit_code = 1
+
+
+# Cluster of the last strategy of this process.
+_known: list[ClusterDescription] = []
+
+
+def remember_cluster(cluster: ClusterDescription) -> None:
+    """Store the cluster of a strategy."""
+    _known[:] = [cluster]
+
+
+def known_cluster() -> ClusterDescription | None:
+    """Return the cluster of the last strategy of this process, or None."""
+    return _known[-1] if _known else None
 
 
 def gather(strategy: "tf.distribute.Strategy | None", value: Any) -> list[Any]:
@@ -191,6 +209,8 @@ def wait_for_chief(
 def explain_lost_tasks(description: ClusterDescription | None, advice: Callable[[], str] = str) -> Iterator[None]:
     """Raise TaskLost in place of an error of TensorFlow after the loss of another task.
 
+    The first task that detects the loss informs the others, which otherwise detect the end of this one.
+
     Args:
         description: tasks of the cluster; None for a single process.
         advice: returns a sentence about the last checkpoint.
@@ -198,16 +218,53 @@ def explain_lost_tasks(description: ClusterDescription | None, advice: Callable[
     try:
         yield
     except Exception as error:
-        errors: Any = getattr(sys.modules.get("tensorflow"), "errors", None)
-        if description is None or errors is None or not isinstance(error, errors.OpError):
+        if description is None or not _is_loss(error):
             raise
-        task = _find_task(str(error), description)
-        if task is None and not isinstance(error, errors.UnavailableError | errors.AbortedError):
-            raise
-        lost = "another task" if task is None else f"{task} ({description.tasks[task]})"
+        task = _find_lost_task(str(error), description)
+        if task is None:
+            lost = "another task"
+        else:
+            lost = f"{task} ({description.tasks[task]})"
+            if len(description.tasks) > 2:
+                # The service of TensorFlow may have ended as well.
+                with contextlib.suppress(Exception):
+                    report_error(f"{_REPORT}{task}.")
         reason = f"{lost} was lost: it was killed, its network failed, or it ended with an error message of its own."
         remedy = "To resume, start every task again with the same command."
         raise TaskLost(" ".join(filter(None, (reason, advice(), remedy)))) from error
+
+
+def _is_operation_error(error):
+    errors: Any = getattr(sys.modules.get("tensorflow"), "errors", None)
+    return errors is not None and isinstance(error, errors.OpError)
+
+
+def _is_loss(error):
+    if not _is_operation_error(error):
+        return False
+    errors: Any = sys.modules["tensorflow"].errors
+    # Errors of other kinds, such as collective operations of different shapes, name tasks as well.
+    return isinstance(error, errors.UnavailableError | errors.AbortedError) or _HEARTBEATS in str(error)
+
+
+def _find_lost_task(message, description):
+    """Return the task whose loss an error message of TensorFlow describes, or None if it is unknown.
+
+    A task that has detected the loss ends as well. The message on the third one may name it instead.
+    """
+    others = [task for task in description.tasks if task != description.task]
+    if len(others) == 1:
+        return others[0]
+    if reported := re.search(f"{_REPORT}({'|'.join(others)})", message):
+        return reported[1]
+    if _HEARTBEATS in message:
+        named = re.findall(r"/job:(\w+)/replica:\d+/task:(\d+)", message.partition(_HEARTBEATS)[2])
+        named = [task for task in others if tuple(task.split()) in named]
+    else:
+        named = [task for task in others if not _answers(description.tasks[task])]
+    if not named and (broken := re.search(r"remote target /job:(\w+)/replica:\d+/task:(\d+)", message)):
+        named = [task for task in others if task == " ".join(broken.groups())]
+    return named[0] if len(named) == 1 else None
 
 
 def _listen(port):
@@ -248,17 +305,3 @@ def _answers(address):
 def _split(address):
     host, port = address.rsplit(":", 1)
     return host.strip("[]"), int(port)
-
-
-def _find_task(message, description):
-    """Return the other task that an error message of TensorFlow names, or None."""
-    for job, index in re.findall(r"/job:(\w+)/replica:\d+/task:(\d+)", message):
-        if f"{job} {index}" in description.tasks and f"{job} {index}" != description.task:
-            return f"{job} {index}"
-    for task, address in description.tasks.items():
-        host, port = _split(address)
-        with contextlib.suppress(OSError):
-            host = socket.gethostbyname(host)
-        if task != description.task and (f"{host}:{port}" in message or f"[{host}]:{port}" in message):
-            return task
-    return None

@@ -88,11 +88,9 @@ class ModelCopy:
 
     def _call(self, copied: Any, *args: Any, **kwargs: Any) -> Any:
         original = self._originals[id(copied)]
-        # Arguments may be given by name.
-        arguments = tuple(_keras_internals.call_arguments(original.call, args, kwargs).values())
-        replaced = None if self._instead is None else self._instead(original, arguments)
+        replaced = None if self._instead is None else self._instead(original, args)
         if replaced is None and id(original) in self._emptied:
-            replaced = arguments[0]
+            replaced = args[0]
         if replaced is not None:
             self.removed_ids.add(id(original))
             return replaced

@@ -9,6 +9,7 @@ import keras
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._configured_models import ConfiguredModel
+from idmatters_tf._keras_internals import strategy_scope
 from idmatters_tf._keras_types import Structure
 from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
@@ -105,6 +106,11 @@ def deepen(
     >>> [layer.name for layer in deeper.layers][:3]
     ['hidden', 'hidden_deeper1', 'hidden_deeper2']
     """
+    with strategy_scope(model):
+        return _deepen(model, after, block, count, optimizer, init, tolerance, data)
+
+
+def _deepen(model, after, block, count, optimizer, init, tolerance, data):
     count = positive_integer("count", count)
     check_choice("init", init, get_args(Init))
     check_not_quantized(model)

@@ -7,7 +7,7 @@ import threading
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.distribute import ClusterError, TaskLost, explain_lost_tasks, find_cluster
+from idmatters_tf.distribute import ClusterError, TaskLost, explain_lost_tasks, find_cluster, tasks
 from idmatters_tf.distribute.tasks import wait_for_tasks
 from trainers import cluster as program
 from trainers.cli.arguments import UsageError
@@ -79,24 +79,41 @@ def test_invalid_tf_config(monkeypatch, text, message):
         find_cluster()
 
 
+HEARTBEATS = "The following tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:"
+REMOTE = "Error information from remote target /job:worker/replica:0/task:"
+
+
 @pytest.mark.parametrize(
-    ("message", "lost"),
+    ("workers", "message", "ended", "lost"),
     [
-        ("The following tasks are unhealthy:\n/job:worker/replica:0/task:1", "worker 1 .127.0.0.1:5001. was lost"),
-        ("failed to connect to all addresses; last error: ipv4:127.0.0.1:5001", "worker 1 .127.0.0.1:5001. was lost"),
-        ("Socket closed at /job:worker/replica:0/task:0", "another task was lost"),
+        (2, "Socket closed", [], "worker 1 .127.0.0.1:5001."),
+        (3, f"Error reported from /job:worker/task:1: {HEARTBEATS}2", [], "worker 2 .127.0.0.1:5002."),
+        (3, f"{HEARTBEATS}1\n/job:worker/replica:0/task:2", [], "another task"),
+        (3, f"{REMOTE}1", ["127.0.0.1:5001"], "worker 1 .127.0.0.1:5001."),
+        (3, f"{REMOTE}1", [], "worker 1 .127.0.0.1:5001."),
+        # Worker 1 has ended because of worker 2.
+        (3, f"{REMOTE}1", ["127.0.0.1:5001", "127.0.0.1:5002"], "another task"),
+        (3, f"{REMOTE}1. lost task: worker 2.", ["127.0.0.1:5001", "127.0.0.1:5002"], "worker 2 .127.0.0.1:5002."),
     ],
 )
-def test_a_lost_task_is_named(monkeypatch, message, lost):
-    cluster = described(monkeypatch, {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]})
+def test_a_lost_task_is_named(monkeypatch, workers, message, ended, lost):
+    cluster = described(monkeypatch, {"worker": [f"127.0.0.1:{5000 + index}" for index in range(workers)]})
+    reports = []
+    monkeypatch.setattr(tasks, "_answers", lambda address: address not in ended)
+    monkeypatch.setattr(tasks, "report_error", reports.append)
     with (
-        pytest.raises(TaskLost, match=f"^{lost}.*LAST CHECKPOINT"),
+        pytest.raises(TaskLost, match=f"^{lost} was lost.*LAST CHECKPOINT"),
         explain_lost_tasks(cluster, lambda: "LAST CHECKPOINT"),
     ):
         raise tf.errors.UnavailableError(None, None, message)
-    # Errors of this process are not explained by lost tasks.
-    with pytest.raises(tf.errors.InvalidArgumentError), explain_lost_tasks(cluster, str):
-        raise tf.errors.InvalidArgumentError(None, None, "shapes differ")
+    assert bool(reports) == (workers > 2 and lost != "another task")
+
+
+def test_other_errors_are_no_lost_tasks(monkeypatch):
+    cluster = described(monkeypatch, {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]})
+    message = "Shape mismatch in the collective instance. Op at device /job:worker/replica:0/task:1 expected shape [2]"
+    with pytest.raises(tf.errors.InvalidArgumentError), explain_lost_tasks(cluster):
+        raise tf.errors.InvalidArgumentError(None, None, message)
 
 
 def test_differing_settings_raise(monkeypatch):

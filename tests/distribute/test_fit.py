@@ -164,6 +164,7 @@ def own_step():
         (lambda: model(kind=Tested), {"validation_data": (X[:5], Y[:5])}, "for a `test_step`.*batches of 5 and 0"),
         (lambda: dense(jit_compile=True), {}, "jit_compile=False"),
         (dense, {"callbacks": [keras.callbacks.CSVLogger("x.csv")]}, r"\*chief_only\(CSVLogger\(...\)\)"),
+        (dense, {"callbacks": [keras.callbacks.BackupAndRestore("x")]}, "one worker.*ExactResume on all workers"),
         (dense, {"x": rows().shuffle(8).batch(4), "y": None}, "Shuffle has no seed.*after `multi_worker_strategy"),
         (dense, {"x": rows().batch(4).map(shuffle_rows), "y": None}, "Map calls `tf.random.shuffle` without a seed"),
         (dense, {"x": rows().map(lambda *row: row, 2, False).batch(4), "y": None}, "Map is not deterministic"),
@@ -186,23 +187,6 @@ def test_a_last_batch_that_is_not_taken_is_no_uneven_batch(two_workers):
     for data in (rows(49).batch(12).skip(1).take(4), rows(49).batch(12).repeat().take(4), rows(49).batch(12).take(5)):
         with pytest.raises(ValueError, match="A training batch has 1 examples"):
             checks.check_fit(dense(), arguments(data, None))
-
-
-def normalized():
-    model = keras.Sequential([keras.Input((6,)), keras.layers.BatchNormalization(name="norm"), keras.layers.Dense(2)])
-    model.compile("sgd", "mse")
-    return model
-
-
-@pytest.mark.parametrize(
-    ("build", "changes", "message"),
-    [
-        (normalized, {}, r"/norm\) will differ between the workers.*synchronized=True"),
-    ],
-)
-def test_differences_on_several_replicas_are_warnings(two_workers, build, changes, message):
-    with pytest.warns(UserWarning, match=message):
-        checks.check_fit(build(), arguments(**changes))
 
 
 # Values of a worker that are refused if those of the chief differ.
@@ -230,3 +214,5 @@ def test_workers_with_other_arguments_are_named(two_workers, monkeypatch):
         checks.check_fit(dense(), arguments())
     with pytest.raises(ValueError, match="EarlyStopping changes training and must run on all workers"):
         chief_only(keras.callbacks.EarlyStopping())
+    with pytest.raises(ValueError, match="BackupAndRestore restores the epoch of one worker"):
+        chief_only(keras.callbacks.BackupAndRestore("folder"))

@@ -6,7 +6,7 @@ from tests.support.processes import Cluster
 from tests.support.unseeded_fits import CASES
 
 PROGRAM = "tests.support.unseeded_fits"
-SHORT = ["arrays", "a PyDataset that shuffles", "tf.data"]
+SHORT = ["arrays", "a PyDataset that shuffles", "tf.data of files"]
 
 
 @pytest.mark.parametrize(

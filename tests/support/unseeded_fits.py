@@ -4,12 +4,15 @@
 from the initial weights and the order of the chief, and compares the weights and the history.
 """
 
+import pathlib
 import random
 import sys
+import tempfile
 from unittest import mock
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from idmatters_tf._keras_internals import data_order, distribution
@@ -61,6 +64,20 @@ def pipeline(seed=None):
     return tf.data.Dataset.from_tensor_slices((X, X[:, :1])).shuffle(512, seed).batch(64).prefetch(2)
 
 
+def files(policy=None):
+    """Return a pipeline of four files, which TensorFlow would assign to workers."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    for number in range(4):
+        lines = "".join(f"{','.join(map(str, row))}\n" for row in X[number::4])
+        (folder / f"{number}.csv").write_text(lines)
+    data = tf.data.TextLineDataset([str(folder / f"{number}.csv") for number in range(4)])
+    data = data.map(lambda line: tf.io.decode_csv(line, [0.0] * 8)).map(lambda *row: (tf.stack(row), row[:1]))
+    options = tf.data.Options()
+    if policy is not None:
+        options.experimental_distribute.auto_shard_policy = getattr(tf.data.experimental.AutoShardPolicy, policy)
+    return data.shuffle(512).batch(64).with_options(options)
+
+
 # Functions that return the arguments of `fit`, by name.
 CASES = {
     "arrays": lambda: {"x": X, "y": X[:, :1], "batch_size": 64},
@@ -72,6 +89,7 @@ CASES = {
     "a generator": lambda: {"x": draw(), "steps_per_epoch": 4},
     "tf.data": pipeline,
     "tf.data with a seed": lambda: pipeline(3),
+    "tf.data of files": files,
 }
 
 
@@ -120,6 +138,11 @@ def main(argv):
     strategy = multi_worker_strategy()
     # The generators are those of the chief.
     order.check_batches(strategy, "numbers", [np.random.rand(3), np.array([random.random()])])  # noqa: NPY002
+    with strategy.scope():
+        model = build()
+    for policy in ("FILE", "OFF"):
+        with pytest.raises(ValueError, match=f"Received: auto-sharding policy {policy}. .* use AutoShardPolicy.DATA"):
+            model.fit(files(policy), verbose=0)
     for name in argv or CASES:
         print(name, flush=True)
         run_case(name, strategy)
