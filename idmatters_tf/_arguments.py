@@ -80,3 +80,8 @@ def _integer(argument: str, value: Any, least: int, expected: str, owner: object
 
 def _name_owner(owner: object | None) -> str:
     return "" if owner is None else f" of {type(owner).__name__}"
+
+
+def as_utf8(name: str) -> str:
+    """Return the name of a file with escapes in place of bytes that are not UTF-8, which Python reads as surrogates."""
+    return name.encode(errors="backslashreplace").decode()

@@ -77,8 +77,13 @@ def check_data(loss: Loss | Data, data: Data | None) -> None:
 
 
 def length(batch: Structure) -> int:
-    """Return the number of examples in a batch."""
-    return int(np.shape(keras.tree.flatten(batch)[0])[0])
+    """Return the number of examples in a batch, in which optional inputs may be None."""
+    return int(np.shape(next(part for part in keras.tree.flatten(batch) if part is not None))[0])
+
+
+def to_tensors(structure: Structure) -> Structure:
+    """Return arrays as tensors; None stays."""
+    return keras.tree.map_structure(lambda part: None if part is None else keras.ops.convert_to_tensor(part), structure)
 
 
 def _split_into_batches(arrays: tuple[Structure, ...], batch_size: int) -> Iterator[Structure]:

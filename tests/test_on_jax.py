@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 
 FILES = [
+    "depth/test_scale.py",
     "isometry/test_masks.py",
     "isometry/test_transformers.py",
     "surgery/test_copies.py",

@@ -196,10 +196,10 @@ class FolderInMemory(Tree, InMemory):
         try:
             return decode_all(data)
         except Exception as error:
-            sentence = _explain_broken(error, (data.train, None), (data.test, None))
-            if not sentence:
+            sentences = _explain_unreadable(error, "", (data.train, None), (data.test, None))
+            if not sentences:
                 raise
-            raise UsageError(f"{sentence}.") from error
+            raise UsageError(sentences) from error
 
 
 DATA_SETS: Mapping[str, type[DataOptions]] = {
@@ -345,14 +345,16 @@ class StreamedSource(ImageSource):
         # The pipeline reads up to 8 batches ahead of the failed step.
         positions = tf.range(step * self.batch_size, (step + 8) * self.batch_size, dtype=tf.int64)
         ahead = self.train_batches().indices(positions).numpy().tolist()
-        sentence = _explain_broken(error, (self.data.train, ahead), (self.data.test, None))
-        return f"{sentence} and another --out." if sentence else ""
+        return _explain_unreadable(error, " and another --out", (self.data.train, ahead), (self.data.test, None))
 
 
-def _explain_broken(error: Exception, *parts: tuple[Any, Any]) -> str:
-    """Return a sentence, without its full stop, with the first broken image, and "" for errors of other kinds.
+def _explain_unreadable(error: Exception, more: str, *parts: tuple[Any, Any]) -> str:
+    """Return an error message about the first image that is missing or broken, and "" for errors of other kinds.
 
-    `parts` are pairs of images and indices of those to search, or None for all.
+    Args:
+        error: error of TensorFlow.
+        more: end of the remedy for broken images.
+        parts: pairs of images and the indices of those to search, or None for all.
     """
     import tensorflow as tf
 
@@ -365,7 +367,9 @@ def _explain_broken(error: Exception, *parts: tuple[Any, Any]) -> str:
         bad = find_broken(images, indices)
         if bad:
             path = images.describe(bad[0])
-            return f"{path} cannot be read as an image. Replace it, or skip all broken images with --skip-broken"
+            if isinstance(error, tf.errors.NotFoundError):
+                return f"{path} was not found. Restore it, or pass the new folder of the data as --data-dir."
+            return f"{path} cannot be read as an image. Replace it, or skip all broken images with --skip-broken{more}."
     return ""
 
 

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from idmatters_tf._arguments import as_utf8
 from idmatters_tf._extras import require
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import UsageError
@@ -217,8 +218,8 @@ def _percent(error):
 
 def _short_names(paths):
     """Return the names of the folders, or the whole paths if two names are equal."""
-    names = [pathlib.Path(path).resolve().name for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+    names = [as_utf8(pathlib.Path(path).resolve().name) for path in paths]
+    return names if len(set(names)) == len(names) else [as_utf8(str(path)) for path in paths]
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ from idmatters_tf._keras_internals.graphs import (
     run_graph,
     set_mask,
     skip_index,
+    transforms_features,
     uses_only_shape,
 )
 from idmatters_tf._keras_internals.losses import (

@@ -94,15 +94,17 @@ def is_addition(operation: Any) -> bool:
 
 
 def skip_index(call: "Call", ancestors: Mapping[int, set[int]]) -> int | None:
-    """Return the index of x among the arguments of a sum x + f(x), from `find_ancestors`; None for other calls."""
-    if not is_addition(call.operation) or len(call.inputs) != 2:
+    """Return the index of x among the arguments of a sum x + f(x) + ...; None for other calls.
+
+    All other terms are computed from x, according to `find_ancestors`.
+    """
+    if not is_addition(call.operation) or len({tuple(tensor.shape) for tensor in call.inputs}) != 1:
         return None
-    first, second = call.inputs
-    if first is second or tuple(first.shape) != tuple(second.shape):
-        return None
-    if id(first) in ancestors.get(id(second), ()):
-        return 0
-    return 1 if id(second) in ancestors.get(id(first), ()) else None
+    for index, x in enumerate(call.inputs):
+        others = [tensor for position, tensor in enumerate(call.inputs) if position != index]
+        if others and all(id(x) in ancestors.get(id(tensor), ()) for tensor in others):
+            return index
+    return None
 
 
 def find_ancestors(calls: Iterable["Call"]) -> dict[int, set[int]]:
@@ -139,16 +141,30 @@ def extends_layer(operation: Any) -> bool:
 def uses_only_shape(operation: Any, tensor: Any) -> bool:
     """Return True if the output of a layer depends on the shape of its input only, as position embeddings do.
 
-    Layers of Keras' own and layers that contain others are not examined.
+    Layers of Keras' own and layers that contain others with weights, except embeddings, are not examined.
     """
-    if not is_own_layer(operation) or len(layers_within(operation)) > 1:
+    layers = layers_within(operation) if is_own_layer(operation) else []
+    if not layers or any(part.weights and not isinstance(part, keras.layers.Embedding) for part in layers[1:]):
         return False
     sizes = [1 if size is None else size for size in tensor.shape]
-    # The layer's operations on symbolic values return symbolic values. Layers of backend operations raise errors.
-    with contextlib.suppress(Exception), substitute_values():
-        outputs = keras.tree.flatten(operation.call(keras.KerasTensor(sizes, tensor.dtype)))
-        return not any(isinstance(output, keras.KerasTensor) for output in outputs)
+    nodes = [part for layer in layers for part in (layer._inbound_nodes, layer._outbound_nodes)]
+    counts = list(map(len, nodes))
+    try:
+        # The layer's operations on symbolic values return symbolic values. Layers of backend operations raise errors.
+        with contextlib.suppress(Exception), substitute_values():
+            outputs = keras.tree.flatten(operation.call(keras.KerasTensor(sizes, tensor.dtype)))
+            return not any(isinstance(output, keras.KerasTensor) for output in outputs)
+    finally:
+        # Symbolic calls of layers inside are recorded.
+        for part, count in zip(nodes, counts, strict=True):
+            del part[count:]
     return False
+
+
+def transforms_features(operation: Any) -> bool:
+    """Return True for a layer, other than an activation or a merging layer, in contrast to element-wise operations."""
+    elementwise = ("keras.src.layers.activations", "keras.src.layers.merging")
+    return isinstance(operation, keras.layers.Layer) and not type(operation).__module__.startswith(elementwise)
 
 
 def call_arguments(call: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,12 +287,13 @@ def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any
 def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
     """Return the inputs of a functional or Sequential model by the identity of their symbolic tensors."""
     graph = get_graph(model)
-    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
+    tensors = keras.tree.map_structure(lambda x: None if x is None else keras.ops.convert_to_tensor(x), inputs)
     values = keras.tree.flatten(standardized_inputs(graph, tensors))
     if not isinstance(tensors, dict):
         # A cast removes the masks.
         for given, value in zip(keras.tree.flatten(tensors), values, strict=True):
-            set_mask(value, get_mask(given))
+            if given is not None:
+                set_mask(value, get_mask(given))
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
 
 

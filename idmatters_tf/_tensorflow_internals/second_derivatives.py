@@ -1,4 +1,4 @@
-"""Replacements of TensorFlow 2.21 functions whose second derivatives are wrong.
+"""Replacements of TensorFlow 2.21 functions whose derivatives are wrong.
 
 `tf.nn.moments` stops the gradient at the mean inside the variance. First derivatives are right, because the derivative
 of the sum of squares with respect to the mean is zero. Second derivatives lack the contribution of the mean.
@@ -11,17 +11,22 @@ contribution.
 The CPU kernels of `MaxPoolGradGrad` and `MaxPool3DGradGrad` overwrite their argument `grad` while they read it, if its
 size is that of the result and no other operation in the graph uses it. Second derivatives and Jacobian-vector products
 of max pooling that keeps the shape are wrong in graphs.
+
+`tf.recompute_grad`, which is `keras.remat`, differentiates a function with respect to its arguments and the variables
+that it reads. Tensors that take the place of variables, as in a stateless scope, have a gradient of zero. The function
+is called without rematerialization, at the cost of memory.
 """
 
 import contextlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
 
 # The registered gradients use the functions of these modules. TensorFlow has no public names for them.
-from tensorflow.python.ops import gen_image_ops, gen_nn_ops
+from tensorflow.python.ops import custom_gradient, gen_image_ops, gen_nn_ops
 
 from idmatters_tf._patching import Patch
 
@@ -76,6 +81,23 @@ def _into_new_memory(grad_grad: Callable[..., Any]) -> Callable[..., Any]:
     return padded
 
 
+def _without_rematerialization(decorated: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a version of a function that calls functions with custom gradients, without those of `recompute_grad`."""
+
+    def call(function: Any, args: Any, kwargs: Any) -> Any:
+        if function.__qualname__ == "recompute_grad.<locals>.inner":
+            return inspect.getclosurevars(function).nonlocals["f"](*args, **kwargs)
+        return decorated(function, args, kwargs)
+
+    return call
+
+
+_rematerialization = Patch(
+    *(
+        (custom_gradient, name, _without_rematerialization(getattr(custom_gradient, name)))
+        for name in ("_eager_mode_decorator", "_graph_mode_decorator")
+    )
+)
 _patch = Patch(
     (tf.nn, "moments", moments),
     (gen_image_ops, "resize_bilinear_grad", resize_bilinear_grad),
@@ -83,9 +105,16 @@ _patch = Patch(
 )
 
 
-def differentiable_twice() -> contextlib.AbstractContextManager[None]:
-    """Return a context that replaces the functions of TensorFlow by those above, for Keras and custom layers."""
-    return _patch
+def differentiable() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which rematerialized functions have gradients with respect to all tensors."""
+    return _rematerialization
+
+
+@contextlib.contextmanager
+def differentiable_twice() -> Iterator[None]:
+    """Replace the functions of TensorFlow by those above inside the context, for Keras and custom layers."""
+    with _rematerialization, _patch:
+        yield
 
 
 def is_recording() -> bool:

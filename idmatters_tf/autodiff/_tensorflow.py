@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from idmatters_tf._keras_types import Structure, Tensor
-from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice, is_recording
+from idmatters_tf._tensorflow_internals.second_derivatives import differentiable, differentiable_twice, is_recording
 from idmatters_tf.autodiff._protocol import LinearMap, Tensors
 
 FEWEST_VECTORS = 2
@@ -153,7 +153,7 @@ def _gradient(tape: Any, target: Any, sources: Any, output_gradients: Any = None
 def _differentiable_again() -> contextlib.AbstractContextManager[None]:
     """Return `differentiable_twice` where results may be differentiated again: in graphs and under other tapes."""
     if tf.executing_eagerly() and not is_recording():
-        return contextlib.nullcontext()
+        return differentiable()
     return differentiable_twice()
 
 

@@ -116,6 +116,11 @@ class DataLoss:
         names = [getattr(function, "__name__", type(function).__name__) for function in functions]
         return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
+    @property
+    def coupling(self) -> str | None:
+        """Subject of an error message, if a term couples the examples of a batch; None otherwise."""
+        return f"The loss {self!r}" if any(term.couples_examples for term in self.terms) else None
+
     def build(self, model: keras.Model, batch: Structure, outputs: Structure) -> None:
         """Determine the terms of a loss of the outputs from a batch and the model's outputs for it.
 
@@ -181,6 +186,15 @@ def loss_dtype(outputs: Structure) -> str:
     """Return the dtype in which the loss of outputs is computed, that of the outputs but at least float32."""
     dtype = keras.backend.standardize_dtype(keras.tree.flatten(outputs)[0].dtype)
     return "float64" if dtype == "float64" else "float32"
+
+
+def check_single_batch(coupling: str | None, sizes: Sequence[int]) -> None:
+    """Raise ValueError if something, the subject of the message, couples the examples of batches of given sizes."""
+    if coupling and len(sizes) > 1:
+        raise ValueError(
+            f"{coupling} couples the examples of a batch and requires a single batch. Received: data in {len(sizes)} "
+            f"batches. Pass batch_size={sum(sizes)} for arrays, otherwise one batch of {sum(sizes)} examples."
+        )
 
 
 def _cast(structure: Structure, dtype: str, floats_only: bool = False) -> Structure:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import NDArray
 
 from idmatters_tf._batches import RepeatableBatches, check_data
 from idmatters_tf._keras_internals import get_mask, seed_states, set_mask, substitute_values, variable_owners
@@ -20,12 +21,14 @@ from idmatters_tf.curvature._losses import DataLoss
 class Objective:
     """Loss of a model on a data set, as one batch.
 
-    The model is called as a function of its variables and is not changed. The sums of `value`, `loss_and_gradient`,
-    `hessian` and `gauss_newton` over the batches are the values for all data. These are compiled, with the arguments:
+    The model is called as a function of its variables and is not changed. The sums of `loss_beside`,
+    `loss_and_gradient`, `hessian` and `gauss_newton` over the batches are the values for all data. These are compiled,
+    with the arguments:
 
     - values: one tensor for each of `arguments`.
     - batch: a batch of the data.
     - scales: one factor for the sum of each loss term, from `DataLoss.factors`, and a last one for the penalties.
+    - shift: vector (P,) that is added to the values of the flat vector's variables.
     - draw: offset of the seeds of the model's random generators.
     - vectors: one vector (P,), with a list of tensors like the variables as the product, or k vectors (k, P).
 
@@ -81,7 +84,7 @@ class Objective:
         """Subject of an error message, if the loss of all data is not a sum over batches; None if it is."""
         if self.training:
             return "The model in training mode"
-        return f"The loss {self.loss!r}" if any(term.couples_examples for term in self.loss.terms) else None
+        return self.loss.coupling
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Split a vector (P,) into tensors with the shapes of the variables."""
@@ -97,6 +100,13 @@ class Objective:
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """Concatenate tensors with the shapes of the variables to a vector (P,), the inverse of `split`."""
         return ops.concatenate([ops.reshape(ops.cast(tensor, self.dtype), (-1,)) for tensor in tensors])
+
+    def magnitudes(self) -> NDArray[np.floating[Any]]:
+        """Return the root mean square of each entry's variable, (P,), in place of 0 a usual one of the others."""
+        values = [np.asarray(ops.convert_to_numpy(variable.value)).astype(self.dtype) for variable in self.variables]
+        sizes = [float(np.linalg.norm(value)) / max(value.size, 1) ** 0.5 for value in values]
+        usual = float(np.median([size for size in sizes if size] or [1.0]))
+        return np.repeat(np.array([size or usual for size in sizes], self.dtype), self.sizes)
 
     def forward(self, values: Sequence[Tensor], batch: Structure, draw: Tensor = 0) -> tuple[Structure, Tensor | None]:
         """Compute the model's outputs for a batch with other values of its variables.
@@ -145,11 +155,16 @@ class Objective:
         value = self.data_loss(batch, outputs, scales[:-1])
         return value if penalties is None else value + penalties * scales[-1]
 
+    def loss_beside(self, values: Sequence[Tensor], batch: Structure, scales: Tensor, shift: Tensor) -> Tensor:
+        """Return `value` for shifted variables."""
+        theta, others = self._separate(values, shift)
+        return self.value([*theta, *others], batch, scales)
+
     def loss_and_gradient(
-        self, values: Sequence[Tensor], batch: Structure, scales: Tensor, draw: Tensor
+        self, values: Sequence[Tensor], batch: Structure, scales: Tensor, shift: Tensor, draw: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return `value` and its gradient, (P,)."""
-        theta, others = self._separate(values)
+        """Return `value` for shifted variables and its gradient, (P,)."""
+        theta, others = self._separate(values, shift)
         value, gradient = self.backend.gradient(lambda theta: self.value([*theta, *others], batch, scales, draw), theta)
         return value, self.flatten(gradient)
 
@@ -202,9 +217,12 @@ class Objective:
             return linear_map(self.split(vectors))
         return self.backend.batched(lambda vector: self.flatten(linear_map(self.split(vector))))(vectors)
 
-    def _separate(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the values of the flat vector's variables, and those of all others."""
-        return list(values[: len(self.variables)]), list(values[len(self.variables) :])
+    def _separate(self, values: Sequence[Tensor], shift: Tensor | None = None) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the values of the flat vector's variables, shifted if `shift` is given, and those of all others."""
+        theta, others = list(values[: len(self.variables)]), list(values[len(self.variables) :])
+        if shift is not None:
+            theta = [value + part for value, part in zip(theta, self.split(shift), strict=True)]
+        return theta, others
 
     def warn_of_outputs(self, batch: Structure, outputs: Structure) -> None:
         """Warn if a loss of probabilities receives outputs that are not probabilities."""
@@ -220,7 +238,7 @@ class Objective:
                     )
 
     def _count(self, batch: Structure) -> Tensor:
-        shape: Tensor = ops.shape(keras.tree.flatten(batch)[0])
+        shape: Tensor = ops.shape(next(part for part in keras.tree.flatten(batch) if part is not None))
         return ops.cast(shape[0], self.dtype)
 
 

@@ -16,10 +16,15 @@ from idmatters_tf._arguments import positive_integer
 from idmatters_tf._batches import length
 from idmatters_tf._keras_types import Data, Loss, Structure, Tensor, Variables
 from idmatters_tf._linear_maps import Array, Operator, columns
+from idmatters_tf.curvature._losses import check_single_batch
 from idmatters_tf.curvature._objective import Objective
 
 # Allowed difference of two evaluations, in units of rounding: sums over shuffled batches differ by rounding.
 TOLERANCE = 300.0
+# Steps of central differences of the loss, in units of the root mean square of each variable, and the allowed
+# difference from the gradient, relative to its size. A wrong gradient differs at all points.
+STEP, LONG_STEP, POINTS = 1e-3, 1e-2, 3
+GRADIENT_TOLERANCE = 1e-2
 
 
 class NotFiniteError(ValueError):
@@ -70,7 +75,7 @@ class CurvatureOperator(Operator):
         if not objective.loss.takes_model:
             objective.loss.build(model, batch, outputs)
         if check:
-            self._check_reproducible()
+            self._check_derivatives()
             objective.warn_of_outputs(batch, outputs)
         else:
             _check_finite(self.loss())
@@ -93,7 +98,7 @@ class CurvatureOperator(Operator):
 
     def loss(self) -> float:
         """Compute the loss on all data."""
-        return float(self._sum(self._objective.value))
+        return self._loss_beside(np.zeros(self.shape[0], self.dtype))
 
     def gradient(self) -> Array:
         """Compute the gradient of the loss on all data, (P,)."""
@@ -150,10 +155,15 @@ class CurvatureOperator(Operator):
             np.concatenate([np.ravel(np.asarray(part)) for part in parts], out=product)
         return products
 
-    def _loss_and_gradient(self, draw: int = 0) -> tuple[float, Array]:
-        # A tensor, so that all calls share one trace.
-        number = self._objective.backend.tensors(np.asarray(draw, np.int32))
-        value, gradient = self._sum(self._objective.loss_and_gradient, number)
+    def _loss_beside(self, shift: Array) -> float:
+        """Return the loss for shifted variables."""
+        return float(self._sum(self._objective.loss_beside, self._objective.backend.tensors(shift)))
+
+    def _loss_and_gradient(self, shift: Array | None = None, draw: int = 0) -> tuple[float, Array]:
+        shift = np.zeros(self.shape[0], self.dtype) if shift is None else shift
+        # Tensors, so that all calls share one trace.
+        arguments = self._objective.backend.tensors((shift, np.asarray(draw, np.int32)))
+        value, gradient = self._sum(self._objective.loss_and_gradient, *arguments)
         return float(value), np.asarray(gradient)
 
     def _sum(self, method: Callable[..., Structure], *arguments: Tensor) -> Structure:
@@ -182,11 +192,7 @@ class CurvatureOperator(Operator):
                 tensors = objective.backend.tensors(batch)
                 divisors += np.asarray(ops.convert_to_numpy(objective.divisors(tensors, self._outputs(tensors))))
                 sizes.append(length(batch))
-            if len(sizes) > 1 and objective.coupling:
-                raise ValueError(
-                    f"{objective.coupling} couples the examples of a batch and requires a single batch. Received: data "
-                    f"in {len(sizes)} batches. Pass batch_size={sum(sizes)}."
-                )
+            check_single_batch(objective.coupling, sizes)
             self._scales = (np.array(loss.factors(divisors.tolist())), sum(sizes))
         return self._scales
 
@@ -194,10 +200,43 @@ class CurvatureOperator(Operator):
         """Return the model's outputs for a batch of tensors, or the value of a loss(model, batch)."""
         return self._objective.forward([variable.value for variable in self._objective.arguments], batch)[0]
 
-    def _check_reproducible(self) -> None:
+    def _check_derivatives(self) -> None:
+        """Raise ValueError if evaluations differ, or the gradient is not the derivative of the loss.
+
+        The evaluations are at random points near the values of the variables, because rectified units whose biases and
+        inputs are zero have kinks there.
+        """
+        _check_finite(self.loss())
+        rng = np.random.default_rng(0)
+        scales = self._objective.magnitudes()
+        expected = difference = 0.0
+        for number in range(POINTS):
+            shift, direction = (scales * rng.standard_normal(self.shape[0], self.dtype) for _ in range(2))
+            shift *= LONG_STEP
+            loss, gradient = self._loss_and_gradient(shift)
+            if not number:
+                self._check_reproducible(loss, gradient, *self._loss_and_gradient(shift, draw=1))
+            expected = float(gradient @ direction)
+            difference = self._central_difference(shift, direction, STEP)
+            allowed = GRADIENT_TOLERANCE * (float(np.linalg.norm(gradient * scales)) + abs(difference))
+            if not abs(expected - difference) > allowed:
+                return
+            # Rounding errors, kinks and higher derivatives depend on the step.
+            error = abs(difference - self._central_difference(shift, direction, LONG_STEP))
+            if not abs(expected - difference) > allowed + 3 * error:
+                return
+        raise ValueError(
+            f"The gradient must be the derivative of the loss, but along a random direction it gave {expected:.6g} and "
+            f"a difference of losses {difference:.6g}. Remove `stop_gradient` and custom gradients, or pass "
+            f"check=False to differentiate as they define."
+        )
+
+    def _central_difference(self, shift: Array, direction: Array, step: float) -> float:
+        losses = [self._loss_beside(shift + self.dtype.type(sign * step) * direction) for sign in (1, -1)]
+        return (losses[0] - losses[1]) / (2 * step)
+
+    def _check_reproducible(self, loss: float, gradient: Array, second: float, other: Array) -> None:
         """Raise ValueError if two passes with different random numbers of the model differ by more than rounding."""
-        (loss, gradient), (second, other) = (self._loss_and_gradient(draw) for draw in (0, 1))
-        _check_finite(loss)
         tolerance = TOLERANCE * float(np.finfo(self.dtype).eps)
         tiny = float(np.finfo(self.dtype).tiny)
         # The gradient is also compared with the loss, because at a minimum it consists of rounding errors.
@@ -245,14 +284,14 @@ class HessianOperator(CurvatureOperator):
             that draw random numbers.
         batch_size: batch size for arrays.
         chunk: number of products computed at once, where there are several. Memory grows with it.
-        check: True evaluates loss and gradient twice with different random numbers, and raises an error if the values
-            differ.
+        check: True evaluates loss and gradient twice with different random numbers, and compares the gradient with a
+            central difference of the loss along a random direction. It raises an error if the values differ.
         progress: True shows a progress bar for dense matrices and blocks on standard error.
 
     Raises:
         ValueError: if the model is not built, the variables are missing or not the model's, the data are empty or
-            infinite, the loss is not finite, evaluations differ, the loss does not fit the data, or the data are in
-            several batches with `training=True`.
+            infinite, the loss is not finite, evaluations differ, the gradient is not the derivative of the loss, the
+            loss does not fit the data, or the data are in several batches with `training=True`.
 
     Shape `(P, P)`, with P the number of entries of the variables, in float64 for variables of float64 and otherwise in
     float32. `@`, `matvec` and `matmat` work as in SciPy.

@@ -7,6 +7,7 @@ import pathlib
 import zlib
 from collections.abc import Iterable, Sequence
 
+from idmatters_tf._arguments import as_utf8
 from idmatters_tf.data._sources import Path
 from idmatters_tf.data.images import DataError
 
@@ -97,8 +98,8 @@ def list_classes(folder: Path) -> ImageFiles:
     ignored = sorted(entry.name for entry in inside if not entry.is_dir())
     for label, name in enumerate(classes):
         # Models and config.json contain the names of the classes.
-        if not _is_utf8(name):
-            raise DataError(f"the name of class folder {str(folder / name)!a} is not UTF-8. Rename the folder.")
+        if as_utf8(name) != name:
+            raise DataError(f"the name of class folder {as_utf8(str(folder / name))} is not UTF-8. Rename the folder.")
         images, others = _images_and_others(folder / name)
         ignored += [f"{name}/{other}" for other in others]
         if not images:
@@ -182,14 +183,6 @@ def holds_images(folder: Path) -> bool:
 def holds_classes(folder: Path) -> bool:
     """Return True if a folder contains folders of images directly."""
     return any(entry.is_dir() and holds_images(entry.path) for entry in _entries(folder))
-
-
-def _is_utf8(name):
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _checksum(name):

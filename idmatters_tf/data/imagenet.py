@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._arguments import check_choice
+from idmatters_tf._arguments import as_utf8, check_choice
 from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
@@ -204,7 +204,8 @@ def load(
         if not train_only:
             train, test = _split(train, root / val, val_fraction)
         ignored = train.ignored + (test.ignored if test.root != train.root else ())
-        return StreamedImageData(root.resolve().name, train, test, f"image files, {root}", size, ignored=ignored)
+        name = as_utf8(root.resolve().name)
+        return StreamedImageData(name, train, test, f"image files, {root}", size, ignored=ignored)
     if val_fraction is not None:
         raise DataError(
             f"{TFDS_NAME} in {root} has its own validation images. Omit `val_fraction`.",

@@ -54,7 +54,7 @@ class DepthScaling(Result):
         base: number of residual sums for which the learning rate was chosen.
         sums: number of residual sums of the model.
         alpha: exponent of the scale.
-        weights: all weights of the model that can be trained.
+        weights: all weights of the model that can be trained: its trainable variables in order, then frozen ones.
     """
 
     base: int
@@ -98,21 +98,47 @@ class DepthScaling(Result):
                 lines.append((weight.block, weight.path, weight.use, start, factors.gradient, factors.step))
         return tabulate(("block", "weights", "use", "initial values", "gradient", "step"), lines)
 
+    def match(self, variables: Sequence[keras.Variable]) -> list[ScaledWeight]:
+        """Return the weights that belong to the trainable variables of a model.
+
+        They are in the order of the variables, as in the file of an optimizer, unless layers have been frozen since.
+        Paths in a loaded model may lack the name of the model.
+
+        Raises:
+            ValueError: for variables of another model.
+        """
+        listed = list(self.weights[: len(variables)])
+        pairs = [(weight.path, variable.path) for weight, variable in zip(listed, variables, strict=False)]
+        if len(pairs) == len(variables) and all(
+            f"/{a}".endswith(f"/{b}") or f"/{b}".endswith(f"/{a}") for a, b in pairs
+        ):
+            return listed
+        found: list[ScaledWeight] = []
+        for variable in variables:
+            weights = [weight for weight in self.weights if weight.path == variable.path]
+            if len({weight[1:] for weight in weights}) != 1:
+                raise ValueError(
+                    f"The optimizer is that of `scale_depth` for a model without {variable.path!r}, or with several "
+                    f"weights of this path. Compile this model with another optimizer."
+                )
+            found.append(weights[0])
+        return found
+
     def get_config(self) -> dict[str, Any]:
         """Return the scale as plain data."""
-        blocks: dict[str, list[dict[str, Any]]] = {}
-        for path, use, block, penalty in self.weights:
-            blocks.setdefault(block, []).append({"name": path, "use": use, "penalty": penalty})
-        listed = [{"name": name, "weights": weights} for name, weights in blocks.items()]
-        return {"base": self.base, "sums": self.sums, "alpha": self.alpha, "blocks": listed}
+        # Under the key "name", because default names are numbered over all models of a process.
+        weights = [
+            {"name": path, "use": {"name": block, "kind": use}, "penalty": penalty}
+            for path, use, block, penalty in self.weights
+        ]
+        return {"base": self.base, "sums": self.sums, "alpha": self.alpha, "weights": weights}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "DepthScaling":
         """Return a scale from the result of `get_config`."""
         weights = [
-            ScaledWeight(weight["name"], weight["use"], block["name"], weight["penalty"])
-            for block in config["blocks"]
-            for weight in block["weights"]
+            ScaledWeight(weight["name"], weight["use"]["kind"], weight["use"]["name"], weight["penalty"])
+            for weight in config["weights"]
         ]
         return cls(config["base"], config["sums"], config["alpha"], tuple(weights))
 
@@ -129,29 +155,28 @@ class DepthScaled(keras.optimizers.Optimizer):
         if isinstance(depth_scaling, Mapping):
             depth_scaling = DepthScaling.from_config(depth_scaling)
         self.depth_scaling = depth_scaling
+        self._factors_by_index: tuple[Factors, ...] | None = None
+
+    def build(self, variables: Any) -> None:
+        super().build(variables)
+        self._set_factors()
+
+    def _set_factors(self) -> None:
+        if self.depth_scaling is None:
+            self._factors_by_index = None
+            return
+        counts_all = bool(self.global_clipnorm)
+        self._factors_by_index = tuple(
+            self.depth_scaling.factors(weight, self._keeps_norm(index), counts_all)
+            for index, weight in enumerate(self.depth_scaling.match(optimized_variables(self)))
+        )
 
     def _keeps_norm(self, index: int) -> bool:
         return False
 
     def _factors(self, variable: Any) -> Factors:
-        if self.depth_scaling is None:
-            return Factors()
-        table: Any = getattr(self, "_table_of_factors", None)
-        if table is None:
-            known = {weight.path: weight for weight in self.depth_scaling.weights}
-            variables = optimized_variables(self)
-            if unknown := [variable.path for variable in variables if variable.path not in known]:
-                raise ValueError(
-                    f"The optimizer is that of `scale_depth` for a model without {unknown[0]!r}. Compile this model "
-                    f"with another optimizer."
-                )
-            counts_all = bool(self.global_clipnorm)
-            table = tuple(
-                self.depth_scaling.factors(known[variable.path], self._keeps_norm(index), counts_all)
-                for index, variable in enumerate(variables)
-            )
-            self._table_of_factors = table
-        return table[self._get_variable_index(variable)]
+        factors = self._factors_by_index
+        return Factors() if factors is None else factors[self._get_variable_index(variable)]
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
         scaled = [self._scale_gradient(*pair) for pair in zip(grads, trainable_variables, strict=True)]
@@ -178,6 +203,10 @@ class DepthScaled(keras.optimizers.Optimizer):
 
 class DepthScaledKernels(DepthScaled, Muon):
     """Muon with the factors of `DepthScaling`."""
+
+    def build_for(self, model: keras.Model) -> None:
+        super().build_for(model)
+        self._set_factors()
 
     def _keeps_norm(self, index: int) -> bool:
         return self.norm == "keep" and index in self._kernels

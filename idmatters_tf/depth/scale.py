@@ -116,44 +116,33 @@ def scale_branches(
         base = count_sums(find_branches(base, data))
     base = positive_integer("base", base)
     branches = find_branches(model, data)
-    weights: dict[str, ScaledWeight] = {}
+    blocks = {id(variable): branch.name for branch in branches for variable in branch.variables}
+    last = {id(variable) for branch in branches for variable in itertools.chain(*branch.last)}
+    weights: list[ScaledWeight] = []
+    frozen = [variable for layer in layers_within(model) for variable in own_trainable_variables(layer)]
+    for variable in {id(variable): variable for variable in (*model.trainable_variables, *frozen)}.values():
+        use: Use = "last" if id(variable) in last else "inner" if id(variable) in blocks else "other"
+        block = blocks.get(id(variable), "")
+        weights.append(ScaledWeight(variable.path, use, block, _find_penalty(variable, block) if block else 0.0))
+    scaling = DepthScaling(base, count_sums(branches), float(alpha), tuple(weights))
     for branch in branches:
         for variable in itertools.chain(*branch.last):
-            _add_weight(weights, variable, "last", branch.name)
-        for variable in branch.inner:
-            _add_weight(weights, variable, "inner", branch.name)
-    inside = {id(variable) for branch in branches for variable in branch.variables}
-    for layer in layers_within(model):
-        for variable in own_trainable_variables(layer):
-            if id(variable) not in inside:
-                _add_weight(weights, variable, "other", "")
-    scaling = DepthScaling(base, count_sums(branches), float(alpha), tuple(weights.values()))
-    for branch in branches:
-        for variable in itertools.chain(*branch.last):
-            variable.assign(ops.convert_to_tensor(variable) * ops.cast(scaling.scale, variable.dtype))
+            value: Any = ops.convert_to_tensor(variable)
+            variable.assign(ops.cast(scaling.scale, variable.dtype) * value)
     _scaled_models.add(model)
     return scaling
 
 
-def _add_weight(weights: dict[str, ScaledWeight], variable: keras.Variable, use: Use, block: str) -> None:
-    """Add a variable to the weights by path.
+def _find_penalty(variable: Any, block: str) -> float:
+    """Return the coefficient of the L2 penalty on a variable, 0 without one.
 
     Raises:
-        ValueError: for a constraint, for a penalty other than L2, and for variables of equal paths and different uses.
+        ValueError: for a constraint, and for a penalty of another kind.
     """
-    own: Any = variable
-    penalty = 0.0
-    if use != "other":
-        if own.constraint is not None or not isinstance(own.regularizer, (keras.regularizers.L2, type(None))):
-            kind = type(own.regularizer if own.constraint is None else own.constraint).__name__
-            raise ValueError(
-                f"The weights {variable.path!r} of the block {block!r} must have no constraint and no penalty other "
-                f"than L2, which the scale would change. Received: {kind}. Use `weight_decay` of the optimizer."
-            )
-        penalty = 0.0 if own.regularizer is None else float(own.regularizer.l2)
-    weight = ScaledWeight(variable.path, use, block, penalty)
-    if weights.setdefault(variable.path, weight)[1::2] != weight[1::2]:
+    if variable.constraint is not None or not isinstance(variable.regularizer, (keras.regularizers.L2, type(None))):
+        kind = type(variable.regularizer if variable.constraint is None else variable.constraint).__name__
         raise ValueError(
-            f"The model has several weights with the path {variable.path!r} and different uses. Give its layers "
-            f"different names."
+            f"The weights {variable.path!r} of the block {block!r} must have no constraint and no penalty other than "
+            f"L2, which the scale would change. Received: {kind}. Use `weight_decay` of the optimizer."
         )
+    return 0.0 if variable.regularizer is None else float(variable.regularizer.l2)

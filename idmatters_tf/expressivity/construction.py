@@ -2,10 +2,11 @@
 
 The network is h_0 = A_0 x (+ b), then h <- h + V_j relu(U_j h + s_j) for j = 1, ..., ceil(n/k), and finally V relu(U h
 + s) without skip. Each block moves k points from their projections to the surrogate labels of their classes and leaves
-all other points in place. Hardt & Ma's proof of Theorem 3.2 assumes norms of 1 and a smallest distance, and uses one
-threshold for all units, which requires a width in the hundreds. Here the points are moved in descending order of their
-norms. If point i has the largest norm of the remaining points, Cauchy-Schwarz gives <z_i, z_i> > <z_i, z> for all
-others at any width, and each unit has its own threshold between the two.
+all other points in place. It moves fewer points, and there are more blocks, if the norms cover so many orders of
+magnitude that k points would lose their digits. Hardt & Ma's proof of Theorem 3.2 assumes norms of 1 and a smallest
+distance, and uses one threshold for all units, which requires a width in the hundreds. Here the points are moved in
+descending order of their norms. If point i has the largest norm of the remaining points, Cauchy-Schwarz gives
+<z_i, z_i> > <z_i, z> for all others at any width, and each unit has its own threshold between the two.
 """
 
 import dataclasses
@@ -43,6 +44,8 @@ RIDGE = 0.1
 TILTS = (0.03, 0.3, 3.0)
 # Below this fraction of the largest norm, surrogate labels of half the smallest norm lose their digits.
 SMALLEST_NORM = 1e-6
+# Largest rounding error of the points after a block, relative to the smallest surrogate label.
+LARGEST_ROUNDING = 1e-3
 # Random directions from which each surrogate label is chosen.
 CANDIDATES_PER_CLASS = 8
 
@@ -53,7 +56,7 @@ class Weights:
 
     Attributes:
         projection, bias: (d, k), and (k,) or None.
-        U, s, V: (blocks, k, k), (blocks, k), (blocks, k, k). Units without a point are zero.
+        U, s, V: (blocks, k, k), (blocks, k), (blocks, k, k). Units without a point, at the ends of blocks, are zero.
         last_U, last_s, last_V: (k, r), (r,), (r, r).
         order: row of x that each unit moves, in order of application; (n,) for n distinct rows.
         margins: (n,), for each unit (<u, z_i> - the largest <u, z> that must not fire it) / (||u|| ||z_i||).
@@ -286,17 +289,34 @@ def _stack_units(
 ) -> tuple[Floats, Floats, Floats]:
     """Stack the units into blocks and solve for V, so that each block moves its points to their targets.
 
-    Within a block an earlier point may fire a later point's unit, never the reverse. The activations form a triangular
-    matrix with a positive diagonal, and V is computed by back substitution, for all blocks at once.
+    Earlier points with large norms fire the units of later points with small ones. Through many units, V grows beyond
+    the rounding errors of the targets. Each block then gets half as many units, repeatedly.
 
     Returns:
         U (blocks, k, k), s (blocks, k), V (blocks, k, k), for row vectors.
     """
-    blocks = -(-len(Z) // width)
+    smallest = np.linalg.norm(targets, axis=1).min()
+    used = width
+    while True:
+        U, s, V, largest = _fill_blocks(units, thresholds, Z, targets, width, used)
+        if used == 1 or np.finfo(float).eps * largest <= LARGEST_ROUNDING * smallest:
+            return U, s, V
+        used = (used + 1) // 2
 
-    def stacked(array):
-        padding = blocks * width - len(array)
-        return np.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1)).reshape(blocks, width, *array.shape[1:])
+
+def _fill_blocks(
+    units: Floats, thresholds: Floats, Z: Floats, targets: Floats, width: int, used: int
+) -> tuple[Floats, Floats, Floats, float]:
+    """Return U, s and V of blocks with a number of used units each, and the largest sum of |activation| |V|.
+
+    Within a block an earlier point may fire a later point's unit, never the reverse. The activations form a triangular
+    matrix with a positive diagonal, and V is computed by back substitution, for all blocks at once.
+    """
+    blocks = -(-len(Z) // used)
+
+    def stacked(array: Floats) -> Floats:
+        padding = blocks * used - len(array)
+        return np.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1)).reshape(blocks, used, *array.shape[1:])
 
     U = np.ascontiguousarray(stacked(units).transpose(0, 2, 1))
     s = -stacked(thresholds)
@@ -307,10 +327,17 @@ def _stack_units(
     diagonal = np.einsum("bpp->bp", activations)
     diagonal[diagonal == 0] = 1.0
     V = moves
-    for p in reversed(range(width)):
+    for p in reversed(range(used)):
         later = np.maximum(activations[:, p, None, p + 1 :], 0)
         V[:, p] = (moves[:, p] - (later @ V[:, p + 1 :])[:, 0]) / diagonal[:, p, None]
-    return U, s, V
+    # In parts, because these arrays have the size of the network.
+    largest = max(
+        float((np.maximum(np.triu(activations[part]), 0) @ np.abs(V[part])).max()) for part in slices(blocks, PANEL)
+    )
+    if used == width:
+        return U, s, V, largest
+    unused = [(0, 0), (0, width - used)]
+    return np.pad(U, [(0, 0), *unused]), np.pad(s, unused), np.pad(V, [*unused, (0, 0)]), largest
 
 
 def _common_threshold(Z, surrogates, progress):

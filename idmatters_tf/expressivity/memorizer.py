@@ -78,7 +78,7 @@ class Report:
 
     Attributes:
         rows, distinct_rows, dim, classes: sizes of the sample: n with and without repetitions, d, r.
-        width, blocks: k and ceil(n / k) for n distinct rows.
+        width, blocks: k and ceil(n / k) for n distinct rows; more blocks for norms over many orders of magnitude.
         parameters: number of parameters, k (d + r) + r + r^2 + blocks k (2 k + 1), and k more with a bias.
         constant: parameters / (n ln n + r^2), the constant in the theorem's O(n log n + r^2).
         order, dtype: order and dtype of the network.

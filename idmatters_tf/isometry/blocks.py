@@ -20,6 +20,7 @@ from idmatters_tf._keras_internals import (
     overrides_call,
     own_trainable_variables,
     skip_index,
+    transforms_features,
     uses_only_shape,
 )
 from idmatters_tf._keras_types import Tensor
@@ -87,40 +88,54 @@ def find_blocks(model: keras.Model, blocks: BlockNames | None = None) -> list[Bl
 
     Args:
         model: built functional or Sequential model.
-        blocks: None for all residual layers of this package; all sums x + f(x), in which one term is computed from
-            the values of the other; layers with kernels from elsewhere, not Keras' own, that map a tensor to one of the
-            same shape, such as `keras_hub.layers.TransformerEncoder`, except the branch of a sum; and the repeated
-            layers of KerasHub's backbones and tasks. Otherwise a list of layer names (from the layer's input to its
-            output) and of pairs of names (from the output of the first layer, or from the `keras.Input` of that name,
-            to the output of the second), or a dict of these under names of your own. A layer of a nested model is
-            "nested/layer", or "layer" if the name is unique.
+        blocks: None for all residual layers of this package; all sums x + f(x) or x + f(x) + g(x), in which all other
+            terms are computed from the values of x by layers; layers with kernels from elsewhere, not Keras' own, that
+            map a tensor to one of the same shape, such as `keras_hub.layers.TransformerEncoder`, except the branch of a
+            sum; and the repeated layers of KerasHub's backbones and tasks. Otherwise a list of layer names (from the
+            layer's input to its output) and of pairs of names (from the output of the first layer, or from the
+            `keras.Input` of that name, to the output of the second), or a dict of these under names of your own. A
+            layer of a nested model is "nested/layer", or "layer" if the name is unique.
 
     Raises:
         ValueError: if the model has no graph or no blocks, if a name is unknown, or if the output of a block depends on
             more than its one input.
     """
-    calls = graph_calls(model)
-    if calls is None:
-        raise ValueError(
-            f"Argument `model` must be a built functional or Sequential model. Received: {type(model).__name__} "
-            f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
-        )
+    calls = checked_calls(model)
     if blocks is None:
         if not (detected := residual_blocks(model)):
-            raise ValueError(
-                f"The model {model.name!r} has no residual layers of this package and no sums x + f(x), nor other "
-                f"layers with kernels that map a tensor to one of the same shape. Name its blocks as "
-                f"blocks=[layer, ...] or blocks=[(from, to), ...]. Its layers: {_names(calls)}"
-            )
+            raise ValueError(missing_blocks(model, "Name them as blocks=[layer, ...] or blocks=[(from, to), ...]."))
         return detected
     if isinstance(blocks, Mapping):
         return [_make_block(entry, calls, str(name)) for name, entry in blocks.items()]
     return [_make_block(entry, calls) for entry in blocks]
 
 
+def checked_calls(model: keras.Model) -> list[Call]:
+    """Return the calls of a model, see `graph_calls`, or raise ValueError if it has no graph."""
+    calls = graph_calls(model)
+    if calls is None:
+        raise ValueError(
+            f"Argument `model` must be a built functional or Sequential model. Received: {type(model).__name__} "
+            f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
+        )
+    return calls
+
+
+def missing_blocks(model: keras.Model, remedy: str) -> str:
+    """Return the error message for a model without blocks."""
+    return (
+        f"The model {model.name!r} has no residual layers of this package and no sums x + f(x), nor other layers with "
+        f"kernels that map a tensor to one of the same shape. {remedy} Its layers: {_names(checked_calls(model))}"
+    )
+
+
 def residual_blocks(model: keras.Model) -> list[Block]:
     """Return the blocks that `find_blocks` detects, or an empty list for a model without blocks or without a graph."""
-    return [block for block in _detect(model) if block.calls or block.start is None]
+    blocks = [block for block in _detect(model) if block.calls or block.start is None]
+    skips = [(block, block.calls[-1].inputs[block.index]) for block in blocks if is_addition(block.operation)]
+    # The first sum of (x + f(x)) + g(x) is a part of the block.
+    parts = {id(skipped) for block, skipped in skips if skipped is not block.start}
+    return [block for block in blocks if id(block.end) not in parts]
 
 
 def find_operations(model: keras.Model) -> dict[str, Block]:
@@ -149,18 +164,65 @@ def _detect(model: keras.Model) -> list[Block]:
         # A shared layer is called several times.
         name = make_unique_name(repeated.get(id(call.operation), call.name), blocks)
         is_layer = isinstance(call.operation, RESIDUAL_LAYERS) or _is_composite(call, repeated)
-        index = 0 if is_layer else skip_index(call, ancestors)
+        found = (0, call.inputs[0]) if is_layer else _find_skip(call, ancestors, blocks.values())
         if inner := _inner_layers(call, repeated):
             blocks |= {repeated[id(layer)]: Block(repeated[id(layer)], layer) for layer in inner}
-        elif index is not None:
-            block = Block(name, call.operation, index, call.inputs[index], call.outputs[0], (call,) if is_layer else ())
+        elif found is not None:
+            index, start = found
+            block = Block(name, call.operation, index, start, call.outputs[0], (call,) if is_layer else ())
             if not is_layer:
+                if not _has_branch(block, calls, ancestors) or _crosses(block, blocks.values(), ancestors):
+                    continue
                 # The branch may also depend on tensors computed before x.
                 with contextlib.suppress(ValueError):
                     block = dataclasses.replace(block, calls=between(name, block.start, block.end, calls).calls)
             blocks[name] = block
     branches = _find_branches(blocks.values(), ancestors)
     return [block for block in blocks.values() if block not in branches]
+
+
+def _find_skip(
+    call: Call, ancestors: Mapping[int, set[int]], blocks: Collection[Block]
+) -> tuple[int, keras.KerasTensor] | None:
+    """Return the index of the skipped argument of a sum and x, or None for a call that is not a residual sum.
+
+    These are the same, except in (x + f(x)) + g(x), where the argument is x + f(x).
+    """
+    if (index := skip_index(call, ancestors)) is not None:
+        return index, call.inputs[index]
+    starts = {id(block.end): block.start for block in blocks if is_addition(block.operation)}
+    if is_addition(call.operation) and len(call.inputs) == 2:
+        for index, (skipped, other) in enumerate((call.inputs, call.inputs[::-1])):
+            start = starts.get(id(skipped))
+            if start is not None and skipped is not other and id(start) in ancestors.get(id(other), ()):
+                return (index, start) if tuple(skipped.shape) == tuple(other.shape) else None
+    return None
+
+
+def _has_branch(block: Block, calls: Sequence[Call], ancestors: Mapping[int, set[int]]) -> bool:
+    """Return True if a branch contains a layer. Activations as in x + 0.04 x^3 consist of element-wise operations."""
+    above = ancestors[id(block.end)]
+    return any(
+        transforms_features(call.operation)
+        and id(call.outputs[0]) in above
+        and id(block.start) in ancestors[id(call.outputs[0])]
+        for call in calls
+    )
+
+
+def _crosses(block: Block, blocks: Collection[Block], ancestors: Mapping[int, set[int]]) -> bool:
+    """Return True if a sum starts inside of a block of another shape and ends after it, as in previous + scores."""
+    if block.start is None:
+        return False
+    return any(
+        is_addition(other.operation)
+        and tuple(other.start.shape) != tuple(block.start.shape)
+        and id(other.start) in ancestors.get(id(block.start), ())
+        and id(block.start) in ancestors[id(other.end)]
+        and id(other.end) in ancestors[id(block.end)]
+        for other in blocks
+        if other.start is not None
+    )
 
 
 def _find_branches(blocks: Collection[Block], ancestors: Mapping[int, set[int]]) -> list[Block]:
@@ -283,5 +345,6 @@ def _find_call(name: str, calls: Sequence[Call]) -> Call:
 
 
 def _names(calls: Sequence[Call], most: int = 20) -> str:
+    """Return the names of calls, each once, as a text."""
     names = list(dict.fromkeys(call.name for call in calls))
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

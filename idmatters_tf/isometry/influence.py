@@ -12,12 +12,12 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._batches import RepeatableBatches, check_data, length
+from idmatters_tf._batches import RepeatableBatches, check_data, length, to_tensors
 from idmatters_tf._keras_types import Data, Loss, Tensor
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
-from idmatters_tf.curvature._losses import DataLoss, loss_dtype
-from idmatters_tf.isometry.blocks import Block, find_blocks, find_operations
+from idmatters_tf.curvature._losses import DataLoss, check_single_batch, loss_dtype
+from idmatters_tf.isometry.blocks import Block, find_operations, missing_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +76,11 @@ def layer_influence(
     """Measure how much each residual block of a model changes its input, and the loss of the model without the block.
 
     Blocks are those of `find_blocks`, sums x + f(x) whose branch also depends on other tensors, and blocks of nested
-    models that are called several times. A layer that is called several times is one block. Sizes and angles take one
-    pass through the data, and each block one more for the loss. Positions of sequences that a mask or a padding mask
-    excludes do not count in sizes and angles. Losses are those of all data as one batch, as in
-    `idmatters_tf.curvature.HessianOperator`. A compiled loss includes penalties on weights, also on those of the block.
+    models that are called several times. A layer that is called several times is one block. In (x + f(x)) + g(x), each
+    sum is one. Sizes and angles take one pass through the data, and each block one more for the loss. Positions of
+    sequences that a mask or a padding mask excludes do not count in sizes and angles. Losses are those of all data as
+    one batch, as in `idmatters_tf.curvature.HessianOperator`. A compiled loss includes penalties on weights, also on
+    those of the block.
 
     Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016), for the loss
     without single blocks; Men et al., *ShortGPT* (2024, arXiv:2403.03853), and Gromov et al., *The Unreasonable
@@ -98,12 +99,13 @@ def layer_influence(
         between the vectors of each position.
 
     Raises:
-        ValueError: if the model has no blocks, if there is neither a compiled nor a given loss, or if Keras cannot
-            compute the loss.
+        ValueError: if the model has no blocks, if there is neither a compiled nor a given loss, if Keras cannot compute
+            the loss, or if a loss that couples the examples of a batch receives several batches.
     """
     check_data(loss, data)
-    # Raises an error for a model without blocks.
-    blocks = find_operations(model) or {block.name: block for block in find_blocks(model)}
+    blocks = find_operations(model)
+    if not blocks:
+        raise ValueError(missing_blocks(model, "Write each block as a sum x + f(x), or as a layer of your own."))
     data_loss = DataLoss(model, loss)
     batches = RepeatableBatches(data, batch_size)
     compute_loss = functools.partial(
@@ -217,12 +219,14 @@ def _data_loss(model: keras.Model, batches: RepeatableBatches, loss: DataLoss, h
     for batch in batches:
         size = length(batch)
         inputs, *labels = keras.utils.unpack_x_y_sample_weight(batch)
-        given = keras.tree.map_structure(ops.convert_to_tensor, inputs), *labels
+        given = to_tensors(inputs), *labels
         with _keras_internals.substitute_values():
             outputs = loss.evaluate(model, given, False) if loss.takes_model else model(given[0], training=False)
             penalty += size * sum(_number(part) for part in model.losses) if has_penalties else 0.0
         if not loss.terms:
             loss.build(model, given, outputs)
+            if loss.coupling:
+                check_single_batch(loss.coupling, [length(batch) for batch in batches])
         parts = zip(loss.terms, loss.parts(given, outputs), strict=True)
         pairs = [term.elements(*part, loss_dtype(outputs)) for term, part in parts]
         # A loss that returns one number for a batch is a mean over its examples.

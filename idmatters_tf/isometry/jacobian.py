@@ -11,12 +11,14 @@ from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._batches import length, to_tensors
 from idmatters_tf._keras_internals import (
     AttachedMasks,
     get_mask,
     graph_calls,
     graph_inputs,
     intercepted,
+    recurrent_states,
     run_calls,
     set_mask,
     substitute_values,
@@ -27,6 +29,8 @@ from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, BlockName, find_blocks
 
 DEFAULT_CHUNK = 16
+# Rounding errors of products on copies of a point, in 16 bits.
+COPY_TOLERANCE = 0.05
 
 Array = NDArray[np.floating[Any]]
 
@@ -44,8 +48,8 @@ class JacobianOperator(Operator):
     Args:
         function: function of Keras operations and layers, from one tensor to one tensor.
         point: floating-point tensor, (examples, ...).
-        separable: True if the function treats the examples of a batch independently. Several products are then
-            computed at once, on copies of the point.
+        separable: False if the function couples the examples of a batch. If True, several products are computed at
+            once, on copies of the point, unless a first product shows that the copies affect one another.
         chunk: number of copies at once. Memory grows with it.
 
     Example:
@@ -88,14 +92,11 @@ class JacobianOperator(Operator):
     def _products(self, kind: str, vectors: Array, shape: tuple[int, ...]) -> Array:
         """Return the products with the rows, as columns."""
         vectors = vectors.reshape(len(vectors), *shape)
-        if not self._separable or len(vectors) < self._chunk // 2:
+        if len(vectors) >= self._chunk // 2 and self._separable and self._copies is None:
+            self._linearize_copies()
+        if self._copies is None or len(vectors) < self._chunk // 2:
             single = getattr(self._single, kind)
             return np.stack([self._product(single, vector).ravel() for vector in vectors], axis=1)
-        if self._copies is None:
-            copies: Any = ops.concatenate([self._point] * self._chunk)
-            mask = get_mask(self._point)
-            set_mask(copies, None if mask is None else ops.concatenate([mask] * self._chunk))
-            self._copies = linearize(self._function, copies)
         columns = []
         for start in range(0, len(vectors), self._chunk):
             part = vectors[start : start + self._chunk]
@@ -104,6 +105,21 @@ class JacobianOperator(Operator):
             products = self._product(getattr(self._copies, kind), stacked).reshape(self._chunk, -1)
             columns.append(products[: len(part)])
         return np.concatenate(columns).T
+
+    def _linearize_copies(self) -> None:
+        """Linearize the function at copies of the point, unless a product shows that it couples its examples."""
+        copies: Any = ops.concatenate([self._point] * self._chunk)
+        mask = get_mask(self._point)
+        set_mask(copies, None if mask is None else ops.concatenate([mask] * self._chunk))
+        linearized = linearize(self._function, copies)
+        vector = np.random.default_rng(0).standard_normal(self.input_shape).astype(self.dtype)
+        single = self._product(self._single.jvp, vector).ravel()
+        # A change of the first copy alone.
+        changed = np.concatenate([vector, np.zeros((len(copies) - len(vector), *vector.shape[1:]), self.dtype)])
+        first, *others = self._product(linearized.jvp, changed).reshape(self._chunk, -1)
+        is_equal = np.linalg.norm(first - single) <= COPY_TOLERANCE * np.linalg.norm(single)
+        self._separable = bool(is_equal) and not np.any(others)
+        self._copies = linearized if self._separable else None
 
 
 def jacobian(
@@ -151,7 +167,7 @@ def model_jacobians(
             raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Name a block with one output.")
         return outputs[0]
 
-    for part in _points(inputs, training or together):
+    for part in _points(model, inputs, training or together):
         (point,) = keras.tree.flatten(part)
         if symbolic and point.dtype != symbolic[0].dtype:
             mask = get_mask(point)
@@ -186,7 +202,7 @@ def block_jacobians(
     calls = graph_calls(model) or []
     runs: list[_Run] = []
     inner = [block.operation for block in blocks if not block.calls]
-    for part in _points(inputs, training or together):
+    for part in _points(model, inputs, training or together):
         values = graph_inputs(model, part)
         with substitute_values(), _recorded_arguments(inner) as arguments:
             attached = run_calls(calls, values, training)
@@ -266,20 +282,27 @@ def _copied(tensors: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
     }
 
 
-def _points(inputs: Structure, together: bool) -> list[Any]:
+def _points(model: keras.Model, inputs: Structure, together: bool) -> list[Any]:
     """Return the inputs of a model for each example with their masks, or the whole batch as one point."""
-    tensors: Any = keras.tree.map_structure(ops.convert_to_tensor, inputs)
-    examples = len(keras.tree.flatten(tensors)[0])
+    tensors: Any = to_tensors(inputs)
+    examples = length(tensors)
     if not examples:
         raise ValueError("Argument `inputs` must contain at least one example. Received: an empty batch.")
     if together:
         return [tensors]
+    if examples > 1 and recurrent_states(model):
+        raise ValueError(
+            f"The model {model.name!r} has stateful recurrent layers, whose batch size is fixed, but each example is "
+            f"measured alone. Build it with stateful=False or a batch size of 1, and copy the weights."
+        )
     rows = [functools.partial(_row, index=index) for index in range(examples)]
     return [keras.tree.map_structure(row, tensors) for row in rows]
 
 
-def _row(tensor: Tensor, index: int) -> Tensor:
-    """Return one example of a batch with its mask."""
+def _row(tensor: Tensor | None, index: int) -> Tensor | None:
+    """Return one example of a batch with its mask; None for an optional input."""
+    if tensor is None:
+        return None
     row = tensor[index : index + 1]
     mask = get_mask(tensor)
     set_mask(row, None if mask is None else mask[index : index + 1])

@@ -45,7 +45,7 @@ def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None)
     Gram matrices, and the matrix itself enters twice. For 2304 x 256 and 3 iterations this takes 0.47 of the
     multiplications of the plain form. Rounding makes the smallest eigenvalues of a Gram matrix negative, and each
     iteration multiplies them by about a^2 = 12. The Gram matrix is therefore computed anew after the first 5
-    iterations (3 in 16 bits) and after every 2 further ones.
+    iterations (2 in 16 bits) and after every 2 further ones.
 
     Source: Jordan et al., *Muon: An optimizer for hidden layers in neural networks* (2024).
 
@@ -64,7 +64,7 @@ def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None)
     x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
     squares: Any = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
     x = ops.cast(x * ops.rsqrt(squares + 1e-30), dtype or matrix.dtype)
-    longest = 3 if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16") else 5
+    longest = 2 if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16") else 5
     while iterations > 0:
         count = min(longest, iterations)
         x = ops.matmul(x, _iterate_on_gram(x, count))
@@ -159,8 +159,10 @@ class Muon(Momentum):
         per_head: If True, each head of an attention projection is orthogonalized by itself.
         split: Dict from names, as in `exclude`, to numbers of equal parts of the last axis of a kernel's outputs, each
             of which is a matrix. `{"query_key_value": 3}` separates the queries, keys and values of GPT-NeoX.
-        orthogonalize_dtype: Type of the matrix products of the orthogonalization. With `"bfloat16"` and 3 iterations,
-            steps differ by 0.6 to 5 % in norm from those of float32.
+        orthogonalize_dtype: Type of the matrix products of the orthogonalization. With `"bfloat16"`, the steps of
+            2,400 random matrices from 2 x 2 to 256 x 64 differed in norm from those of float32 by at most 12 % with 3
+            iterations (median 1 to 9 % by kind of matrix) and 33 % with 5. With 5, matrices of rank one, whose
+            rounding errors are amplified, differed by up to 128 %. Singular values stayed below 1.25.
         kwargs: See `keras.optimizers.SGD`.
 
     Raises:

@@ -88,9 +88,11 @@ class ModelCopy:
 
     def _call(self, copied: Any, *args: Any, **kwargs: Any) -> Any:
         original = self._originals[id(copied)]
-        replaced = None if self._instead is None else self._instead(original, args)
+        # Arguments may be given by name.
+        arguments = tuple(_keras_internals.call_arguments(original.call, args, kwargs).values())
+        replaced = None if self._instead is None else self._instead(original, arguments)
         if replaced is None and id(original) in self._emptied:
-            replaced = args[0]
+            replaced = arguments[0]
         if replaced is not None:
             self.removed_ids.add(id(original))
             return replaced

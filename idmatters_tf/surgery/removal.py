@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._batches import RepeatableBatches
+from idmatters_tf._batches import RepeatableBatches, to_tensors
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import has_compiled_loss, strategy_scope
 from idmatters_tf._keras_types import Data
@@ -106,8 +106,8 @@ def remove_identities(
         model=copied,
         distances=distances,
         removed=tuple(removed),
-        before=_evaluate(model, batches) if has_loss else {},
-        after=_evaluate(copied, batches) if has_loss else {},
+        before=_evaluate(model, data, batches, batch_size) if has_loss else {},
+        after=_evaluate(copied, data, batches, batch_size) if has_loss else {},
     )
 
 
@@ -115,7 +115,7 @@ def _measure_distances(model: keras.Model, blocks: Mapping[str, Block], batches:
     """Return the distances of blocks from the identity, in ascending order. Blocks that are never called have none."""
     with record_branches(model, blocks) as sizes:
         for batch in batches:
-            inputs = keras.tree.map_structure(ops.convert_to_tensor, keras.utils.unpack_x_y_sample_weight(batch)[0])
+            inputs = to_tensors(keras.utils.unpack_x_y_sample_weight(batch)[0])
             with _keras_internals.substitute_values():
                 model(inputs, training=False)
     distances = {name: size.relative for name, size in sizes.items() if size.count}
@@ -149,18 +149,24 @@ def _copy_without(
     return copy.model, copy.variables, removed
 
 
-def _evaluate(model: keras.Model, batches: RepeatableBatches) -> dict[str, float]:
-    """Return the loss and metrics of a model on batches, without changing its state."""
-    # A generator, because Keras reads a list of batches as the arrays of several inputs. Without `steps`, Keras counts
-    # the end of the data as a batch.
-    examples = (keras.utils.pack_x_y_sample_weight(*keras.utils.unpack_x_y_sample_weight(batch)) for batch in batches)
+def _evaluate(model: keras.Model, data: Any, batches: RepeatableBatches, batch_size: int) -> dict[str, float]:
+    """Return the loss and metrics of a model on data and their batches, without changing its state."""
+    options: dict[str, Any] = {"return_dict": True, "verbose": 0}
+    if isinstance(data, tuple):
+        arguments = data
+        options["batch_size"] = batch_size
+    else:
+        # A generator, because Keras reads a list of batches as the arrays of several inputs. TensorFlow accepts no
+        # lists of tensors. Without `steps`, Keras counts the end of the data as a batch.
+        generator = (keras.tree.lists_to_tuples(keras.utils.unpack_x_y_sample_weight(batch)) for batch in batches)
+        arguments = (data if hasattr(data, "cardinality") else generator,)
+        options["steps"] = sum(1 for _ in batches)
     variables = [*model.variables, *model.metrics_variables, *_keras_internals.recurrent_states(model)]
     values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
     try:
-        options: dict[str, Any] = {"steps": sum(1 for _ in batches), "return_dict": True, "verbose": 0}
         # The `evaluate` of KerasHub's tasks would preprocess the examples again.
         evaluate: Any = keras.Model.evaluate if hasattr(model, "preprocessor") else type(model).evaluate
-        results = evaluate(model, examples, **options)
+        results = evaluate(model, *arguments, **options)
     finally:
         # On JAX, an evaluation that fails would leave the variables without values.
         for variable, value in zip(variables, values, strict=True):

@@ -111,3 +111,22 @@ def test_training_mode_requires_a_single_batch():
         with pytest.raises(ValueError, match=r"in training mode couples .*data in 3 batches. Pass batch_size=6"):
             HessianOperator(model, "mse", (X, Y), training=True, batch_size=2, check=check)
     HessianOperator(model, "mse", (X, Y), batch_size=2, check=False)
+
+
+def test_gradients_that_are_not_derivatives_of_the_loss_raise():
+    stopped = network(keras.layers.Lambda(lambda x: x + keras.ops.stop_gradient(x)))
+    with pytest.raises(ValueError, match=r"must be the derivative of the loss.*pass check=False"):
+        HessianOperator(stopped, "mse", (X, Y))
+    HessianOperator(stopped, "mse", (X, Y), check=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "float64"])
+def test_kinks_and_rounding_are_no_wrong_gradients(dtype, default_policy):
+    """Black pixels and biases of zero put rectified units exactly on their kinks."""
+    keras.config.set_dtype_policy(dtype)
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Conv2D(4, 3, activation="relu"), keras.layers.MaxPooling2D(), keras.layers.Flatten()]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers, keras.layers.Dense(3)])
+    images = np.maximum(np.random.default_rng(0).normal(size=(2, 8, 8, 1)), 0)
+    images[:, :6] = 0
+    HessianOperator(model, keras.losses.SparseCategoricalCrossentropy(from_logits=True), (images, np.array([0, 2])))

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice
+from idmatters_tf.autodiff import gradient
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, trace
 from tests.support import curvature_cases as cases
 
@@ -106,6 +107,38 @@ def test_second_derivatives_of_bilinear_resizing():
         # TensorFlow resizes in float32.
         np.testing.assert_allclose(*products, rtol=0, atol=1e-5)
         assert np.abs(products[0]).max() > 0.1
+
+
+class Rematerialized(keras.layers.Layer):
+    """Dense layer that stores a rematerialized function."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3, "tanh")
+        self.rematerialized = keras.remat(self.dense.call)
+
+    def build(self, shape):
+        self.dense.build(shape)
+
+    def call(self, inputs):
+        return self.rematerialized(inputs)
+
+
+@pytest.mark.parametrize("mode", ["full", "activations", "stored"])
+def test_rematerialized_layers(mode):
+    """TensorFlow's `recompute_grad` loses the derivatives with respect to tensors in place of variables."""
+    with keras.RematScope(None if mode == "stored" else mode):
+        model = sequential(Rematerialized() if mode == "stored" else keras.layers.Dense(3, "tanh"))
+    x, y = np.random.default_rng(0).normal(size=(7, 4)), np.random.default_rng(1).normal(size=(7, 2))
+    operator = HessianOperator(model, "mse", (x, y))
+
+    def value(_=None):
+        return keras.ops.mean((model(x) - y) ** 2)
+
+    expected = cases.differences(model, value)
+    np.testing.assert_allclose(operator.gradient(), expected, atol=1e-8)
+    np.testing.assert_allclose(cases.flat(gradient(value, model.trainable_variables)), expected, atol=1e-8)
+    assert cases.relative_error(operator) < 1e-6
 
 
 def test_missing_second_derivatives_raise():

@@ -94,8 +94,10 @@ def test_missing_and_empty_folders_raise(tree, tmp_path):
     with pytest.raises(DataError, match="no images were found in .*/nowhere, which does not exist: neither"):
         imagenet.load(tree / "nowhere")
     (tree / "train" / "n00").rename(tree / "train" / os.fsdecode(b"caf\xe9"))
-    with pytest.raises(DataError, match=r"the name of class folder '.*/train/caf.*' is not UTF-8. Rename the folder"):
+    with pytest.raises(DataError, match=r"the name of class folder .*/train/caf\\udce9 is not UTF-8. Rename the"):
         imagenet.load(tree)
+    (tree / "val").rename(tmp_path / os.fsdecode(b"\xe9"))
+    assert imagenet.load(tmp_path / os.fsdecode(b"\xe9"), val_fraction=0.5).name == r"\udce9"
 
 
 def test_first_and_held_out_images_of_folders(tree):

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from keras import layers
 
-from idmatters_tf import Muon, scale_depth
+from idmatters_tf import ExactResume, Muon, deepen, scale_depth
 from idmatters_tf.depth.scale import scale_branches
+from idmatters_tf.layers import ResidualDense
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.models.linear import linear_residual
 from idmatters_tf.models.resnet import preresnet
@@ -18,6 +19,8 @@ X = rng.normal(size=(STEPS * BATCH, 6)).astype("float32")
 Y = np.sin(2 * X[:, :2]).astype("float32")
 optimizers = keras.optimizers
 EXACT = 2.0**-6
+# Tracing the functions of many optimizers takes minutes.
+EAGERLY = keras.backend.backend() == "tensorflow"
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -72,8 +75,7 @@ def cases(sgd=1.0, adaptive=1.0, scale=1.0):
 
 
 def train(model, optimizer):
-    # Tracing the functions of so many optimizers takes minutes.
-    model.compile(optimizer, "mse", jit_compile=False, run_eagerly=keras.backend.backend() == "tensorflow")
+    model.compile(optimizer, "mse", jit_compile=False, run_eagerly=EAGERLY)
     return model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0).history["loss"]
 
 
@@ -96,6 +98,92 @@ def test_training_equals_that_of_explicit_multipliers_and_rates(name, alpha):
         factor = factors[2] if "_last" in old.path else 1.0
         np.testing.assert_allclose(new, factor * np.array(old), rtol=0, atol=tolerance * np.abs(new).max())
         assert np.abs(np.array(old) - start[old.path]).max() > 1e-3, "every weight is trained"
+
+
+def test_penalties_act_as_in_the_shallow_model():
+    for make in (lambda: optimizers.SGD(EXACT, 0.5), lambda: optimizers.Adam(EXACT)):
+        scaled, explicit = build(penalties=(0.5, 0.25)), build(factor=0.25, penalties=(0.125, 0.0625))
+        factors = (4.0, 1.0) if isinstance(make(), optimizers.SGD) else (1.0, 0.25)
+        inside = make()
+        inside.learning_rate.assign(EXACT * factors[0])
+        inside.epsilon = 1e-7 * factors[1]
+        kinds = optimizers.OptimizerMap(make(), {"block.*": inside})
+        train(explicit, optimizers.MultiOptimizer(kinds))
+        train(scaled, scale_depth(scaled, 1, make()))
+        for old, new in zip(explicit.variables, scaled.variables, strict=True):
+            factor = 0.25 if "_last" in old.path else 1.0
+            np.testing.assert_allclose(new, factor * np.array(old), rtol=0, atol=1e-5 * np.abs(new).max())
+
+
+def test_the_global_norm_does_not_depend_on_the_number_of_blocks():
+    steps = []
+    for limit in (1e9, 1e-3):
+        model = build()
+        optimizer = scale_depth(model, 1, optimizers.SGD(1.0, global_clipnorm=limit))
+        start = {v.path: np.array(v) for v in model.trainable_variables}
+        model.compile(optimizer, "mse", run_eagerly=EAGERLY)
+        model.train_on_batch(X[:BATCH], Y[:BATCH])
+        steps.append({v.path: np.array(v) - start[v.path] for v in model.trainable_variables})
+    # Steps of last weights contain the factor 1 / 4.
+    sizes = {path: (4 if "_last" in path else 1) * np.linalg.norm(step) for path, step in steps[0].items()}
+    norm = np.sqrt(sum(size**2 * (0.25 if "block" in path else 1) for path, size in sizes.items()))
+    for path, step in steps[1].items():
+        np.testing.assert_allclose(step, 1e-3 / norm * steps[0][path], rtol=2e-3, atol=1e-7)
+
+
+def unnamed():
+    """Return a model whose paths in a file lack the name of the model, and contain equal names."""
+    keras.utils.set_random_seed(0)
+    blocks = [ResidualDense(8) for _ in range(2)]
+    inner = keras.Sequential([keras.Input((6,)), layers.Dense(6, "relu", name="first")])
+    model = keras.Sequential([layers.Dense(6, name="first"), *blocks, inner, layers.Dense(2)])
+    model(X)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer"),
+    [
+        (build, optimizers.AdamW),
+        (unnamed, lambda rate: optimizers.SGD(rate, 0.9, use_ema=True)),
+        (build, lambda rate: optimizers.LossScaleOptimizer(Muon(rate, norm="free"), initial_scale=8.0)),
+    ],
+)
+def test_factors_survive_files_and_loss_scaling(make, optimizer, tmp_path):
+    model = make()
+    model.compile(scale_depth(model, 1, optimizer(EXACT)), "mse")
+    model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    scaled, copied = (getattr(each.optimizer, "inner_optimizer", each.optimizer) for each in (model, loaded))
+    assert copied.depth_scaling == scaled.depth_scaling
+    losses = [each.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0).history["loss"] for each in (model, loaded)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
+    expected = {1 / DEPTH if weight.use == "last" else 1.0 for weight in scaled.depth_scaling.weights}
+    if make is build:
+        assert {factors.step for factors in copied._factors_by_index} == expected
+
+
+def test_a_killed_fit_resumes(tmp_path):
+    weights = []
+    for epochs in ((2,), (1, 2)):
+        folder = tmp_path / str(len(epochs))
+        for number in epochs:
+            model = build()
+            model.compile(scale_depth(model, 1, optimizers.AdamW(EXACT)), "mse", run_eagerly=EAGERLY)
+            callbacks = [ExactResume(folder, every=20)]
+            model.fit(X, Y, batch_size=BATCH, epochs=number, verbose=0, callbacks=callbacks)
+        weights.append(model.get_weights())
+    for expected, resumed in zip(*weights, strict=True):
+        np.testing.assert_array_equal(resumed, expected)
+
+
+def test_a_model_with_other_variables_is_refused():
+    model = build()
+    model.compile(scale_depth(model, 1, "adam"), "mse")
+    deeper = deepen(model, after="sum3")
+    with pytest.raises(ValueError, match="for a model without 'sum3_deeper1.*another optimizer"):
+        deeper.fit(X, Y, verbose=0)
 
 
 def stack(block, depth=2, shape=(6,)):
@@ -180,8 +268,9 @@ def conditioned(x):
 def test_last_weights_of_each_sum_are_scaled(make, sums, last, inner):
     model = make()
     scaling = scale_branches(model, 1)
-    first = [weight for weight in scaling.weights if weight.block == scaling.weights[0].block]
     assert scaling.sums == sums
+    block = next(weight.block for weight in scaling.weights if weight.use == "last")
+    first = [weight for weight in scaling.weights if weight.block == block]
     found = [weight.path for weight in first if weight.use == "last"]
     assert len(found) == len(last)
     assert all(path.endswith(end) for path, end in zip(found, last, strict=True))

@@ -167,3 +167,16 @@ def test_invalid_input_raises(changes, message):
     arguments = {"x": np.arange(1.0, 9).reshape(4, 2), "labels": [0, 1, 0, 1], "width": 2, **changes}
     with pytest.raises(ValueError, match=re.escape(message)):
         memorize(**arguments)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_wide_networks_for_norms_over_many_orders_of_magnitude(width):
+    """A block would compute the labels of small points as differences of much larger numbers."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(40, 3)) * 10.0 ** -np.linspace(0, 16, 40)[:, None]
+        report = memorize(x, rng.integers(0, 4, 40), width=width, check=("float64",)).report
+        assert report.verified["float64"].correct == 40
+        assert report.blocks > 1
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    assert memorize(x, rng.integers(0, 4, 40), width=width, check=()).report.blocks == 1

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from idmatters_tf.isometry import find_blocks, layer_influence
+from idmatters_tf.curvature import HessianOperator
+from idmatters_tf.isometry import block_distances, find_blocks, layer_influence
 from idmatters_tf.surgery import remove_identities
 
 
@@ -50,6 +51,71 @@ def test_sums_and_layers_of_layers_are_told_apart():
     assert len(influence) == 4
     distances = remove_identities(model, 0.0, data[0]).distances
     assert distances == {name: block.relative for name, block in influence.items()}
+
+
+class Positions(keras.layers.Layer):
+    def build(self, shape):
+        self.embedding = keras.layers.Embedding(shape[1], shape[2])
+        self.embedding.build(())
+
+    def call(self, x):
+        return self.embedding(ops.arange(x.shape[1]))[None] * ops.ones((x.shape[0] or 1, 1, 1))
+
+
+def test_position_embeddings_and_elementwise_formulas_are_no_blocks():
+    inputs = keras.Input((3, 4))
+    positions = Positions()
+    x = inputs + positions(inputs)
+    hidden = keras.layers.Dense(4)(x)
+    hidden = 0.5 * hidden * (1 + ops.tanh(0.8 * (hidden + 0.045 * hidden**3)))
+    hidden = keras.layers.Add()([hidden, keras.layers.Activation("sigmoid")(hidden)])
+    model = keras.Model(inputs, keras.layers.Add(name="block")([x, keras.layers.Dense(4)(hidden)]))
+    nodes = len(positions.embedding._inbound_nodes)
+    assert [block.name for block in find_blocks(model)] == ["block"]
+    assert list(remove_identities(model, 0.0, np.ones((2, 3, 4), "float32")).distances) == ["block"]
+    # The search leaves no trace in the layers.
+    assert len(positions.embedding._inbound_nodes) == nodes
+
+
+def test_sums_of_scores_of_attention_are_no_blocks():
+    """In RealFormer, the scores of each layer are added to those of the previous one."""
+    x = inputs = keras.Input((3, 4))
+    previous = None
+    for number in range(3):
+        scores = ops.matmul(keras.layers.Dense(4)(x), ops.transpose(keras.layers.Dense(4)(x), (0, 2, 1)))
+        previous = scores if previous is None else previous + scores
+        branch = keras.layers.Dense(4)(ops.matmul(ops.softmax(previous), x))
+        x = keras.layers.Add(name=f"block{number}")([x, branch])
+    model = keras.Model(inputs, x)
+    distances = remove_identities(model, 0.0, np.ones((2, 3, 4), "float32")).distances
+    assert sorted(distances) == ["block0", "block1", "block2"]
+
+
+@pytest.mark.parametrize("is_one_sum", [True, False])
+def test_parallel_branches(is_one_sum):
+    """The block is x + f(x) + g(x); two sums can be removed one by one."""
+    keras.utils.set_random_seed(0)
+    add, layers = keras.layers.Add, [keras.layers.Dense(4, name=name) for name in ("attention", "perceptron", "head")]
+    x = inputs = keras.Input((4,))
+    attention, perceptron = layers[0](x), layers[1](x)
+    if is_one_sum:
+        x = add(name="sum")([attention, x, perceptron])
+    else:
+        x = add(name="sum")([perceptron, add(name="first")([x, attention])])
+    model = keras.Model(inputs, layers[2](x))
+    data = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    branches = layers[0].kernel + layers[1].kernel
+    expected = np.linalg.norm(branches, 2)
+    np.testing.assert_allclose(list(block_distances(model, data[0]).values()), [[expected] * 5], rtol=1e-5)
+    influence = layer_influence(model, "mse", tuple(data)).blocks
+    assert list(influence) == (["sum"] if is_one_sum else ["first", "sum"])
+    remaining = data[0] if is_one_sum else data[0] + layers[0](data[0])
+    assert influence["sum"].loss == pytest.approx(float(np.mean((layers[2](remaining) - data[1]) ** 2)), rel=1e-5)
+    result = remove_identities(model, influence["sum"].relative * 1.001, data[0])
+    assert "sum" in result.removed
+    np.testing.assert_allclose(
+        result.model(data[0]), layers[2](data[0] if "first" in result.removed else remaining), rtol=1e-5
+    )
 
 
 class OwnKernel(keras.layers.Layer):
@@ -111,6 +177,23 @@ def test_the_model_does_not_change_and_data_need_targets():
         layer_influence(model, data)
 
 
+@pytest.mark.parametrize("loss", [keras.losses.Dice(), keras.losses.Tversky(), keras.losses.CosineSimilarity(axis=0)])
+def test_losses_that_couple_examples_require_one_batch(loss):
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(4, "sigmoid")(inputs + keras.layers.Dense(4, "tanh")(inputs)))
+    x, y = np.random.default_rng(0).normal(size=(2, 6, 4)).astype("float32")
+    y = (y > 0).astype("float32")
+    with pytest.raises(ValueError, match=r"couples the examples .*Received: data in 3 batches. Pass batch_size=6"):
+        layer_influence(model, loss, (x, y), batch_size=2)
+    assert layer_influence(model, loss, (x, y), batch_size=6).loss == pytest.approx(float(loss(y, model(x))), rel=1e-5)
+
+
+def test_models_without_blocks_raise():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="first"), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match=r"no sums x \+ f\(x\).*Write each block as .*Its layers: first"):
+        layer_influence(model, "mse", (np.ones((2, 4)), np.ones((2, 2))))
+
+
 @pytest.mark.parametrize("add", [lambda x, y: x + y, lambda x, y: keras.layers.Add()([x, y])])
 def test_masks_of_inputs_of_attention(add):
     """Attention removes the mask of x before the sum reads x."""
@@ -129,3 +212,26 @@ def test_masks_of_inputs_of_attention(add):
     np.testing.assert_allclose([block.relative, block.angle, block.loss], [distance, angle, expected], rtol=1e-4)
     (found,) = remove_identities(model, 0.0, tokens).distances.values()
     np.testing.assert_allclose(found, distance, rtol=1e-5)
+
+
+class AddOptional(keras.layers.Layer):
+    def call(self, x, other=None):
+        return x if other is None else x + other
+
+
+def test_optional_inputs_given_as_none():
+    optional, inputs = keras.Input((4,), optional=True), keras.Input((4,))
+    hidden = keras.layers.Add(name="block")([inputs, keras.layers.Dense(4)(inputs)])
+    model = keras.Model([optional, inputs], keras.layers.Dense(2)(AddOptional()(hidden, optional)))
+    x, y = np.ones((3, 4), "float32"), np.zeros((3, 2), "float32")
+    expected = float(np.mean(np.square(model([None, x]))))
+    assert layer_influence(model, "mse", ([None, x], y)).loss == pytest.approx(expected, rel=1e-5)
+    assert HessianOperator(model, "mse", ([None, x], y)).loss() == pytest.approx(expected, rel=1e-5)
+    assert block_distances(model, [None, x])["block"].shape == (3,)
+
+
+def test_stateful_recurrent_layers_are_measured_in_batches_of_one():
+    inputs = keras.Input(batch_shape=(2, 3, 4))
+    x = keras.layers.Add()([inputs, keras.layers.LSTM(4, return_sequences=True, stateful=True)(inputs)])
+    with pytest.raises(ValueError, match=r"stateful recurrent layers.*Build it with stateful=False"):
+        block_distances(keras.Model(inputs, x), np.ones((2, 3, 4), "float32"))

@@ -51,6 +51,23 @@ def test_small_singular_values_do_not_grow_past_the_largest_by_rounding(dtype, i
     assert np.linalg.norm(keras.ops.cast(orthogonal, "float32"), 2) < 1.25
 
 
+@pytest.mark.parametrize("size", [4, 8])
+def test_small_matrices_in_16_bits_keep_their_bounds(size):
+    """Rounding errors are largest in small square matrices, and those of a matrix of rank one are amplified most."""
+    rng = np.random.default_rng(0)
+    normal = rng.normal(size=(300, size, size)).astype("float32")
+    rank_one = (rng.normal(size=(300, size, 1)) * rng.normal(size=(300, 1, size))).astype("float32")
+    for matrices, difference in ((normal, 0.15), (rank_one, 1.5)):
+        for iterations in range(1, 9):
+            single = np.array(orthogonalize(keras.ops.convert_to_tensor(matrices), iterations))
+            rounded = orthogonalize(keras.ops.convert_to_tensor(matrices), iterations, "bfloat16")
+            half = np.array(keras.ops.cast(rounded, "float32"))
+            assert np.linalg.norm(half, 2, axis=(1, 2)).max() < 1.25
+            if iterations <= 5:
+                norms = np.linalg.norm(single, axis=(1, 2))
+                assert (np.linalg.norm(half - single, axis=(1, 2)) < difference * norms).all()
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_kernels_follow_the_formula_also_if_some_have_equal_shapes(nesterov):
     rng = np.random.default_rng(5)

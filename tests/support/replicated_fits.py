@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from idmatters_tf import scale_depth
 from idmatters_tf.distribute import chief_only, mirrored_strategy, multi_worker_strategy
+from idmatters_tf.layers import ResidualDense
 from idmatters_tf.optimizers import Momentum, Muon
 from tests.support.fit_sources import aligned
 from tests.support.layer_fits import LAYER_CASES
@@ -73,6 +75,14 @@ def mixed(**clipping):
         return dense(keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0))
     finally:
         keras.config.set_dtype_policy("float32")
+
+
+def scaled():
+    keras.utils.set_random_seed(1)
+    blocks = [ResidualDense(8, kernel_regularizer="l2") for _ in range(3)]
+    model = keras.Sequential([keras.Input((6,)), *blocks, keras.layers.Dense(2)])
+    model.compile(scale_depth(model, 1, keras.optimizers.SGD(0.1, 0.9, global_clipnorm=0.5)), "mse")
+    return model
 
 
 def unbuilt():
@@ -180,6 +190,7 @@ CASES = {
     "clipped values": with_optimizer(lambda: keras.optimizers.Adam(0.1, clipvalue=0.01)),
     "clipped Muon": with_optimizer(lambda: Muon(0.05, norm="free", global_clipnorm=0.05)),
     "mixed precision, clipped": (lambda: mixed(global_clipnorm=0.05), fit),
+    "scaled branches": (scaled, fit),
     "batch normalization": (normalized, fit),
     "an unbuilt model": (unbuilt, fit),
     "eagerly": (lambda: dense(run_eagerly=True), fit),

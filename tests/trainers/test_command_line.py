@@ -1,6 +1,7 @@
 """Tests of the help texts, and of bad input to the programs: one error message, exit code 2, no lost files."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -56,6 +57,10 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--mirror"], "--mirror requires --evaluate"),
         (["--schedule", "decay", "--decay-epochs", "1e-320"], "--decay-epochs: expected a number of at least 0.001"),
         (["--dataset", "shapes", "--out", "x" * 300], "cannot be written: File name too long"),
+        (
+            ["--dataset", "shapes", "--out", os.fsdecode(b"caf\xe9")],
+            r"--out must be UTF-8, as TensorFlow requires. Received: caf\udce9",
+        ),
         (
             ["--dataset", "shapes", "--train-images", 50, "--held-out", 50],
             "less than the 50 training images. Received: 50 (option --held-out)",

@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.images import make_tree
 from tests.support.processes import assert_same_run, cut_back, records, run_forked, tensors
 from tests.support.programs import run_here
+from trainers.datasets import Folder
 from trainers.imagenet import PROGRAM
 from trainers.training.build import find_drop_steps
 from trainers.training.settings import Recipe
@@ -101,6 +103,18 @@ def test_a_broken_image_in_memory_is_named(tree, tmp_path):
     assert done.returncode == 2
     message = f"error: {extra} cannot be read as an image. Replace it, or skip all broken images with --skip-broken.\n"
     assert done.stderr == message
+
+
+def test_images_that_are_moved_during_the_training(tmp_path):
+    data = make_tree(tmp_path / "images", classes=2, each=4)
+    options = Folder(dataset="folder", data_dir=str(data), size=24)
+    source = options.source(4, 0)
+    data.rename(tmp_path / "moved")
+    with pytest.raises(tf.errors.NotFoundError) as raised:
+        source.train_batches().batch(0)
+    message = source.explain(raised.value, 0)
+    assert message.startswith(f"{data}/train/n0")
+    assert message.endswith("was not found. Restore it, or pass the new folder of the data as --data-dir.")
 
 
 def test_the_rate_decays_every_two_epochs_as_in_the_paper():

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import pytest
 
@@ -86,7 +87,8 @@ def test_mean_and_deviation_over_the_seeds_of_finished_runs(report, tmp_path):
 
 
 def test_a_folder_of_runs_can_be_compared_again_and_one_seed_counts_once(report, tmp_path):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+    # Names need not be UTF-8.
+    for name, seed in (("a", 0), ("b", 0), (os.fsdecode(b"\xe9"), 1)):
         make(tmp_path / name, {"seed": seed}, [0.5], RESULT)
     (tmp_path / "notes.txt").write_text("mine")
     # ExactResume's folder, and a run of another program.

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf import _environment
+from idmatters_tf._arguments import as_utf8
 from idmatters_tf.checkpointing import (
     FolderInUse,
     FolderLock,
@@ -258,6 +259,8 @@ def check_output(folder: str | os.PathLike, mark: str) -> None:
     A program writes only into a folder that it creates, that is empty except for hidden files, or that contains its
     mark, a JSON file of the program. Inside such a folder it replaces its own files and folders by renaming.
     """
+    if as_utf8(str(folder)) != str(folder):
+        raise UsageError(f"--out must be UTF-8, as TensorFlow requires. Received: {as_utf8(str(folder))}")
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"--out must be a folder, but {folder} is a file. Use another folder.")
     if list_names(folder) and not _is_mark(pathlib.Path(folder, mark)):
