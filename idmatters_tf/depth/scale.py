@@ -42,7 +42,7 @@ def scale_depth(
 
     Last weights are the last kernel and bias of a branch, or the gain and offset of a normalization at its end, or a
     trained factor, as in ReZero, SkipInit and LayerScale. A transformer layer contains two sums. Sums whose skip is not
-    x, such as a projection, are not counted and not scaled.
+    x, such as a projection, are not counted and not scaled, except in the layers of this package.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 2.1: the layers of an optimal deep linear residual
     network differ from the identity by O(1 / L). Dey et al., *CompleteP* (2025), for alpha = 1; Yang et al.,
