@@ -117,11 +117,13 @@ def _sums_of_several(calls: Sequence[Call], ancestors: Mapping[int, set[int]]) -
 
 
 def _check_streams(blocks: Iterable[Block], calls: Sequence[Call]) -> None:
-    """Raise a ValueError if the input of a block is a normalized sum of another block."""
+    """Raise a ValueError if the inputs of at least half of the blocks are normalized sums of other blocks."""
     makers = {id(tensor): call for call in calls for tensor in call.outputs}
     ends = {id(block.end): block.name for block in blocks if block.end is not None}
-    for block in blocks:
-        tensor, norm = block.start, None
+    starts = [block.start for block in blocks if block.start is not None]
+    found: list[tuple[str, str]] = []
+    for tensor in starts:
+        norm = None
         while (call := makers.get(id(tensor))) is not None and id(tensor) not in ends and len(call.inputs) == 1:
             if re.search("norm", type(call.operation).__name__, re.IGNORECASE) and call.way is None:
                 norm = call.name
@@ -129,10 +131,13 @@ def _check_streams(blocks: Iterable[Block], calls: Sequence[Call]) -> None:
                 break
             tensor = call.inputs[0]
         if norm is not None and id(tensor) in ends:
-            raise ValueError(
-                f"The sum {ends[id(tensor)]!r} is followed by the normalization {norm!r}, which undoes a part of the "
-                f"scale. Normalize the inputs of the branches instead (pre-norm)."
-            )
+            found.append((ends[id(tensor)], norm))
+    # A single one may separate two stages.
+    if found and 2 * len(found) >= len(starts):
+        raise ValueError(
+            f"The sum {found[0][0]!r} is followed by the normalization {found[0][1]!r}, which undoes a part of the "
+            f"scale. Normalize the inputs of the branches instead (pre-norm)."
+        )
 
 
 class _Record:
@@ -166,9 +171,9 @@ class _Record:
                     run_calls(calls, self.tensors, training=False)
                 return
             except Exception as error:
+                if data is not None:
+                    raise
                 failure = error
-        if data is not None and failure is not None:
-            raise failure
         raise ValueError(
             f"The model {model.name!r} cannot be called on random inputs. Pass a batch of inputs as `data`. The error: "
             f"{failure}"

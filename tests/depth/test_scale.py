@@ -244,6 +244,15 @@ def convolutions(x):
     return layers.ReLU()(layers.Add()([x, layers.BatchNormalization()(branch)]))
 
 
+def two_stages():
+    """Return blocks with a normalization between the second and the third one."""
+    x = inputs = keras.Input((6,))
+    for number in range(4):
+        x = layers.LayerNormalization()(x) if number == 2 else x
+        x = x + mlp()(x)
+    return keras.Model(inputs, layers.Dense(2)(x))
+
+
 def conditioned(x):
     """Return x + gate(x) * V x, where both factors have weights."""
     return x + layers.Dense(6, "sigmoid")(x) * layers.Dense(6)(x)
@@ -259,6 +268,7 @@ def conditioned(x):
         (lambda: stack(lambda x: Block("norm")(x)), 2, ["gamma", "beta"], 4),
         (lambda: stack(parallel), 2, ["kernel", "bias", "kernel", "bias"], 2),
         (lambda: stack(three_terms), 2, ["kernel", "bias", "kernel", "bias"], 2),
+        (two_stages, 4, ["kernel", "bias"], 2),
         (lambda: stack(conditioned), 2, ["kernel", "bias"], 2),
         (lambda: identity_resnet((8, 8, 3), blocks=1, widths=(4, 8, 8), stem=3), 3, ["stage1_block1/conv2/kernel"], 1),
         (lambda: preresnet((8, 8, 3), 4, depth=8), 3, ["stage1_block1/conv2/kernel"], 3),
