@@ -79,7 +79,7 @@ def train(model, optimizer):
     return model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0).history["loss"]
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("alpha", [1.0, pytest.param(0.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", cases())
 def test_training_equals_that_of_explicit_multipliers_and_rates(name, alpha):
     base = 1
