@@ -102,7 +102,7 @@ def _make_function(self, step_function):
         return _originals["_make_function"](self, step_function)
     normalization.correct_overrides(self)
     is_training = step_function == self.train_step
-    kinds: dict[Any, str] = {}
+    kinds = trial_steps.kinds_of_losses(self)
     needs_equal_parts = trial_steps.overrides_step(self, is_training)
     step = normalization.normalized(step_function, kinds, is_training, needs_equal_parts)
     execute = _originals["_make_function"](self, step)
@@ -117,7 +117,7 @@ def _make_function(self, step_function):
         # Keras takes `steps_per_execution` batches of a Python iterator. Without data this raises StopIteration.
         first = next(batches)
         if needs_trial:
-            kinds.update(trial_steps.try_step(self, first, is_training))
+            trial_steps.try_step(self, first, is_training)
             is_tried = True
         return execute(itertools.chain([first], batches))
 

@@ -7,6 +7,7 @@ gradients or losses of a step differ. Variables do not change, and random number
 """
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,11 +26,17 @@ _EXAMPLES = 2
 # Relative difference of gradients and losses that counts as rounding, in float32 and in 16 bits.
 _ROUNDING = 1e-3
 _ROUNDING_OF_HALF = 3e-2
+_kinds: weakref.WeakKeyDictionary[keras.Model, dict[Any, str]] = weakref.WeakKeyDictionary()
 
 
 def needs_trial(model: keras.Model, is_training: bool) -> bool:
-    """Return True if a model adds losses in its layers, or has a step of its own."""
-    return normalization.adds_losses(model) or overrides_step(model, is_training)
+    """Return True if the kinds of losses that layers add are not known, or the model has a step of its own."""
+    return (normalization.adds_losses(model) and not kinds_of_losses(model)) or overrides_step(model, is_training)
+
+
+def kinds_of_losses(model: keras.Model) -> dict[Any, str]:
+    """Return the kinds of the losses that layers add, see `normalization.normalized`. They are known after a trial."""
+    return _kinds.setdefault(model, {})
 
 
 def overrides_step(model: keras.Model, is_training: bool) -> bool:
@@ -38,8 +45,8 @@ def overrides_step(model: keras.Model, is_training: bool) -> bool:
     return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def try_step(model: keras.Model, data: Any, is_training: bool) -> dict[Any, str]:
-    """Return the kinds of the losses that layers add, see `normalization.normalized`.
+def try_step(model: keras.Model, data: Any, is_training: bool) -> None:
+    """Determine the kinds of the losses that layers add, and compare a step of the user with that of one replica.
 
     Args:
         model: model of a strategy with several replicas.
@@ -50,16 +57,15 @@ def try_step(model: keras.Model, data: Any, is_training: bool) -> dict[Any, str]
         ValueError: the results on several replicas would not be those of one.
     """
     strategy: Any = model.distribute_strategy
-    kinds: dict[Any, str] = {}
+    kinds = kinds_of_losses(model)
     with _exact(model):
-        if normalization.adds_losses(model):
+        if normalization.adds_losses(model) and not kinds:
             parts, whole = _run(strategy, data, lambda part: _record_losses(model, part, is_training))
-            kinds = dict(_kind(model, *values) for values in zip(parts, whole, strict=True))
+            kinds.update(_kind(model, *values) for values in zip(parts, whole, strict=True))
         if overrides_step(model, is_training):
             step: Any = model.train_step if is_training else model.test_step
             parts, whole = _run(strategy, data, lambda part: _record_step(step, part, kinds))
             _compare(model, parts, whole, is_training)
-    return kinds
 
 
 def _run(strategy, data, record):
