@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
+from idmatters_tf.depth._scaled_optimizers import DepthScaling
 from idmatters_tf.depth.measurement import build_models
+from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.depth.trials import MakeOptimizer, Trials
 
 # Rates of a search are START times powers of STEP; neighbors in its first pass differ by STEP^COARSE. No more than MOST
@@ -159,6 +161,8 @@ def rate_profile(
     steps: int = 200,
     seeds: int = 2,
     *,
+    base: int | None = None,
+    alpha: float = 1.0,
     batch_size: int = 32,
     progress: bool = False,
 ) -> RateProfile:
@@ -178,14 +182,18 @@ def rate_profile(
     Args:
         build: see `depth_profile`.
         depths: different depths.
-        data: tuple of arrays (x, y), of which random batches are drawn by the seed; or batches that can be iterated
-            repeatedly, such as a `tf.data.Dataset`, which all seeds use in their order.
-        loss: a loss for `compile`; None for that of the compiled model.
+        data: tuple of arrays or tensors (x, y), also lists and dicts of them, of which random batches are drawn by the
+            seed; or batches that can be iterated repeatedly, such as a list or a `tf.data.Dataset`, which all seeds use
+            in their order.
+        loss: a loss for `compile`; None for that of the compiled model, or for a model with its own `compute_loss` or
+            `train_step`, which are used in any case.
         optimizer: function of a learning rate that returns an optimizer, such as `lambda rate:
-            keras.optimizers.AdamW(rate, weight_decay=0.1)`; None for that of the compiled model.
+            keras.optimizers.AdamW(rate, weight_decay=0.1)`; None for that of the compiled model, at constant rates.
         rates: learning rates; None for a search.
         steps: number of steps of a training.
         seeds: number of models at each depth.
+        base: number of residual sums for which the models are scaled by `scale_depth`; None for models as they are.
+        alpha: see `scale_depth`.
         batch_size: batch size for arrays.
         progress: True to show a progress bar on standard error.
 
@@ -203,7 +211,8 @@ def rate_profile(
     start = START
     with Progress(most * positive_integer("seeds", seeds) * sum(chosen), "rate profile", progress, unit="units") as bar:
         for number, depth in enumerate(chosen):
-            search = _Search(build_models(build, depth, seeds), data, loss, optimizer, steps, batch_size)
+            scale = None if base is None else functools.partial(scale_branches, base=base, alpha=alpha)
+            search = _Search(build_models(build, depth, seeds), data, loss, optimizer, steps, batch_size, scale)
             search.advance = functools.partial(bar.advance, depth, f"depth {depth}")
             curves[depth] = search.run(rates, start)
             # A search that needs fewer rates than the largest number.
@@ -251,16 +260,9 @@ def find_rate(
     >>> 0.03 < curve.best <= curve.largest_stable < 3
     True
     """
-    if isinstance(model, keras.Model):
-        kept = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
-        try:
-            return _Search([model] * positive_integer("seeds", seeds), data, loss, optimizer, steps, batch_size).run(
-                rates
-            )
-        finally:
-            for variable, value in zip(model.variables, kept, strict=True):
-                variable.assign(value)
-    return _Search(build_models(model, None, seeds), data, loss, optimizer, steps, batch_size).run(rates)
+    is_model = isinstance(model, keras.Model)
+    models = [model] * positive_integer("seeds", seeds) if is_model else build_models(model, None, seeds)
+    return _Search(models, data, loss, optimizer, steps, batch_size).run(rates)
 
 
 class _Search:
@@ -269,6 +271,7 @@ class _Search:
     Args:
         models: models of different seeds, of which the first one is trained, with the weights of the others.
         data, loss, optimizer, steps, batch_size: see `rate_profile`.
+        scale: function that scales the branches of a model and returns the scale for its optimizer.
     """
 
     def __init__(
@@ -279,28 +282,31 @@ class _Search:
         optimizer: MakeOptimizer | None,
         steps: int,
         batch_size: int,
+        scale: Callable[[keras.Model], DepthScaling] | None = None,
     ):
-        positive_integer("steps", steps)
         self._trials: Any = None
         self._starts: list[list[Any]] = []
         for model in models:
-            self._starts.append([keras.ops.convert_to_numpy(variable) for variable in model.variables])
+            scaling = None if scale is None else scale(model)
             if self._trials is None:
-                make = _compiled_optimizer(model) if optimizer is None else optimizer
-                self._trials = Trials(model, make, data, loss, steps, batch_size)
-        self._first = [self._trials.first_loss(start, seed) for seed, start in enumerate(self._starts)]
-        if not np.isfinite(self._first).all():
-            raise ValueError(f"The loss before training must be finite. Received: {self._first}")
+                self._trials = Trials(model, optimizer, data, loss, steps, batch_size, scaling)
+            self._starts.append([keras.ops.convert_to_numpy(variable) for variable in model.variables])
+        self._first: list[float] = []
         self._losses: dict[float, list[float]] = {}
         self.advance: Callable[[], None] = lambda: None
 
     def run(self, rates: Sequence[float] | NDArray[np.float64] | None = None, start: float = START) -> RateCurve:
         """Train at given rates, or at those of a search from `start`."""
-        if rates is None:
-            self._search(start)
-        else:
-            for rate in sorted(_check_rates(rates)):
-                self._train(rate)
+        given = None if rates is None else sorted(_check_rates(rates))
+        with self._trials:
+            self._first = [self._trials.first_loss(values, seed) for seed, values in enumerate(self._starts)]
+            if not np.isfinite(self._first).all():
+                raise ValueError(f"The loss before training must be finite. Received: {self._first}")
+            if given is None:
+                self._search(start)
+            else:
+                for rate in given:
+                    self._train(rate)
         tried = sorted(self._losses)
         return RateCurve(np.array(tried), np.array([self._losses[rate] for rate in tried]), np.array(self._first))
 
@@ -352,14 +358,3 @@ def _check_rates(rates: Sequence[float] | NDArray[np.float64]) -> set[float]:
     if not found or not all(0 < rate < math.inf for rate in found):
         raise ValueError(f"Argument `rates` must contain positive learning rates. Received: {list(rates)}")
     return found
-
-
-def _compiled_optimizer(model: keras.Model) -> MakeOptimizer:
-    """Return a function of a learning rate that returns an optimizer like that of a compiled model."""
-    compiled: Any = getattr(model, "optimizer", None)
-    if compiled is None:
-        raise ValueError(
-            "Argument `optimizer` must be given for a model that is not compiled with one. Received: None. Pass a "
-            "function of the rate, such as lambda rate: keras.optimizers.Adam(rate)."
-        )
-    return lambda rate: type(compiled).from_config(compiled.get_config() | {"learning_rate": rate})

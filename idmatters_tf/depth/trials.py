@@ -1,6 +1,8 @@
 """Short trainings of one model from given starts at given learning rates."""
 
+import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_internals import checked_arrays, compile_arguments
+from idmatters_tf._keras_internals import (
+    checked_arrays,
+    compile_arguments,
+    has_compiled_loss,
+    kept_training_state,
+    learning_rate_schedule,
+    overrides_compute_loss,
+    strategy_scope,
+    weight_decay_exclusions,
+)
+from idmatters_tf.depth._scaled_optimizers import SCALED, DepthScaling
+from idmatters_tf.surgery._carrying import new_optimizer
 
 WINDOWS, LIMIT = 10, 2.0
 """Number of windows of a training; largest mean loss of a window of a stable one, relative to the first loss."""
@@ -20,32 +33,59 @@ MakeOptimizer = Callable[[float], keras.optimizers.Optimizer]
 class Trials:
     """Trainings of a model with `fit`, each from the same start and on the same batches for a seed.
 
-    The model is trained inside another one. Its compiled state does not change.
+    Use it as a context manager: the weights, the optimizer and the compiled state of the model are restored at the end.
 
     Args:
-        model: a built model.
-        optimizer: function of a learning rate that returns an optimizer.
+        model: a built model. It is trained itself, by its own `compute_loss` and `train_step`.
+        optimizer: function of a learning rate that returns an optimizer; None for that of the compiled model.
         data, batch_size: see `rate_profile`.
         loss: a loss for `compile`; None for that of a compiled model.
         steps: number of steps of a training.
+        scaling: scale of the model's branches, by which the optimizer's steps are scaled.
     """
 
-    def __init__(self, model: keras.Model, optimizer: MakeOptimizer, data: Any, loss: Any, steps: int, batch_size: int):
-        self.model, self._make, self._batches = model, optimizer, TrialBatches(data, batch_size)
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: MakeOptimizer | None,
+        data: Any,
+        loss: Any,
+        steps: int,
+        batch_size: int,
+        scaling: DepthScaling | None = None,
+    ):
+        _check_model(model)
+        self.model, self._batches = model, TrialBatches(data, batch_size)
+        self._make = _compiled_optimizer(model) if optimizer is None else optimizer
+        if scaling is not None:
+            self._make = _scaled_optimizer(self._make, model, scaling)
+        positive_integer("steps", steps)
         self.window = max(1, steps // WINDOWS)
-        self.windows = -(-steps // self.window)
-        weights: Any = None
-        if loss is None:
-            compiled = compile_arguments(model)
-            if compiled is None or model.loss is None:
-                raise ValueError(
-                    "Argument `loss` must be given for a model that is not compiled with a loss. Received: None."
-                )
-            loss, weights = model.loss, compiled.get("loss_weights")
-        self._options = {"loss": loss, "loss_weights": weights, "steps_per_execution": self.window}
-        self._trained: Any = None
+        # The mean loss of the first steps is that of a window of its own.
+        self._rest, self._full = steps % self.window, steps // self.window
+        self.windows = self._full + bool(self._rest)
+        found = compile_arguments(model) or {}
+        own_step = type(model).train_step is not keras.Model.train_step or overrides_compute_loss(model)
+        if loss is None and not has_compiled_loss(model) and not own_step:
+            raise ValueError(
+                "Argument `loss` must be given for a model that is not compiled with a loss. Received: None."
+            )
+        self._options: dict[str, Any] = {name: found[name] for name in ("run_eagerly", "jit_compile") if name in found}
+        self._options |= {"loss": loss} if loss is not None else {n: found.get(n) for n in ("loss", "loss_weights")}
+        # `fit` calls compiled functions of this number of steps, which must divide both kinds of windows.
+        self._options["steps_per_execution"] = math.gcd(self.window, self._rest)
+        # The scale of the loss of a given optimizer is that of `compile`; that of the compiled one is its own.
+        self._options["auto_scale_loss"] = optimizer is not None
         self._settings: Any = None
         self._optimizer_start: list[Any] = []
+        self._kept = contextlib.ExitStack()
+
+    def __enter__(self) -> "Trials":
+        self._kept.enter_context(kept_training_state(self.model))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._kept.close()
 
     def train(self, start: Sequence[Any], rate: float, seed: int, first: float = np.inf) -> NDArray[np.float64]:
         """Train from a start, up to the first window whose mean loss is not finite or above `first` by its size.
@@ -53,53 +93,122 @@ class Trials:
         Returns:
             Mean losses of the windows.
         """
-        trained = self._compiled(rate)
-        for variable, value in zip(self.model.variables, start, strict=True):
-            variable.assign(value)
+        self._prepare(rate)
+        self._assign(start)
         # A loss may be negative.
         losses = _Losses(first + (LIMIT - 1) * abs(first))
-        windows = 1 if not rate else self.windows
-        options: Any = {"shuffle": False, "verbose": 0}
-        trained.fit(self._batches(seed), epochs=windows, steps_per_epoch=self.window, callbacks=[losses], **options)
+        batches = self._batches(seed)
+        if self._rest:
+            self._fit(itertools.islice(batches, self._rest), 1, self._rest, losses)
+        if losses.is_stable:
+            self._fit(batches, self._full, self.window, losses)
         return np.array(losses.values)
 
     def first_loss(self, start: Sequence[Any], seed: int) -> float:
-        """Return the mean loss of the first window without steps, by a training with a learning rate of 0."""
-        return float(self.train(start, 0.0, seed)[0])
+        """Return the mean loss of a window without steps, by SGD with a learning rate of 0."""
+        self._settings = None
+        with strategy_scope(self.model):
+            optimizer: Any = keras.optimizers.SGD(0.0)
+            keras.Model.compile(self.model, optimizer, **self._options | {"steps_per_execution": 1})
+        self._assign(start)
+        losses = _Losses(np.inf)
+        self._fit(self._batches(seed), 1, self.window, losses)
+        return losses.values[0]
 
-    def _compiled(self, rate: float) -> keras.Model:
-        """Return the model for training with an optimizer in its initial state, compiled again only if necessary."""
-        optimizer: Any = self._make(rate)
-        settings = optimizer.get_config() | {"name": None}
-        if not isinstance(settings["learning_rate"], dict):
-            # Not a schedule.
-            settings["learning_rate"] = None
-        if settings != self._settings:
-            self._trained, self._settings = Trained(self.model), settings
-            self._trained.compile(optimizer, **self._options)
-            if hasattr(optimizer, "build_for"):
-                optimizer.build_for(self.model)
-            optimizer = self._trained.optimizer
-            optimizer.build(self.model.trainable_variables)
-            self._optimizer_start = [keras.ops.convert_to_numpy(variable) for variable in optimizer.variables]
-        trained: Any = self._trained
-        for variable, value in zip(trained.optimizer.variables, self._optimizer_start, strict=True):
+    def _fit(self, batches: Iterator[Any], epochs: int, steps: int, losses: "_Losses") -> None:
+        def generate() -> Iterator[Any]:
+            yield from batches
+
+        options: Any = {"shuffle": False, "verbose": 0, "callbacks": [losses]}
+        self.model.fit(generate(), epochs=epochs, steps_per_epoch=steps, **options)
+
+    def _assign(self, start: Sequence[Any]) -> None:
+        for variable, value in zip(self.model.variables, start, strict=True):
             variable.assign(value)
-        if settings["learning_rate"] is None:
-            trained.optimizer.learning_rate = rate
-        return trained
+
+    def _prepare(self, rate: float) -> None:
+        """Give the model an optimizer in its initial state. It is compiled again only if necessary."""
+        model: Any = self.model
+        with strategy_scope(model):
+            optimizer: Any = self._make(rate)
+            settings = _settings(optimizer)
+            if settings is None or settings != self._settings:
+                self._settings = settings
+                keras.Model.compile(model, optimizer, **self._options)
+                if hasattr(optimizer, "build_for"):
+                    optimizer.build_for(model)
+                model.optimizer.build(model.trainable_variables)
+                self._optimizer_start = [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables]
+                return
+        for variable, value in zip(model.optimizer.variables, self._optimizer_start, strict=True):
+            variable.assign(value)
+        if learning_rate_schedule(getattr(optimizer, "inner_optimizer", optimizer)) is None:
+            # That of the new optimizer, which may differ from the rate.
+            value: Any = keras.ops.convert_to_numpy(optimizer.learning_rate)
+            model.optimizer.learning_rate = float(value)
 
 
-class Trained(keras.Model):
-    """Model that calls another one, and trains its variables."""
+def _check_model(model: keras.Model) -> None:
+    if not model.built or not model.variables:
+        raise ValueError(
+            f"Argument `model` must be built. Received: {model.name!r} without weights. Call it on a batch of inputs "
+            f"first."
+        )
+    # Tasks of KerasHub have a `compile` with other defaults.
+    if type(model).compile is not keras.Model.compile and not hasattr(model, "preprocessor"):
+        raise ValueError(
+            f"Argument `model` must have the method `compile` of keras.Model. Received: {type(model).__name__}, which "
+            f"overrides it. Move the additional arguments to its constructor."
+        )
 
-    def __init__(self, model: keras.Model):
-        super().__init__()
-        self.inner = model
-        self.built = True
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        return self.inner(inputs, training=training)
+def _settings(optimizer: Any) -> Any:
+    """Return settings that determine a training up to a constant learning rate; None if they are not known.
+
+    The configuration of an optimizer of another package may be incomplete.
+    """
+    if type(optimizer).__module__.partition(".")[0] not in ("keras", "idmatters_tf"):
+        return None
+    try:
+        settings = optimizer.get_config() | {"name": None}
+    except NotImplementedError:
+        return None
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return None if _settings(inner) is None else (settings | {"inner_optimizer": None}, _settings(inner))
+    if not isinstance(settings.get("learning_rate"), dict):
+        # Not a schedule.
+        settings["learning_rate"] = None
+    return type(optimizer), settings, weight_decay_exclusions(optimizer)
+
+
+def _compiled_optimizer(model: keras.Model) -> MakeOptimizer:
+    """Return a function of a learning rate that returns an optimizer like that of a compiled model."""
+    compiled: Any = getattr(model, "optimizer", None)
+    if compiled is None or "learning_rate" not in getattr(compiled, "inner_optimizer", compiled).get_config():
+        received = "None" if compiled is None else type(compiled).__name__
+        raise ValueError(
+            "Argument `optimizer` must be given for a model that is not compiled with one, or with several. Received: "
+            f"{received}. Pass a function of the rate, such as lambda rate: keras.optimizers.Adam(rate)."
+        )
+    same = {id(variable): variable for variable in model.variables}
+
+    def make(rate: float) -> Any:
+        return new_optimizer(
+            compiled, model, same, lambda old, config: type(old).from_config(config | {"learning_rate": rate})
+        )
+
+    return make
+
+
+def _scaled_optimizer(make: MakeOptimizer, model: keras.Model, scaling: DepthScaling) -> MakeOptimizer:
+    """Return a function of a learning rate that returns an optimizer with the factors of a scale."""
+    same = {id(variable): variable for variable in model.variables}
+
+    def scaled(old: Any, config: dict[str, Any]) -> Any:
+        return SCALED[type(old)].from_config(config | {"depth_scaling": scaling})
+
+    return lambda rate: new_optimizer(make(rate), model, same, scaled)
 
 
 class _Losses(keras.callbacks.Callback):
@@ -109,11 +218,27 @@ class _Losses(keras.callbacks.Callback):
         super().__init__()
         self.limit = limit
         self.values: list[float] = []
+        self._logs: Any = {}
+
+    @property
+    def is_stable(self) -> bool:
+        """True if no loss is above the limit."""
+        return all(value <= self.limit for value in self.values)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # The result of the training step. In the logs of an epoch, Keras replaces it by a metric of the same name.
+        self._logs = logs or {}
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.values.append(float(logs["loss"]))
-        if not self.values[-1] <= self.limit:
-            model: Any = self.model
+        model: Any = self.model
+        if "loss" not in self._logs:
+            raise ValueError(
+                f'Argument `model` must return "loss" from its `train_step`. Received: {type(model).__name__}, which '
+                f"returns {sorted(self._logs)}."
+            )
+        value: Any = keras.ops.convert_to_numpy(self._logs["loss"])
+        self.values.append(float(np.mean(value)))
+        if not self.is_stable:
             model.stop_training = True
 
 
@@ -124,7 +249,11 @@ class TrialBatches:
         positive_integer("batch_size", batch_size)
         self._data, self._batch_size = data, batch_size
         if isinstance(data, tuple):
-            self._data = checked_arrays(data)
+            self._data = checked_arrays(tuple(_as_arrays(part) for part in data))
+            if not all(len(array) for array in keras.tree.flatten(self._data) if array is not None):
+                raise ValueError("Argument `data` must contain arrays of at least one example. Received: empty arrays.")
+        elif isinstance(data, keras.utils.PyDataset):
+            self._data = _Indexed(data)
         elif hasattr(data, "__array__") or not hasattr(data, "__iter__") or iter(data) is data:
             raise ValueError(
                 f"Argument `data` must be a tuple of arrays (x, y), or batches that can be iterated more than once, "
@@ -132,10 +261,18 @@ class TrialBatches:
             )
 
     def __call__(self, seed: int) -> Iterator[Any]:
-        """Return an infinite iterator of batches."""
-        if not isinstance(self._data, tuple):
-            return itertools.chain.from_iterable(itertools.repeat(self._data))
-        return self._random_batches(np.random.default_rng(seed))
+        """Return an infinite iterator of batches, tuples of arrays."""
+        if isinstance(self._data, tuple):
+            return self._random_batches(np.random.default_rng(seed))
+        return self._repeated_batches()
+
+    def _repeated_batches(self) -> Iterator[Any]:
+        while True:
+            batch = None
+            for batch in self._data:
+                yield _as_arrays(batch) if isinstance(batch, (list, tuple)) else (_as_arrays(batch),)
+            if batch is None:
+                raise ValueError("Argument `data` must contain a batch. Received: none.")
 
     def _random_batches(self, generator: np.random.Generator) -> Iterator[Any]:
         arrays: Any = self._data
@@ -145,3 +282,25 @@ class TrialBatches:
             for start in range(0, max(1, examples - self._batch_size + 1), self._batch_size):
                 rows = order[start : start + self._batch_size]
                 yield keras.tree.map_structure(lambda array, rows=rows: None if array is None else array[rows], arrays)
+
+
+class _Indexed:
+    """Iterable over the batches of a `keras.utils.PyDataset`, which may end by an index alone."""
+
+    def __init__(self, data: keras.utils.PyDataset):
+        self._data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        data: Any = self._data
+        return (data[index] for index in range(len(data)))
+
+
+def _as_arrays(value: Any) -> Any:
+    """Return arrays or tensors as NumPy arrays, and lists of them, which `tf.data` would stack, as tuples."""
+    if isinstance(value, dict):
+        return {name: _as_arrays(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        if value and all(np.ndim(part) == 0 and not isinstance(part, dict) and part is not None for part in value):
+            return np.asarray(value)
+        return tuple(_as_arrays(part) for part in value)
+    return None if value is None else keras.ops.convert_to_numpy(value)

@@ -64,9 +64,11 @@ def test_a_trial_is_the_training_by_fit_of_a_new_model(optimizer):
     """No state of the optimizer, of normalization or of random generators is left by the trial before."""
     model = noisy_network(2, 0)
     start = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
-    trials = Trials(model, optimizer, noisy_data(), LOSS, 20, 16)
     for rate, seed in ((0.1, 1), (0.03, 0)):
-        losses = trials.train(start, rate, seed)
+        with Trials(model, optimizer, noisy_data(), LOSS, 20, 16) as trials:
+            trials.train(start, 3 * rate, seed)
+            losses = trials.train(start, rate, seed)
+            weights = model.get_weights()
         plain = noisy_network(2, 0)
         for variable, value in zip(plain.variables, start, strict=True):
             variable.assign(value)
@@ -75,7 +77,7 @@ def test_a_trial_is_the_training_by_fit_of_a_new_model(optimizer):
         options: Any = {"epochs": 10, "steps_per_epoch": 2, "shuffle": False, "verbose": 0}
         history = plain.fit(batches, **options).history["loss"]
         np.testing.assert_allclose(losses, history, rtol=1e-5)
-        for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        for ours, theirs in zip(weights, plain.get_weights(), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     assert not hasattr(model, "optimizer")
 
@@ -86,15 +88,8 @@ def test_batches_of_arrays_are_permutations_and_those_of_datasets_repeat():
     epoch = [next(batches) for _ in range(2)]
     assert len(set(np.concatenate([part for part, _ in epoch]))) == 8
     assert all(np.array_equal(2 * part, label) for part, label in epoch)
-    assert [batch for batch, _ in zip(TrialBatches([1, 2, 3], 4)(0), range(7), strict=False)] == [
-        1,
-        2,
-        3,
-        1,
-        2,
-        3,
-        1,
-    ]
+    repeated = TrialBatches([(np.array([number]),) for number in (1, 2, 3)], 4)(0)
+    assert [int(next(repeated)[0][0]) for _ in range(7)] == [1, 2, 3, 1, 2, 3, 1]
 
 
 def test_profile_of_linear_networks():

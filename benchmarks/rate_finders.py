@@ -1,0 +1,131 @@
+"""Compare `find_rate` with a range test, one training whose rate increases at each step, on eight small models.
+
+    python -m benchmarks.rate_finders
+
+The range test has 100 steps from 1e-6 to 10, stops at four times the lowest smoothed loss, and takes a tenth of the
+rate of the lowest smoothed loss. Each rate is judged by the loss after 200 steps with other batches, in % of the
+decrease of the loss at the better rate.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+
+from idmatters_tf import find_rate
+from idmatters_tf.data import shapes
+from idmatters_tf.depth.trials import TrialBatches, Trials
+
+STEPS, SMOOTHING = 100, 0.9
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+optimizers = keras.optimizers
+rng = np.random.default_rng(0)
+
+
+def dense(*parts: Any) -> keras.Model:
+    """Return a model on vectors."""
+    return keras.Sequential([keras.Input((20,)), *parts, layers.Dense(1)])
+
+
+def images(*parts: Any) -> keras.Model:
+    """Return a classifier of images."""
+    return keras.Sequential([keras.Input((32, 32, 3)), *parts, layers.GlobalAveragePooling2D(), layers.Dense(10)])
+
+
+def tokens(*parts: Any) -> keras.Model:
+    """Return a model of sequences of bytes."""
+    return keras.Sequential([keras.Input((16,), dtype="int32"), layers.Embedding(64, 32), *parts, layers.Dense(64)])
+
+
+def residual(depth: int) -> keras.Model:
+    """Return residual blocks without normalization on vectors."""
+    inputs = keras.Input((20,))
+    hidden = layers.Dense(32)(inputs)
+    for _ in range(depth):
+        hidden = layers.Add()([hidden, layers.Dense(32)(layers.Dense(64, "relu")(hidden))])
+    return keras.Model(inputs, layers.Dense(1)(hidden))
+
+
+def momentum(rate: float) -> Any:
+    """Return SGD with momentum."""
+    return optimizers.SGD(rate, 0.9)
+
+
+def cases() -> dict[str, tuple[Any, Any, Any, Any]]:
+    """Return model, optimizer, data and loss of each case."""
+    x = rng.normal(size=(2000, 20)).astype("float32")
+    vectors = (x, x[:, :1] * x[:, 1:2])
+    loaded = shapes.load(1000, 10)
+    pictures = (loaded.train_images.astype("float32") / 255, loaded.train_labels)
+    walks = (np.cumsum(rng.integers(0, 3, (1000, 17)), axis=1) % 64).astype("int32")
+    text = (walks[:, :-1], walks[:, 1:])
+    conv: Any = {"padding": "same", "activation": "relu"}
+    return {
+        "dense, Adam": (lambda: dense(layers.Dense(64, "relu")), optimizers.Adam, vectors, "mse"),
+        "dense, momentum": (lambda: dense(layers.Dense(64, "relu")), momentum, vectors, "mse"),
+        "dense of depth 8, Adam": (
+            lambda: dense(*(layers.Dense(32, "relu") for _ in range(8))),
+            optimizers.Adam,
+            vectors,
+            "mse",
+        ),
+        "residual, momentum": (lambda: residual(8), momentum, vectors, "mse"),
+        "convolutions, Adam": (
+            lambda: images(layers.Conv2D(16, 4, 4, **conv), layers.Conv2D(32, 3, **conv)),
+            optimizers.Adam,
+            pictures,
+            CROSS_ENTROPY,
+        ),
+        "batch normalization, momentum": (
+            lambda: images(layers.Conv2D(16, 4, 4), layers.BatchNormalization(), layers.ReLU(), layers.Conv2D(32, 3)),
+            momentum,
+            pictures,
+            CROSS_ENTROPY,
+        ),
+        "GRU, Adam": (lambda: tokens(layers.GRU(32, return_sequences=True)), optimizers.Adam, text, CROSS_ENTROPY),
+        "causal convolutions, AdamW": (
+            lambda: tokens(layers.Conv1D(64, 4, padding="causal", activation="gelu"), layers.LayerNormalization()),
+            optimizers.AdamW,
+            text,
+            CROSS_ENTROPY,
+        ),
+    }
+
+
+def range_test(model: keras.Model, optimizer: Any, data: Any, loss: Any) -> float:
+    """Return a tenth of the rate of the lowest smoothed loss."""
+    rates = np.geomspace(1e-6, 10, STEPS)
+    model.compile(optimizer(float(rates[0])), loss)
+    compiled: Any = model.optimizer
+    smooth, losses = 0.0, []
+    for step, (rate, batch) in enumerate(zip(rates, TrialBatches(data, 32)(0), strict=False)):
+        compiled.learning_rate = rate
+        smooth = SMOOTHING * smooth + (1 - SMOOTHING) * float(np.asarray(model.train_on_batch(*batch)))
+        losses.append(smooth / (1 - SMOOTHING ** (step + 1)))
+        if not losses[-1] < 4 * min(losses):
+            losses.pop()
+            break
+    return float(rates[int(np.argmin(losses))]) / 10
+
+
+def main() -> None:
+    """Print a table of the rates and the losses after training."""
+    print("case | rate of find_rate | of the range test | losses above the lower one, % of the decrease | rates tried")
+    for name, (make, optimizer, data, loss) in cases().items():
+        keras.utils.set_random_seed(0)
+        model = make()
+        start = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+        curve = find_rate(model, data, loss, optimizer)
+        rates = [curve.best, range_test(model, optimizer, data, loss)]
+        with Trials(model, optimizer, data, loss, 200, 32) as trials:
+            first = trials.first_loss(start, 1)
+            losses = [trials.train(start, rate, 1)[-1] for rate in rates]
+        decrease = first - min(losses)
+        excess = [100 * (value - min(losses)) / decrease for value in losses]
+        numbers = " | ".join(f"{rate:.2g}" for rate in rates)
+        print(f"{name} | {numbers} | {', '.join(f'{value:.1f}' for value in excess)} | {len(curve.rates)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

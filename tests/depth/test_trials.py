@@ -1,0 +1,254 @@
+"""Short trainings of `find_rate`: kinds of data, models and optimizers, and a model that is the same afterwards."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from idmatters_tf import find_rate, rate_profile, scale_depth
+from idmatters_tf.depth.trials import Trials
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(24, 3)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+sgd: Any = keras.optimizers.SGD
+OPTIONS: dict[str, Any] = {"rates": [0.01], "steps": 10, "batch_size": 8}
+
+
+class Batches(keras.utils.PyDataset):
+    """The batches of X and Y."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return X[8 * index : 8 * index + 8], Y[8 * index : 8 * index + 8]
+
+
+def network():
+    """Return a linear model."""
+    return keras.Sequential([keras.Input((3,)), layers.Dense(1, kernel_initializer="zeros")])
+
+
+def two_heads():
+    """Return a model with two named inputs and outputs."""
+    inputs = [keras.Input((3,), name=name) for name in ("a", "b")]
+    joined = layers.Add()(inputs)
+    heads = {name: layers.Dense(1, kernel_initializer="zeros", name=name)(joined) for name in ("c", "d")}
+    return keras.Model(inputs, heads)
+
+
+def tensors(batch):
+    return keras.tree.map_structure(tf.constant, batch)
+
+
+PAIRS = [(X[8 * n : 8 * n + 8], Y[8 * n : 8 * n + 8]) for n in range(3)]
+DATASET = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+LOSSES = {"c": "mse", "d": "mae"}
+TARGETS = {"c": Y, "d": -Y}
+
+
+@pytest.mark.parametrize(
+    ("make", "data", "reference", "loss"),
+    [
+        (network, PAIRS, DATASET, "mse"),
+        (network, [tensors(pair) for pair in PAIRS], PAIRS, "mse"),
+        (network, [list(pair) for pair in PAIRS], PAIRS, "mse"),
+        (network, DATASET.repeat(), PAIRS, "mse"),
+        (network, Batches(), PAIRS, "mse"),
+        (network, tensors((X, Y)), (X, Y), "mse"),
+        (network, (X, list(Y[:, 0])), (X, Y), "mse"),
+        (two_heads, ([X, X], TARGETS), ({"a": X, "b": X}, TARGETS), LOSSES),
+        (two_heads, ((X, X), tensors(TARGETS)), ([X, X], TARGETS), LOSSES),
+        (two_heads, [([X, X], TARGETS)], [({"a": X, "b": X}, TARGETS)], LOSSES),
+        (network, (X, Y, np.ones(24)), (X, Y), "mse"),
+    ],
+)
+def test_kinds_of_data(make, data, reference, loss):
+    losses = [find_rate(make(), each, loss, sgd, **OPTIONS).losses[0, 0] for each in (data, reference)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert math.isfinite(losses[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "contain a batch"),
+        ((X[:0], Y[:0]), "at least one example"),
+        ((X, Y[:5]), "same number"),
+        (iter([]), "tuple of"),
+    ],
+)
+def test_wrong_data(data, message):
+    with pytest.raises(ValueError, match=message):
+        find_rate(network(), data, "mse", sgd, **OPTIONS)
+
+
+class OwnLoss(keras.Sequential):
+    """Model whose loss is ten times the compiled one."""
+
+    def compute_loss(self, *args, **kwargs):
+        return 10 * super().compute_loss(*args, **kwargs)
+
+
+class OwnStep(keras.Sequential):
+    """Model with its own training step, which counts the steps."""
+
+    def __init__(self, parts):
+        super().__init__(parts)
+        self.steps = self.add_weight(initializer="zeros", trainable=False, name="steps")
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.abs(self(x, training=True) - y))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        self.steps.assign_add(1.0)
+        return {"loss": loss}
+
+
+class OwnCompile(keras.Sequential):
+    """Model with another `compile`."""
+
+    def compile(self, first, second):
+        super().compile(first, "mse")
+
+
+def parts():
+    return [keras.Input((3,)), layers.Dense(1, kernel_initializer="zeros")]
+
+
+def test_own_loss_and_training_step_are_used():
+    plain, own = (find_rate(model, PAIRS, "mse", sgd, **OPTIONS) for model in (network(), OwnLoss(parts())))
+    assert own.first == pytest.approx(10 * plain.first)
+    assert find_rate(OwnStep(parts()), [PAIRS[0]], None, sgd, **OPTIONS).first == pytest.approx(np.abs(Y[:8]).mean())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (OwnCompile(parts()), "method `compile`"),
+        (keras.Sequential([layers.Dense(1)]), "must be built"),
+    ],
+)
+def test_models_that_are_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        find_rate(model, PAIRS, "mse", sgd, **OPTIONS)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 20, 25, 33])
+def test_number_of_steps(steps):
+    model = OwnStep(parts())
+    start = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+    with Trials(model, sgd, PAIRS, None, steps, 8) as trials:
+        assert len(trials.train(start, 0.01, 0)) == trials.windows
+        assert float(model.steps) == steps
+    assert float(model.steps) == 0
+
+
+def test_the_model_is_the_same_afterwards():
+    model: Any = keras.Sequential(
+        [keras.Input((3,)), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    model.fit(X, Y, verbose=0)
+    inside: Any = model
+    optimizer = inside.optimizer
+    attributes, metrics, children = dict(vars(model)), list(inside.metrics), inside._trackable_children()
+    values = [v.numpy() for v in (*model.variables, *optimizer.variables, *model.metrics_variables)]
+    find_rate(model, (X, Y), "mae", sgd, rates=[0.01, 1e9], steps=10)
+    with pytest.raises(ValueError, match="must be finite"):
+        find_rate(model, (X * np.nan, Y), **OPTIONS)
+    assert vars(model).keys() == attributes.keys()
+    assert not [name for name in attributes if vars(model)[name] is not attributes[name]]
+    assert inside.metrics == metrics
+    assert inside._trackable_children().keys() == children.keys()
+    assert inside._trackable_children()["optimizer"] is optimizer
+    for variable, value in zip((*model.variables, *optimizer.variables, *model.metrics_variables), values, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    model.fit(X, Y, verbose=0)
+
+
+class Hidden(keras.optimizers.SGD):
+    """Optimizer with a setting that its configuration does not contain."""
+
+    def __init__(self, rate, factor=1.0):
+        super().__init__(rate)
+        self.factor = factor
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(self.factor * gradient, variable, learning_rate)
+
+
+@pytest.mark.parametrize(
+    ("make", "equal"),
+    [
+        # Functions that do not accept a rate of 0, or return another rate.
+        (lambda rate: sgd(1 / (1 / rate)), sgd),
+        (lambda rate: sgd(rate / 2), lambda rate: Hidden(rate, 0.5)),
+        (lambda rate: Hidden(0.01, rate / 0.01), sgd),
+        (lambda rate: keras.optimizers.LossScaleOptimizer(sgd(rate), 2.0**8), sgd),
+    ],
+)
+def test_optimizers(make, equal):
+    options: Any = OPTIONS | {"rates": [0.01, 0.02, 0.04]}
+    losses = [find_rate(network(), PAIRS, "mse", each, **options).losses for each in (make, equal)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_ftrl_has_a_finite_first_loss():
+    assert np.isfinite(find_rate(network(), PAIRS, "mse", keras.optimizers.Ftrl, **OPTIONS).losses).all()
+
+
+def test_settings_of_the_compiled_optimizer():
+    """Exclusions from weight decay and loss scaling are kept; several optimizers are refused."""
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(1, kernel_initializer="ones")])
+    adamw: Any = keras.optimizers.AdamW(1.0, weight_decay=100.0)
+    adamw.exclude_from_weight_decay(var_names=["kernel"])
+    for optimizer in (adamw, keras.optimizers.LossScaleOptimizer(adamw)):
+        model.compile(optimizer, "mse", auto_scale_loss=False)
+        excluded = find_rate(model, PAIRS, **OPTIONS)
+        plain = find_rate(model, PAIRS, None, keras.optimizers.Adam, **OPTIONS)
+        np.testing.assert_allclose(excluded.losses, plain.losses, rtol=1e-2)
+    several: Any = keras.optimizers.MultiOptimizer([(sgd(0.1), [layer]) for layer in model.layers])
+    model.compile(several, "mse")
+    with pytest.raises(ValueError, match="or with several"):
+        find_rate(model, PAIRS, **OPTIONS)
+
+
+def test_mirrored_models():
+    plain = find_rate(network(), PAIRS, "mse", sgd, **OPTIONS)
+    with tf.distribute.MirroredStrategy().scope():
+        model = network()
+    mirrored = find_rate(model, PAIRS, "mse", sgd, **OPTIONS)
+    np.testing.assert_allclose(mirrored.losses, plain.losses, rtol=1e-4)
+
+
+def residual(depth, seed=0):
+    """Return a network of residual blocks."""
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((3,))
+    hidden = layers.Dense(4)(inputs)
+    for _ in range(depth):
+        hidden = layers.Add()([hidden, layers.Dense(4)(layers.Dense(6, "tanh")(hidden))])
+    return keras.Model(inputs, layers.Dense(1)(hidden))
+
+
+def test_profile_of_scaled_networks():
+    options: Any = OPTIONS | {"rates": [0.005, 0.02], "steps": 10, "seeds": 2}
+    profile = rate_profile(residual, [2, 4], (X, Y), "mse", lambda rate: sgd(rate, 0.9), base=2, **options)
+    plain = rate_profile(residual, [2, 4], (X, Y), "mse", lambda rate: sgd(rate, 0.9), **options)
+    np.testing.assert_allclose(profile.curves[2].losses, plain.curves[2].losses, rtol=1e-5)
+    for index, rate in enumerate(options["rates"]):
+        model = residual(4, 1)
+        start = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+        optimizer = scale_depth(model, 2, sgd(rate, 0.9))
+        assert any((a != b).any() for a, b in zip(start, model.get_weights(), strict=True))
+        start = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+        with Trials(model, lambda _, optimizer=optimizer: optimizer, (X, Y), "mse", 10, 8) as trials:
+            losses = trials.train(start, rate, 1)
+        assert profile.curves[4].losses[index, 1] == pytest.approx(losses[-1], rel=1e-5)
