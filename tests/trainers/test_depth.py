@@ -1,6 +1,7 @@
 """Tests of `trainers.depth` on small networks."""
 
 import csv
+import importlib.util
 import json
 import typing
 
@@ -11,6 +12,7 @@ from idmatters_tf.isometry import find_blocks
 from tests.support.programs import run_here
 from trainers.depth.__main__ import Block, ExampleSettings
 from trainers.depth.blocks import load
+from trainers.depth.scaling import summarize
 
 
 def read(path):
@@ -59,11 +61,35 @@ def test_rates_of_short_trainings(tmp_path):
     assert not (tmp_path / "depth.csv").exists()
 
 
-@pytest.mark.parametrize("options", ["--depths 2 2", "--width 6", "--depths 4"])
+def test_summary_of_a_measurement_of_scale_depth():
+    losses = {(1, "unscaled"): [3.0, 2.0, 2.5], (4, "unscaled"): [2.5, 2.6, np.inf], (4, "alpha 1"): [2.3, 1.9, 1.91]}
+    rows = [
+        {"depth": depth, "scale": scale, "rate": rate, "seed": 0, "first_loss": 4.0, "loss": loss}
+        for (depth, scale), values in losses.items()
+        for rate, loss in zip((0.1, 0.2, 0.4), values, strict=True)
+    ]
+    numbers = summarize(rows, 1)
+    assert numbers["depth 1"] == {"rate": 0.2, "loss": 2.0}
+    own = {"loss": 2.6, "lowest": 2.5, "best_rate": 0.1, "ratio": 0.5, "transfers": False, "not_worse": False}
+    assert numbers["depth 4, unscaled"] == own
+    assert numbers["depth 4, alpha 1"]["transfers"]
+    assert numbers["depth 4, alpha 1"]["not_worse"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_stacked_blocks_train_as_keras_models(program):
+    env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    done = program("tests.support.stacked_depth", env=env, timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-5
+
+
+@pytest.mark.parametrize("options", ["--depths 2 2", "--width 6", "--depths 4", "--measure scaling --dataset shapes"])
 def test_wrong_depths_and_widths(options):
     result = run_here("trainers.depth", "--block", "standard", *options.split())
     assert result.returncode == 2
-    assert "must" in result.stderr
+    assert "must" in result.stderr or "on JAX" in result.stderr
 
 
 @pytest.mark.parametrize("block", typing.get_args(Block))

@@ -1,9 +1,9 @@
 """Measure how the start of training and learning rates depend on depth, for built-in types of blocks."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from trainers.backends import import_tensorflow
+from trainers.backends import import_tensorflow, runs_on_tensorflow
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
 from trainers.cli.startup import print_lines, run_program
@@ -103,6 +103,8 @@ class DepthSettings:
 
 
 def _measure(settings: DepthSettings, results: Results) -> None:
+    if settings.networks.measure in ("scaling", "curves") and runs_on_tensorflow():
+        raise UsageError("--measure scaling and curves run on JAX. Received: KERAS_BACKEND=tensorflow. Set it to jax.")
     import_tensorflow()
     from trainers.depth.blocks import load
 
@@ -147,6 +149,7 @@ def _measure_rates(problem: "Problem", networks: NetworkSettings, rates: RateSet
 def _measure_scaling(problem: "Problem", networks: NetworkSettings, rates: RateSettings, results: Results) -> None:
     from trainers.depth.scaling import Networks, draw_curves, measure_case, measure_curves, summarize
 
+    rows: list[Any] = []
     deepest = max(networks.base, *networks.depths)
     options = (rates.batch_size, networks.seeds)
     made = Networks(problem, rates.optimizer, networks.base, deepest, rates.steps, *options)

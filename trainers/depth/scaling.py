@@ -52,13 +52,13 @@ class Networks:
         self, problem: Problem, optimizer: str, base: int, deepest: int, steps: int, batch_size: int, seeds: int
     ):
         self._problem, self._optimizer, self.base = problem, optimizer, base
-        self._models, self._batches = [], []
+        self._models, self.batches = [], []
         for seed in range(seeds):
             keras.utils.set_random_seed(seed)
             self._models.append(problem.build(deepest))
             rng = np.random.default_rng(seed)
             rows = rng.integers(0, len(problem.train_x), (steps, batch_size))
-            self._batches.append((problem.train_x[rows], problem.train_y[rows]))
+            self.batches.append((problem.train_x[rows], problem.train_y[rows]))
 
     def trainings(self, depth: int, alpha: float | None) -> Callable[[float], NDArray[np.float64]]:
         """Return a function of a rate that returns the losses of all steps, (seeds, steps)."""
@@ -77,7 +77,7 @@ class Networks:
             values = [[np.float32(f) * v for f, v in zip(factors, each, strict=True)] for each in values]
         train = stack.losses(optimizer, self._problem.loss, depth)
 
-        pairs = list(zip(values, self._batches, strict=True))
+        pairs = list(zip(values, self.batches, strict=True))
         return lambda rate: np.array([train(each, rate, batches) for each, batches in pairs], np.float64)
 
     def losses(self, depth: int, alpha: float | None) -> Callable[[float], NDArray[np.float64]]:
