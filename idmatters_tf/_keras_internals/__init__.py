@@ -61,7 +61,7 @@ from idmatters_tf._keras_internals.losses import (
     weighted,
 )
 from idmatters_tf._keras_internals.scope import substitute_values
-from idmatters_tf._keras_internals.training_state import kept_training_state, strategy_scope
+from idmatters_tf._keras_internals.training_state import kept_training_state
 from idmatters_tf._keras_internals.variables import (
     dense_gradient,
     distribution_layouts,

@@ -33,9 +33,3 @@ def kept_training_state(model: keras.Model) -> Iterator[None]:
         inside._metrics[:] = metrics
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
-
-
-def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
-    """Return the scope of the `tf.distribute` strategy in which a model was made, or an empty context."""
-    strategy = getattr(model, "_distribute_strategy", None)
-    return contextlib.nullcontext() if strategy is None else strategy.scope()
