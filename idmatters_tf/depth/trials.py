@@ -108,8 +108,8 @@ class Trials:
         """Return the mean loss of a window without steps, by SGD with a learning rate of 0."""
         self._settings = None
         with strategy_scope(self.model):
-            optimizer: Any = keras.optimizers.SGD(0.0)
-            keras.Model.compile(self.model, optimizer, **self._options | {"steps_per_execution": 1})
+            options: Any = self._options | {"optimizer": keras.optimizers.SGD(0.0), "steps_per_execution": 1}
+            keras.Model.compile(self.model, **options)
         self._assign(start)
         losses = _Losses(np.inf)
         self._fit(self._batches(seed), 1, self.window, losses)

@@ -106,7 +106,7 @@ class Stack:
 
             weights = [values[index] for index in trainable]
             (value, updated), gradients = jax.value_and_grad(compute, has_aux=True)(weights)
-            apply = jax.vmap(
+            apply: Any = jax.vmap(
                 lambda state, gradients, weights: optimizer.stateless_apply(state, gradients, weights),
                 in_axes=(state_axes, weight_axes, weight_axes),
             )
