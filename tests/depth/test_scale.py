@@ -79,8 +79,15 @@ def train(model, optimizer):
     return model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0).history["loss"]
 
 
-@pytest.mark.parametrize("alpha", [1.0, pytest.param(0.5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", cases())
+def each_case():
+    """Return all cases with both exponents; most of them run in slow tests."""
+    usual = ("SGD", "AdamW", "Lion", "Muon, free", "Muon, keep")
+    slow = pytest.mark.slow
+    pairs = [(name, alpha) for alpha in (1.0, 0.5) for name in cases()]
+    return [pytest.param(*pair, marks=() if pair[0] in usual and pair[1] == 1 else slow) for pair in pairs]
+
+
+@pytest.mark.parametrize(("name", "alpha"), each_case())
 def test_training_equals_that_of_explicit_multipliers_and_rates(name, alpha):
     base = 1
     ratio = base / DEPTH
