@@ -3,6 +3,7 @@
 graphs      graphs of functional models, their calls, copies and masks
 variables   variables of random generators, recurrent layers and optimizers
 fit         the running `model.fit`, its callbacks, the arguments of `model.compile`
+logs        the file of `CSVLogger`
 losses      compiled losses, their labels and weights
 scope       evaluation of layers without changing them
 """
@@ -13,6 +14,7 @@ from idmatters_tf._keras_internals.fit import (
     CALLBACK_SETTINGS,
     CALLBACK_STATES,
     RunningFit,
+    assigned_attributes,
     build_for_training,
     compile_arguments,
     copy_metric,
@@ -50,6 +52,7 @@ from idmatters_tf._keras_internals.graphs import (
     transforms_features,
     uses_only_shape,
 )
+from idmatters_tf._keras_internals.logs import LogFile
 from idmatters_tf._keras_internals.losses import (
     CompiledLosses,
     checked_arrays,
@@ -71,9 +74,12 @@ from idmatters_tf._keras_internals.variables import (
     make_global_seed_state,
     optimized_variables,
     optimizer_attributes,
+    optimizer_variables,
     own_trainable_variables,
+    read_adapted,
     recurrent_states,
     replicas,
+    restore_adapted,
     search_owners,
     seed_states,
     set_path,

@@ -2,13 +2,16 @@
 
 import copy
 import dataclasses
+import dis
 import functools
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import keras
+import numpy as np
 from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
@@ -24,7 +27,7 @@ from idmatters_tf._keras_internals.graphs import layers_within
 
 # Attributes of Keras' callbacks that change during training, without files, writers and settings.
 CALLBACK_STATES: dict[type, tuple[str, ...]] = {
-    keras.callbacks.CSVLogger: (),
+    keras.callbacks.CSVLogger: ("keys",),
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
     keras.callbacks.History: ("history", "epoch"),
     keras.callbacks.LearningRateScheduler: (),
@@ -35,8 +38,16 @@ CALLBACK_STATES: dict[type, tuple[str, ...]] = {
     keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
     keras.callbacks.TerminateOnNaN: (),
 }
-# Attributes of every callback, and attributes that `MonitorCallback` derives from its arguments.
-CALLBACK_SETTINGS = {"params", "_model", "monitor_op", "min_delta"}
+# Attribute of every callback, and attributes that `MonitorCallback` derives from its arguments.
+CALLBACK_SETTINGS = {"params", "monitor_op", "min_delta"}
+
+
+@functools.cache
+def assigned_attributes(kind: type) -> set[str]:
+    """Return the names of the attributes that the methods of one of Keras' callbacks assign."""
+    methods = [method for base in kind.__mro__ for method in vars(base).values() if inspect.isfunction(method)]
+    steps = (step for method in methods for step in dis.get_instructions(method))
+    return {step.argval for step in steps if step.opname == "STORE_ATTR"}
 
 
 # Kinds of training data by Keras' data adapter.
@@ -84,6 +95,7 @@ class RunningFit:
     steps_per_epoch: int | None
     steps_per_execution: int
     validation_data: Any
+    _list: Any
     _iterator: Any
     _first: int = 0
 
@@ -109,7 +121,7 @@ class RunningFit:
         """
         adapter = self._iterator.data_adapter
         inputs = adapter._inputs if isinstance(adapter._inputs, tuple) else (adapter._inputs,)
-        arrays: Any = keras.tree.map_structure(_dense, inputs)
+        arrays: Any = keras.tree.map_structure(_dense, inputs, none_is_leaf=False)
         return arrays, adapter.batch_size
 
     def take_batches_of(self, data: keras.utils.PyDataset) -> None:
@@ -122,10 +134,11 @@ class RunningFit:
                 `begin_epoch_at(batch)` takes `num_batches - batch` of them.
         """
         class_weight = None if self.kind == "arrays" else self.class_weight
-        adapter = PyDatasetAdapter(data, class_weight, shuffle=False)
+        on_tensorflow = keras.backend.backend() == "tensorflow"
+        adapter = (_OptionalInputs if on_tensorflow else PyDatasetAdapter)(data, class_weight, shuffle=False)
         iterator = self._iterator
         iterator.data_adapter = adapter
-        if keras.backend.backend() == "tensorflow":
+        if on_tensorflow:
             dataset = adapter.get_tf_dataset()
             if not isinstance(dataset, tf.distribute.DistributedDataset):
                 dataset = iterator._distribute_strategy.experimental_distribute_dataset(dataset)
@@ -177,6 +190,41 @@ class RunningFit:
             if callback.params and callback.params.get("steps") != steps:
                 callback.set_params({**callback.params, "steps": steps})
 
+    def after_first_step(self, function: Callable[[], object]) -> None:
+        """Call a function after the first training step, before the callbacks handle its end."""
+        several = self._list
+        handle = several.on_train_batch_end
+
+        def handle_first(batch, logs=None):
+            del several.on_train_batch_end
+            function()
+            handle(batch, logs)
+
+        several.on_train_batch_end = handle_first
+
+    def skip_ends_of_epochs(
+        self, model: keras.Model, is_paused: Callable[[], bool], callback: keras.callbacks.Callback
+    ) -> None:
+        """Skip validation and the `on_epoch_end` of all callbacks but one while `is_paused()`."""
+        several: Any = self._list
+        handle = several.on_epoch_end
+
+        def on_epoch_end(epoch, logs=None):
+            (callback.on_epoch_end if is_paused() else handle)(epoch, logs)
+
+        def should_eval(epoch, frequency):
+            # If `fit` raises, this function remains.
+            is_running = sys._getframe(1).f_locals.get("callbacks") is several
+            return not (is_running and is_paused()) and type(model)._should_eval(model, epoch, frequency)
+
+        several.on_epoch_end = on_epoch_end
+        model.__dict__["_should_eval"] = should_eval
+
+    def end(self, model: keras.Model) -> None:
+        """Remove the functions of `skip_ends_of_epochs`."""
+        model.__dict__.pop("_should_eval", None)
+        self._list.__dict__.pop("on_epoch_end", None)
+
     def begin_epoch_at(self, batch: int) -> None:
         """Start the next epoch at a later batch. The iterator of the epoch starts with the data of that batch."""
         self._first = batch
@@ -206,6 +254,7 @@ def running_fit(model: keras.Model) -> RunningFit | None:
                 steps_per_epoch=iterator.steps_per_epoch,
                 steps_per_execution=iterator.steps_per_execution,
                 validation_data=values["validation_data"],
+                _list=values["callbacks"],
                 _iterator=iterator,
             )
         frame = frame.f_back
@@ -272,7 +321,7 @@ def _internal_names() -> set[str]:
     """Return the attributes of every model, also those that `fit` adds."""
     model = keras.Sequential(name="model")
     model.compile(loss="mse")
-    added = ("_build_shapes_dict", "_expected_batch_size", "_jax_state", "_path", "_parent_path")
+    added = ("_build_shapes_dict", "_expected_batch_size", "_jax_state", "_path", "_parent_path", "_should_eval")
     return {*vars(model), *added, "history", "stop_evaluating", "stop_predicting"}
 
 
@@ -302,6 +351,28 @@ def _dense(array):
     return sliceable.convert_to_numpy(sliceable.array)
 
 
+class _OptionalInputs(PyDatasetAdapter):
+    """Data adapter for TensorFlow, whose generators do not yield None for optional inputs."""
+
+    # Indices of None in the flat batch.
+    _absent: Sequence[int] = ()
+
+    def _standardize_batch(self, batch):
+        batch = super()._standardize_batch(batch)
+        leaves = keras.tree.flatten(batch)
+        self._absent = [index for index, leaf in enumerate(leaves) if leaf is None]
+        return keras.tree.map_structure(lambda leaf: np.zeros(1) if leaf is None else leaf, batch)
+
+    def get_tf_dataset(self):
+        dataset = super().get_tf_dataset()
+
+        def remove(*batch):
+            leaves = [None if index in self._absent else leaf for index, leaf in enumerate(keras.tree.flatten(batch))]
+            return keras.tree.pack_sequence_as(batch, leaves)
+
+        return dataset.map(remove) if self._absent else dataset
+
+
 class _Iterators(DataAdapter):
     """Data adapter for JAX whose iterators a function returns."""
 
@@ -319,11 +390,11 @@ def _split_among_replicas(batches, strategy):
     """
     replicas = strategy.num_replicas_in_sync
     for batch in batches:
-        examples = len(next(iter(keras.tree.flatten(batch))))
+        examples = len(next(each for each in keras.tree.flatten(batch) if each is not None))
         bounds = [-(-examples * replica // replicas) for replica in range(replicas + 1)]
 
         def part(context, batch=batch, bounds=bounds):
             first, last = bounds[context.replica_id_in_sync_group :][:2]
-            return keras.tree.map_structure(lambda tensor: tensor[first:last], batch)
+            return keras.tree.map_structure(lambda tensor: tensor[first:last], batch, none_is_leaf=False)
 
         yield strategy.experimental_distribute_values_from_function(part)

@@ -136,6 +136,12 @@ def weight_averages(optimizer: keras.optimizers.Optimizer) -> list[tuple[keras.V
     return list(zip(optimized_variables(optimizer), averages, strict=False))
 
 
+def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Return the variables of an optimizer, also an attribute of `Nadam` that a wrapper around it leaves out."""
+    own = [value for value in vars(optimizer).values() if isinstance(value, keras.Variable)]
+    return [*optimizer.variables, *own]
+
+
 def replicas(optimizer: keras.optimizers.Optimizer) -> int:
     """Return the number of replicas of the `tf.distribute` strategy of an optimizer, 1 without a strategy."""
     return getattr(getattr(optimizer, "_distribution_strategy", None), "num_replicas_in_sync", 1)
@@ -168,3 +174,51 @@ def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]
     """Return the scope of the strategy of `tf.distribute` in which a model was built; an empty one without it."""
     strategy = getattr(model, "_distribute_strategy", None)
     return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
+def read_adapted(model: keras.Model) -> list[dict[str, Any]]:
+    """Return what `adapt` has computed for preprocessing layers, other than variables, as plain data."""
+    return [_read_adapted(layer) for layer in _adaptable_layers(model)]
+
+
+def restore_adapted(model: keras.Model, adapted: Sequence[dict[str, Any]]) -> None:
+    """Restore the result of `read_adapted`, and the constants that layers compute from their variables.
+
+    Compiled functions of the model that contain other constants are made again.
+    """
+    layers = _adaptable_layers(model)
+    before = [_read_constants(layer) for layer in layers]
+    for layer, state in zip(layers, adapted, strict=True):
+        if state == {}:
+            layer.finalize_state()
+        elif "boundaries" in state:
+            layer.bin_boundaries = state["boundaries"]
+        elif state["vocabulary"] != layer.get_vocabulary():
+            idf_weights = {"idf_weights": state["idf_weights"]} if state["idf_weights"] is not None else {}
+            layer.set_vocabulary(state["vocabulary"], **idf_weights)
+    if before != [_read_constants(layer) for layer in layers]:
+        for name in ("train", "test", "predict"):
+            if getattr(model, f"{name}_function", None) is not None:
+                getattr(model, f"make_{name}_function")(force=True)
+
+
+def _adaptable_layers(model: keras.Model) -> list[Any]:
+    return [layer for layer in layers_within(model) if hasattr(layer, "finalize_state")]
+
+
+def _read_adapted(layer):
+    if isinstance(layer, keras.layers.Discretization):
+        boundaries: Any = layer.bin_boundaries
+        return {"boundaries": None if boundaries is None else np.asarray(boundaries).tolist()}
+    if not hasattr(layer, "get_vocabulary"):
+        return {}
+    weights: Any = getattr(layer, "idf_weights_const", None)
+    tokens = np.asarray(layer.get_vocabulary()).tolist()
+    return {"vocabulary": tokens, "idf_weights": None if weights is None else weights.numpy()[: len(tokens)]}
+
+
+def _read_constants(layer):
+    """Return a text that changes with the values that a compiled function contains as constants."""
+    constants = [getattr(layer, name, None) for name in ("mean", "variance")]
+    values = [None if each is None else np.asarray(keras.ops.convert_to_numpy(each)).tobytes() for each in constants]
+    return str([values, _read_adapted(layer)])

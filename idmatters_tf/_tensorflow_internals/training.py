@@ -1,6 +1,8 @@
-"""Internals of TensorFlow 2.21 for training steps. TensorFlow is not imported."""
+"""Internals of TensorFlow 2.21 for training steps and random operations. TensorFlow is not imported."""
 
 import inspect
+import random
+import sys
 from typing import Any
 
 import keras
@@ -16,3 +18,23 @@ def traced_training_steps(model: keras.Model) -> list[Any]:
     parts += [part.__wrapped__ for part in parts if hasattr(part, "__wrapped__")]
     graphs = [part._list_all_concrete_functions() for part in parts if hasattr(part, "_list_all_concrete_functions")]
     return [concrete for several in graphs for concrete in several]
+
+
+def operation_seeds() -> random.Random | None:
+    """Return the generator of the seeds of eager random operations; None without `tf.random.set_seed`."""
+    if "tensorflow" not in sys.modules:
+        return None
+    from tensorflow.python.eager import context
+
+    return getattr(context.context(), "_rng", None)
+
+
+def restore_operation_seeds(state: Any) -> None:
+    """Restore the state of `operation_seeds`."""
+    from tensorflow.python.eager import context
+
+    found: Any = context.context()
+    found._rng = random.Random()
+    found._rng.setstate(state)
+    # An operation with a seed that was used before would continue its sequence.
+    found.clear_kernel_cache()

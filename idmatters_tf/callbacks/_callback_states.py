@@ -1,19 +1,22 @@
-"""Serialization of the state of callbacks.
+"""Contract for the state of callbacks.
 
-The state of Keras' callbacks is a fixed list of attributes for each class. Other callbacks may implement `get_state()`
-and `set_state(state)`. Otherwise the attributes that have changed since training began are saved, see `_encoding`.
+Keras' callbacks and their subclasses are restored by a list of attributes for each class. Callbacks may implement
+`get_state()` and `set_state(state)`. Of other callbacks, and of subclasses, the attributes that have changed since
+training began are saved, which must be plain data, see `_encoding`.
 """
 
-import pathlib
+import contextlib
+import types
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events
+from idmatters_tf import _keras_internals
+from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, LogFile
 from idmatters_tf._names import make_unique_name
-from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot
-from idmatters_tf.callbacks._known_objects import KnownObjects
+from idmatters_tf.callbacks import _encoding, _training_state
+from idmatters_tf.callbacks._encoding import Fingerprint, KnownObjects, NotPlainData, Snapshot
 
 # Parts of a state that are not attributes: the content of the file of a `CSVLogger`, the result of `get_state`, and the
 # names of the attributes that the callback has deleted.
@@ -21,39 +24,49 @@ _TEXT, _STATE, _DELETED = "text of the file", "get_state()", "deleted attributes
 
 
 class CallbackStates:
-    """States of several callbacks, which can be saved and restored, without attributes "Class.attribute" in `ignore`.
-
-    Create it when training begins, after the `on_train_begin` of the callbacks.
-
-    Raises:
-        ValueError: the state of a callback cannot be saved.
-    """
+    """States of callbacks after their `on_train_begin`, without attributes "Class.attribute" in `ignore`."""
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model, ignore: Collection[str] = ()):
-        self._known = KnownObjects(model)
+        trained = _training_state.variables(model)
+        self._known = KnownObjects(variable for several in trained.values() for variable in several)
         # By the class, with a number from the second instance on.
-        named: dict[str, keras.callbacks.Callback] = {}
+        self._states: dict[str, _CallbackState] = {}
         for callback in callbacks:
-            name = make_unique_name(type(callback).__qualname__, named, " ")
-            named[name] = callback
-            self._known.add(f"callback {name}", callback)
-        for module in ("builtins", *(type(callback).__module__ for callback in callbacks)):
-            self._known.add_settings(module)
-        self._states = {name: _CallbackState(each, name, self._known, ignore) for name, each in named.items()}
+            name = make_unique_name(type(callback).__qualname__, self._states, " ")
+            self._states[name] = _CallbackState(callback, name, self._known, ignore)
+
+    @property
+    def variables(self) -> list[Any]:
+        """Variables of the callbacks."""
+        owned = map(self._known.variables, self._known.objects.values())
+        return [variable for several in owned for variable in several or ()]
 
     def get(self, unchanged: bool = False) -> dict[str, Any]:
-        """Return the current states as a `Snapshot`, and "texts" with the results of `get_state` that are strings.
+        """Return the current states as plain data, and "texts" with the results of `get_state` that are strings.
 
-        With `unchanged`, they include the attributes that have not changed since training began.
+        With `unchanged`, they include plain attributes that have not changed since training began.
+
+        Raises:
+            ValueError: attributes have changed that are not plain data.
         """
-        states = {name: state.get(unchanged) for name, state in self._states.items()}
+        others: dict[str, str] = {}
+        states = {name: state.get(unchanged, others) for name, state in self._states.items()}
+        if others and not unchanged:
+            listed = ", ".join(f"{name} ({kind})" for name, kind in others.items())
+            raise ValueError(
+                f"Callbacks have changed attributes that ExactResume cannot restore: {listed}. Add `get_state()`, "
+                f"which returns plain data and arrays, and `set_state(state)`. If they do not affect training, pass "
+                f"ExactResume(..., ignore={list(others)})."
+            )
         texts = {name: state.get(_STATE) for name, state in states.items() if state}
         texts = {name: text if isinstance(text, str) else None for name, text in texts.items()}
-        return {"texts": texts, "states": Snapshot(states, self._known)}
+        # A snapshot of its own, in which known objects have names.
+        snapshot = Snapshot(states, self._known)
+        return {"texts": texts, "text": snapshot.text, "arrays": snapshot.arrays}
 
     def set(self, saved: dict[str, Any]) -> None:
         """Restore states that `get` returned for callbacks of the same classes. They can be restored repeatedly."""
-        for name, state in saved["states"].restore(self._known).items():
+        for name, state in _encoding.restore(saved["text"], saved["arrays"], self._known).items():
             if state and name in self._states:
                 self._states[name].set(state)
 
@@ -70,30 +83,52 @@ class _CallbackState:
         self._name = name
         self._known = known
         self._ignore = ignore
-        kind = next((kind for kind in type(callback).__mro__ if kind in CALLBACK_STATES), None)
-        self._attributes = () if kind is None else CALLBACK_STATES[kind]
+        kinds = type(callback).__mro__
+        kind = next((kind for kind in kinds if kind in CALLBACK_STATES), keras.callbacks.Callback)
+        self._attributes = CALLBACK_STATES.get(kind, ())
+        self._assigned_by_keras = _keras_internals.assigned_attributes(kind)
         self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
         self._is_described = self._has_methods or type(callback) is kind
-        self._log = _LogFile(callback) if isinstance(callback, keras.callbacks.CSVLogger) else None
-        self._before = self._fingerprints(adds_names=True)
-        self._restored = self._list_attributes()
-
-    def get(self, unchanged: bool) -> dict[str, Any]:
-        """Return the current state."""
-        callback = self._callback
+        self._log = LogFile(callback) if isinstance(callback, keras.callbacks.CSVLogger) else None
+        # Objects with attributes, by the prefix of the names.
+        own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in ("builtins", "keras")]
+        self._owners: dict[str, Any] = {"": callback, **{kind.__qualname__: kind for kind in own}}
+        slots = [vars(kind).items() for kind in own]
+        self._slots = {slot for each in slots for slot, value in each if isinstance(value, types.MemberDescriptorType)}
+        self._before = self._compute_fingerprints(adds=True)
+        self._restored = set(self._before)
         if self._has_methods:
-            state = callback.get_state()
-            self._take_snapshot(_STATE, state)
-            # Without a state, `set_state` is not called.
-            return {} if state is None else {_STATE: state}
-        state = {name: getattr(callback, name) for name in self._attributes if hasattr(callback, name)}
+            for attribute, value in vars(callback).items():
+                if known.variables(value) is not None:
+                    known.add(f"{name}.{attribute}", value)
+
+    def get(self, unchanged: bool, others: dict[str, str]) -> dict[str, Any]:
+        """Return the current state. Add "Class.attribute" and type of other changed attributes to `others`."""
+        callback: Any = self._callback
+        state = {key: getattr(callback, key) for key in self._attributes if hasattr(callback, key)}
         if self._log is not None:
             state[_TEXT] = self._log.read()
         if isinstance(callback, keras.callbacks.TensorBoard):
             # A resumed process does not write the points before the checkpoint again.
-            flush_events(callback)
-        now = self._fingerprints()
-        state |= {name: getattr(callback, name) for name in now if unchanged or now[name] != self._before.get(name)}
+            _keras_internals.flush_events(callback)
+        if self._has_methods:
+            own = self._callback.get_state()
+            try:
+                Snapshot(own)
+            except NotPlainData as error:
+                raise ValueError(
+                    f"`get_state` of the callback {self._name} must return plain data and arrays. Received: {error}"
+                ) from error
+            # Without a state, `set_state` is not called.
+            return state if own is None else {**state, _STATE: own}
+        values, now = self._list_attributes(), self._compute_fingerprints()
+        for key, found in now.items():
+            if not unchanged and key in self._before and self._before[key].digest == found.digest:
+                continue
+            if not found.others:
+                state[key] = values[key]
+            elif key not in self._assigned_by_keras:
+                others[self._label(key)] = found.others[0]
         if self._before.keys() - now.keys():
             state[_DELETED] = tuple(self._before.keys() - now.keys())
         return state
@@ -101,83 +136,41 @@ class _CallbackState:
     def set(self, state: dict[str, Any]) -> None:
         """Restore a state."""
         # The callback creates other attributes if it handles the beginning of an epoch between two restorations.
-        for name in (self._list_attributes() - self._restored) | set(state.pop(_DELETED, ())):
-            vars(self._callback).pop(name, None)
-        for name, value in state.items():
-            if name == _STATE:
+        for key in (self._list_attributes().keys() - self._restored) | set(state.pop(_DELETED, ())):
+            with contextlib.suppress(AttributeError):
+                delattr(*self._find(key))
+        for key, value in state.items():
+            if key == _STATE:
                 self._callback.set_state(value)
-            elif name == _TEXT and self._log is not None:
+            elif key == _TEXT and self._log is not None:
                 self._log.restore(value)
             else:
-                setattr(self._callback, name, value)
-        self._restored = self._list_attributes()
+                setattr(*self._find(key), value)
+        self._restored = set(self._list_attributes())
 
     def _list_attributes(self):
-        """Return the names of the attributes that are neither settings nor restored in another way."""
-        excluded = vars(self._callback) if self._is_described else (*CALLBACK_SETTINGS, *self._attributes)
-        names = vars(self._callback).keys() - excluded
-        return {name for name in names if f"{self._name}.{name}" not in self._ignore}
+        """Return the attributes that may be state, those of a class as "Class.name"."""
+        if self._is_described:
+            return {}
+        found = {key: getattr(self._callback, key) for key in self._slots if hasattr(self._callback, key)}
+        internal = {key for key in self._assigned_by_keras if key.startswith("_") or key in CALLBACK_SETTINGS}
+        excluded = {*self._attributes, *internal}
+        found |= {key: value for key, value in vars(self._callback).items() if key not in excluded}
+        for prefix, owner in list(self._owners.items())[1:]:
+            own = {key: value for key, value in vars(owner).items() if not key.startswith("__")}
+            # Neither methods nor properties.
+            found |= {f"{prefix}.{key}": value for key, value in own.items() if not hasattr(type(value), "__get__")}
+        return {key: value for key, value in found.items() if self._label(key) not in self._ignore}
 
-    def _fingerprints(self, adds_names=False):
-        """Return a checksum of each attribute that may be state, in the order of their creation."""
-        names = self._list_attributes()
-        attributes = {name: value for name, value in vars(self._callback).items() if name in names}
-        return {name: self._take_snapshot(name, value, adds_names).checksum() for name, value in attributes.items()}
+    def _find(self, key):
+        """Return the owner and the name of an attribute."""
+        prefix, _, name = key.rpartition(".")
+        return self._owners[prefix], name
 
-    def _take_snapshot(self, name, value, adds_names=False):
-        path = f"{self._name}.{name}"
-        try:
-            return Snapshot(value, self._known, path, adds_names)
-        except NotPlainData as error:
-            raise ValueError(
-                f"The callback {self._name} cannot be restored: its attribute `{name}` contains {error}. Add methods "
-                f"`get_state()`, which returns plain data and arrays, and `set_state(state)`. If it does not affect "
-                f"training, pass ignore=[{path!r}] to ExactResume."
-            ) from error
+    def _label(self, key):
+        return key if "." in key else f"{self._name}.{key}"
 
-
-class _LogFile:
-    """File of a `CSVLogger`.
-
-    Without `append`, the file belongs to the run. With `append`, other runs may have added rows after the checkpoint,
-    which are kept. Rows of this run after the checkpoint are written again with the same values, and the second of two
-    equal rows is removed.
-    """
-
-    def __init__(self, logger: Any):
-        self._logger = logger
-        # Absolute, since the program may change the current folder during `fit`.
-        self._path = pathlib.Path(logger.filename).absolute()
-        # Length of the text of the first checkpoint that was restored. Later rows may be repeated.
-        self._length: int | None = None
-
-    def read(self) -> tuple[str, int | None] | None:
-        """Return the content of the file with this length, or None if the file is not open."""
-        if self._logger.csv_file is None or self._logger.csv_file.closed:
-            return None
-        self._logger.csv_file.flush()
-        # Reading bytes preserves the line ends \r\n.
-        text = self._path.read_bytes().decode()
-        if self._length is not None:
-            rows = text[self._length :].splitlines(keepends=True)
-            content = "".join([text[: self._length], *dict.fromkeys(rows)])
-            if content != text:
-                self._write(content)
-            return content, self._length
-        return text, None
-
-    def restore(self, state: tuple[str, int | None] | None) -> None:
-        """Restore the result of `read`. The logger's `on_train_begin` may have created a new file."""
-        if state is None:
-            return
-        text, length = state
-        if not self._logger.append:
-            self._write(text)
-        elif self._path.read_bytes().startswith(text.encode()):
-            self._length = len(text) if length is None else length
-
-    def _write(self, text):
-        self._logger.csv_file.close()
-        self._path.write_bytes(text.encode())
-        self._logger.csv_file = open(self._path, "a")  # noqa: SIM115 - closed by the logger
-        self._logger.writer, self._logger.append_header = None, not text
+    def _compute_fingerprints(self, adds=False):
+        """Return the fingerprint of each attribute that may be state, in the order of their creation."""
+        values = self._list_attributes().items()
+        return {key: Fingerprint(value, self._known, self._label(key) if adds else None) for key, value in values}

@@ -18,7 +18,7 @@ from idmatters_tf._keras_internals import (
     loss_arguments,
 )
 from idmatters_tf._names import make_unique_name
-from idmatters_tf.callbacks._encoding import Snapshot, is_variable
+from idmatters_tf.callbacks._encoding import Fingerprint, is_variable
 from idmatters_tf.callbacks._training_state import find_optimizers, list_parts, may_own
 
 # Locations of classes, and seeds, since the states of their generators are restored.
@@ -136,8 +136,8 @@ def _abbreviate_array(value: Any) -> Any:
 def describe_attributes(model: keras.Model, start: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the attributes of layers, optimizers, metrics and losses, and of objects in them, as "Class.attribute".
 
-    Functions and plain data are described, the latter by their value or its checksum. Variables and Keras' own internal
-    attributes are left out.
+    Functions, numbers and strings are described by their value, other data by a checksum in bytes. Variables and Keras'
+    own internal attributes are left out.
 
     Args:
         model: built and compiled model.
@@ -156,12 +156,21 @@ def describe_attributes(model: keras.Model, start: Mapping[str, Any] | None = No
                 continue
             if is_internal_attribute(owner, name.lstrip(".")):
                 continue
+            if isinstance(value, (bool, int, float, str, types.FunctionType)):
+                described[path + name] = value
+                continue
             try:
-                is_short = isinstance(value, (bool, int, float, str, types.FunctionType))
-                described[path + name] = value if is_short else f"SHA-256 {Snapshot(value).checksum()}"
+                value = keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
             except (TypeError, NotImplementedError):
-                # An object, or a tensor of a function that is traced.
-                if id(value) not in seen and may_own(type(value), value.__class__):
-                    seen.add(id(value))
-                    queue.append((path + name, value))
+                # A tensor of a function that is traced.
+                continue
+            if isinstance(value, (set, frozenset)):
+                value = sorted(map(repr, value))
+            owns, is_container = may_own(type(value), value.__class__), isinstance(value, (list, tuple, Mapping))
+            found = Fingerprint(value) if is_container or not owns else None
+            if found is not None and not found.is_opaque:
+                described[path + name] = found.digest
+            elif owns and id(value) not in seen:
+                seen.add(id(value))
+                queue.append((path + name, value))
     return described

@@ -1,9 +1,7 @@
 """Training on several devices and machines: values of variables on each device, and descriptions of the devices.
 
-Under a strategy of `tf.distribute` a variable has a part on each device. The parts of weights and slots are equal. The
-parts of metrics and of the moving averages of batch normalization differ and are saved and restored individually. For
-another number of devices they are combined. On JAX a variable is one array, which `keras.distribution` places on the
-devices.
+Under a strategy of `tf.distribute` a variable has a part on each device. The parts of metrics and moving averages may
+differ and are saved individually. For another number of devices they are combined. On JAX a variable is one array.
 """
 
 import contextlib

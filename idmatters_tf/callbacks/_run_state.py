@@ -35,7 +35,7 @@ class RunState:
         self._model: Any = model
         self._workers = workers
         self.source = make_source(fit, resume.seed)
-        self._checked = False
+        self._is_complete = False
 
     def build(self) -> None:
         """Create all variables, and make the `fit` take its batches from the source."""
@@ -71,6 +71,8 @@ class RunState:
         # Configuration at the start of the run.
         self._configuration = describe_configuration(self._model)
         self._attributes = describe_attributes(self._model)
+        # Attributes that the traced training step has assigned.
+        self._traced: set[str] = set()
         self._states = CallbackStates(callbacks, self._model, self._resume.ignore)
         settings = {f"ExactResume's `{name}`": getattr(self._resume, name) for name in ("every", "keep", "seed")}
         return self._identity | settings
@@ -83,9 +85,9 @@ class RunState:
                 f"{difference}: the first training step created it, so that a restarted process cannot restore it. "
                 f"Create all variables when the model is built, and build further optimizers before `fit`."
             )
-        if not self._checked:
-            _training_state.check_complete(self._model)
-            self._checked = True
+        if not self._is_complete:
+            _training_state.check_complete(self._model, self._states.variables)
+            self._is_complete = True
         current = describe_configuration(self._model)
         self._check_unchanged(current)
         return {
@@ -118,20 +120,43 @@ class RunState:
             state |= {"state": {**state["state"], "variables": differing}, "data": None}
         return state
 
+    def begin_first_step(self) -> None:
+        """Record the attributes of layers before the first training step."""
+        self._before_step = describe_attributes(self._model, self._attributes)
+
+    def end_first_step(self) -> None:
+        """Compare the attributes of layers after the first training step, before the callbacks handle its end.
+
+        Attributes that a compiled step assigns while it is traced do not affect training. An eager step may add
+        attributes, such as a shape that `call` stores, which must not change later.
+        """
+        before, now = self._before_step, describe_attributes(self._model, self._attributes)
+        if self._is_eager():
+            self._attributes |= {name: value for name, value in now.items() if name not in before}
+        else:
+            self._traced = {name for name in {**before, **now} if before.get(name) != now.get(name)}
+
+    def _is_eager(self):
+        return self._model.run_eagerly or (keras.backend.backend() == "jax" and not self._model.jit_compile)
+
+    def check(self) -> None:
+        """Raise ValueError if a callback or the first training step has changed what cannot be restored."""
+        self._check_unchanged(describe_configuration(self._model))
+
     def _check_unchanged(self, current):
-        """Raise ValueError if a callback has changed a layer, an optimizer or the loss."""
+        """Raise ValueError if a callback or an eager training step has changed a layer, an optimizer or the loss."""
         start = {**_select_layers(self._configuration), **self._attributes}
         now = {**_select_layers(current), **describe_attributes(self._model, self._attributes)}
-        for settings in (start, now):
-            for name in self._resume.ignore:
-                settings.pop(name, None)
-        differences = describe_differences(start, now, {**now, **start})
-        if differences:
-            raise ValueError(
-                f"{differences[0]}: a callback has changed it, so that a restarted process cannot restore it. Make it "
-                f"a weight of the layer (`add_weight`), or change it between two calls of `fit`. If it does not affect "
-                f"training, name it in ExactResume(ignore=...)."
-            )
+        compared = {**now, **start} if self._is_eager() else start
+        for name in compared:
+            values = start.get(name), now.get(name)
+            if values[0] != values[1] and name not in self._traced and name not in self._resume.ignore:
+                change = "" if bytes in map(type, values) else f" was {values[0]!r:.80}, now {values[1]!r:.80}"
+                raise ValueError(
+                    f"{name}{change}: a callback or an eager training step has changed it, so that a restarted process "
+                    f"cannot restore it. Make it a weight of the layer (`add_weight`), or change it between two calls "
+                    f"of `fit`. If it does not affect training, pass ExactResume(..., ignore=[{name!r}])."
+                )
 
     def load(self) -> dict[str, Any] | None:
         """Return the newest intact checkpoint, or None. Raise ValueError if it does not belong to this run."""
@@ -219,6 +244,8 @@ class RunState:
         """Restore a checkpoint when training begins."""
         self._workers.run(lambda: self.source.restore(saved["data"]))
         self.restore(saved)
+        # Layers such as `Normalization` have computed other constants.
+        self._attributes = describe_attributes(self._model)
         # The callbacks handle the beginning of the epoch again, which may change other attributes.
         saved["callbacks"] = self._states.get(unchanged=True)
 

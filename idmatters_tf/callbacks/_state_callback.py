@@ -35,12 +35,14 @@ class StateCallback(keras.callbacks.Callback):
         self._store: Any = None
         # Checkpoint to resume from, until training has resumed.
         self._pending: dict[str, Any] | None = None
-        self._epoch = self._step = 0
+        self._epoch = self._step = self._done = 0
         self._saved_at = time.monotonic()
         # True if the last batch was not that of its epoch, and True if the rule of a callback has ended the run.
-        self._is_within = self._is_ended = False
+        self._is_within = self._is_ended = self._is_checked = False
 
     def on_train_begin(self, logs: Logs = None) -> None:
+        # `EarlyStopping` has reset this attribute. Others may have any value.
+        self._stopped = [getattr(each, "stopped_epoch", 0) for each in self._fit.callbacks]
         self._state.build()
         self._resume.resumed_at = 0
         self._step = self._fit.initial_epoch * self._steps
@@ -50,6 +52,8 @@ class StateCallback(keras.callbacks.Callback):
             if self._pending is not None:
                 self._resume_from(self._pending)
         self._state.mark_unfinished()
+        self._fit.after_first_step(self._state.end_first_step)
+        self._fit.skip_ends_of_epochs(self._model, self._is_paused, self)
         self._saved_at = time.monotonic()
 
     def _prepare(self):
@@ -99,11 +103,19 @@ class StateCallback(keras.callbacks.Callback):
         self._pending = None
         self._state.source.seek(epoch, offset)
 
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        if not self._is_checked:
+            self._state.begin_first_step()
+
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         # With several steps per execution the last step may be beyond the epoch.
-        done = min(batch + 1, self._steps)
+        self._done = done = min(batch + 1, self._steps)
         self._is_within = done < self._steps
         step = self._epoch * self._steps + done
+        if not self._is_checked:
+            self._is_checked = True
+            with self._closing_on_error():
+                self._workers.run(self._state.check)
         is_due = self._agree(logs, self._is_within and self._is_due(self._step, step))
         if self._is_ended or not self._is_within:
             # Validation and `on_epoch_end` follow.
@@ -114,7 +126,11 @@ class StateCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self._is_paused():
-            # The run continues at the last checkpoint. Rules of callbacks do not apply to a part of an epoch.
+            # No other callback handles the end of a part of an epoch. The signal may have arrived after the last check.
+            step = epoch * self._steps + self._done
+            if step > self._step and len(self._workers.names) == 1:
+                self._step = step
+                self._save(epoch, self._done)
             return
         before, self._step = self._step, (epoch + 1) * self._steps
         was_ended = self._is_ended
@@ -128,6 +144,7 @@ class StateCallback(keras.callbacks.Callback):
             self._workers.run(self._store.wait)
         self._store.prune()
         self._state.source.close()
+        self._fit.end(self._model)
         if not self._is_paused():
             self._state.mark_unfinished(False)
         self._store.close()
@@ -180,4 +197,7 @@ class StateCallback(keras.callbacks.Callback):
         if not self._model.stop_training:
             return False
         rules = [keras.callbacks.TerminateOnNaN] if not np.isfinite((logs or {}).get("loss", 0.0)) else []
-        return any(getattr(each, "stopped_epoch", 0) or isinstance(each, (*rules,)) for each in self._fit.callbacks)
+        now = [getattr(each, "stopped_epoch", 0) for each in self._fit.callbacks]
+        return now[: len(self._stopped)] != self._stopped or any(
+            isinstance(each, (*rules,)) for each in self._fit.callbacks
+        )

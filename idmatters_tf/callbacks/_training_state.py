@@ -4,14 +4,25 @@ import functools
 import itertools
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from idmatters_tf._keras_internals import global_seed_state, make_global_seed_state, recurrent_states
-from idmatters_tf._tensorflow_internals.training import traced_training_steps
+from idmatters_tf._keras_internals import (
+    global_seed_state,
+    make_global_seed_state,
+    optimizer_variables,
+    read_adapted,
+    recurrent_states,
+    restore_adapted,
+)
+from idmatters_tf._tensorflow_internals.training import (
+    operation_seeds,
+    restore_operation_seeds,
+    traced_training_steps,
+)
 from idmatters_tf.callbacks import _devices
 
 # Random operations of TensorFlow with internal state, which cannot be read.
@@ -76,10 +87,10 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
     compiled = optimizers.pop("optimizer", None)
     owners = {
         "model": [*model.variables, *recurrent_states(model)],
-        "optimizer": [] if compiled is None else compiled.variables,
+        "optimizer": [] if compiled is None else optimizer_variables(compiled),
         "metrics": model.metrics_variables,
         # Inner optimizers come first, so that the optimizer around them is listed with its own variables only.
-        **{f"optimizer {path}": optimizer.variables for path, optimizer in reversed(optimizers.items())},
+        **{f"optimizer {path}": optimizer_variables(optimizer) for path, optimizer in reversed(optimizers.items())},
     }
     seen: set[int] = set()
     for owner, several in owners.items():
@@ -98,17 +109,18 @@ def describe_variables(model: keras.Model) -> dict[str, list[list[str]]]:
 
 
 def read(model: keras.Model) -> dict[str, Any]:
-    """Return the values of the variables and of the global generators of Python, NumPy and Keras as plain data."""
+    """Return the values of the variables and of the global generators of Python, NumPy, Keras and TensorFlow."""
     global_seed = global_seed_state()
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the global generator
-    version, internal, gauss = random.getstate()
+    operations = operation_seeds()
     return {
         "variables": {
             owner: [_devices.read(variable) for variable in several] for owner, several in variables(model).items()
         },
+        "adapted": read_adapted(model),
         "random": {
-            "python": (version, np.array(internal, np.uint32), gauss),
-            "numpy": (name, keys, *rest),
+            "python": random.getstate(),
+            "tensorflow": None if operations is None else operations.getstate(),
+            "numpy": np.random.get_state(),  # noqa: NPY002 - the global generator
             "keras": None if global_seed is None else _devices.read(global_seed),
         },
     }
@@ -121,9 +133,11 @@ def assign(model: keras.Model, state: dict[str, Any], parts: int | None = None, 
     for owner, several in variables(model).items():
         for variable, value in zip(several, state["variables"].get(owner, []), strict=True):
             _devices.assign(variable, value, devices)
+    restore_adapted(model, state["adapted"])
     generators = state["random"]
-    version, internal, gauss = generators["python"]
-    random.setstate((version, tuple(internal.tolist()), gauss))
+    random.setstate(generators["python"])
+    if generators["tensorflow"] is not None:
+        restore_operation_seeds(generators["tensorflow"])
     np.random.set_state(generators["numpy"])  # noqa: NPY002
     if generators["keras"] is not None:
         with _devices.scope(model):
@@ -184,8 +198,8 @@ def find_difference(saved: dict[str, list[list[str]]], now: dict[str, list[list[
     return None
 
 
-def check_complete(model: keras.Model) -> None:
-    """Check that the training step traced by TensorFlow has no state other than the variables of `variables`.
+def check_complete(model: keras.Model, others: Iterable[Any] = ()) -> None:
+    """Check that the training step traced by TensorFlow has no state other than `variables(model)` and `others`.
 
     On JAX a training step is always a function of these variables. Eager training steps are not checked.
 
@@ -194,7 +208,7 @@ def check_complete(model: keras.Model) -> None:
     """
     if keras.backend.backend() != "tensorflow":
         return
-    every = [variable for several in variables(model).values() for variable in several]
+    every = [*others, *(variable for several in variables(model).values() for variable in several)]
     global_seed: Any = global_seed_state()
     if global_seed is not None:
         every.append(global_seed)

@@ -25,40 +25,32 @@ from idmatters_tf.distribute.tasks import explain_lost_tasks
 class ExactResume(keras.callbacks.Callback):
     """Callback that saves the state of a `fit` and resumes it when the same script is started again.
 
-    A run that is killed at any moment, by SIGKILL or a power cut, and started again ends with the same weights,
-    optimizer state and history, bit for bit, as an uninterrupted run. For example::
+    A run that is killed at any moment and started again ends with the same weights, optimizer state and history, bit
+    for bit, as an uninterrupted run: `model.fit(x, y, callbacks=[ExactResume("runs/mine", every=100)])`.
 
-        resume = ExactResume("runs/mine", every=100)
-        model.fit(x, y, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
+    Arrays in `fit(x, y)` are shuffled in an order that is a function of (`seed`, epoch). With `steps_per_epoch` in
+    `fit`, an epoch is that number of batches of an endless sequence of passes over the data.
 
-    Training data are arrays in `fit(x, y)`, shuffled in an order that is a function of (`seed`, epoch); a
-    `keras.utils.PyDataset` whose `__getitem__` is a function of the index; a `tf.data.Dataset` with seeds; a Grain
-    `MapDataset`, `IterDataset` or `DataLoader`; `ArrayBatches`; or `FunctionBatches` of a function of the step. With
-    `steps_per_epoch` in `fit`, an epoch is that number of batches of an endless sequence of passes over the data.
-
-    A checkpoint contains the variables of the model, of all optimizers found on it and of its metrics, also within an
-    epoch; random generators; the position in the data; the history; and the state of the other callbacks. State that
-    cannot be restored raises a ValueError when training begins or when the first checkpoint is saved. Supported are
-    TensorFlow, also under the strategies of `idmatters_tf.distribute`, and JAX, also under `keras.distribution`, in one
-    process. A run resumes on other devices with a warning: its results are then equal up to rounding only.
+    State that cannot be restored raises a ValueError when training begins, after the first step, or when a checkpoint
+    is saved. Supported are TensorFlow, also under the strategies of `idmatters_tf.distribute`, and JAX, also under
+    `keras.distribution`, in one process. A run resumes on other devices with a warning: its results are then equal up
+    to rounding only.
 
     On several workers, pass the callback on all of them, with a folder that they share. SIGTERM or `stop_training` on
     one worker stops all after the same step. An error of one worker is raised on all.
 
-    Training does not wait for the disk. The state is copied to host memory between two batches, which requires the
-    memory of one more copy of the variables, and a thread writes the copy. A checkpoint receives its name when it is
-    complete. The next state is copied after the previous write has ended, so that a kill costs less than twice `every`
-    batches. The last checkpoint is complete when `fit` returns. If `fit` raises, including KeyboardInterrupt, the write
-    is completed before the process ends and before the folder is used again.
+    The state is copied to host memory between two batches, which requires the memory of one more copy of the variables,
+    and a thread writes the copy. The next state is copied after the previous write has ended, so that a kill costs less
+    than twice `every` batches. The last checkpoint is complete when `fit` returns. If `fit` raises, including
+    KeyboardInterrupt, the write is completed before the process ends and before the folder is used again.
 
     If a time limit or a signal sets `model.stop_training`, the run is saved after the batch and continues when it is
-    started again. It is finished if a callback stopped it by its own rule: `EarlyStopping`, `TerminateOnNaN`, or a
-    callback that sets its attribute `stopped_epoch`, as `EarlyStopping` does.
+    started again. It is finished if `EarlyStopping`, `TerminateOnNaN` or another callback that changes its attribute
+    `stopped_epoch` stopped it.
 
     For a finished run, the same `fit` returns at once with the same history and a warning. With more `epochs` it
-    continues, unless a rule stopped it. The folder belongs to one `fit`. While `fit` runs, no other process can use the
-    folder. After an exception, the lock is kept until this process or its next `fit` in the same folder ends. `fit`
-    prints the step at which it resumes to standard error, unless `verbose=0`.
+    continues, unless a rule stopped it. The folder belongs to one `fit` and is locked while `fit` runs. After an
+    exception, the lock is kept until this process or its next `fit` in the same folder ends.
 
     Args:
         folder: folder of the checkpoints, which is created if it does not exist.

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from idmatters_tf._keras_internals import read_adapted, restore_adapted
 from idmatters_tf.callbacks import _devices, _encoding, _training_state, _workers
 from idmatters_tf.checkpointing import checkpoint_path, saving
 
@@ -27,6 +28,7 @@ class Checkpoint:
     texts: Mapping[str, str]
     _variables: Mapping[str, list[Any]]
     _description: Mapping[str, list[list[str]]]
+    _adapted: list[dict[str, Any]]
 
     def load_into(self, model: keras.Model, optimizer: bool = False) -> None:
         """Assign the weights, and with `optimizer` the state of the compiled optimizer.
@@ -46,6 +48,7 @@ class Checkpoint:
             for variable, value in zip(variables[owner], self._variables[owner], strict=True):
                 # Values of several devices differ only in moving averages, of which the first is used elsewhere.
                 _devices.assign(variable, value[0] if isinstance(value, list) else value)
+        restore_adapted(model, self._adapted)
 
 
 def read_newest(
@@ -70,7 +73,8 @@ def read(folder: str | os.PathLike, step: int) -> Checkpoint:
         remedy = "Use the version that has written it, or another folder."
         raise ValueError(f"{path} {_encoding.describe_format(saved)}. {remedy}")
     texts = {name: text for name, text in saved["callbacks"]["texts"].items() if text is not None}
-    return Checkpoint(path, step, texts, saved["state"]["variables"], saved["description"])
+    state = saved["state"]
+    return Checkpoint(path, step, texts, state["variables"], saved["description"], state["adapted"])
 
 
 def save(
@@ -96,7 +100,7 @@ def save(
         "format": -_encoding.FORMAT,
         "description": {owner: described[owner] for owner in owners},
         "callbacks": {"texts": dict(texts)},
-        "state": {"variables": values},
+        "state": {"variables": values, "adapted": read_adapted(model)},
     }
     with saving(folder, step) as beside:
         _encoding.Snapshot(state).write(beside)

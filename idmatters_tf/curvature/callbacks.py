@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._keras_internals import read_adapted, restore_adapted
 from idmatters_tf._keras_types import Data, Loss, Variables
 from idmatters_tf._monitor import Monitor
 from idmatters_tf.curvature.measurement import Measurement, measure
@@ -61,7 +62,12 @@ class CurvatureMonitor(Monitor[Measurement]):
         self._operator: HessianOperator
 
     def prepare(self) -> None:
-        measured: Any = self.model if self._copy is None else self._copy
+        model: Any = self.model
+        measured = model if self._copy is None else self._copy
+        if measured is not model:
+            # Before functions are compiled with the constants of layers such as `Normalization`.
+            measured.set_weights(model.get_weights())
+            restore_adapted(measured, read_adapted(model))
         self._operator = HessianOperator(measured, *self._arguments, **self._options)
 
     def measure(self) -> Measurement:

@@ -2,11 +2,9 @@
 
 import collections
 import dataclasses
-import datetime
-import enum
-import functools
 import itertools
 import random
+import threading
 
 import keras
 import numpy as np
@@ -25,35 +23,30 @@ from tests.callbacks.test_exact_resume import (
 )
 
 
-class Phase(enum.Enum):
-    FIRST = 1
-    LATER = "later"
-
-
-Point = collections.namedtuple("Point", "x y")
-
-
-def scale(factors, value):
-    return sum(factors) * value
-
-
 class Everything(keras.callbacks.Callback):
     """Callback whose attributes, some of them shared with a reader, determine the learning rate."""
+
+    __slots__ = ("slot",)
+    of_class, steps = [], 0
 
     def __init__(self, shared):
         super().__init__()
         self.shared, self.again = shared, shared
         self.queue, self.lists = collections.deque([1, 2], maxlen=3), collections.defaultdict(list)
         self.ordered, self.counts = collections.OrderedDict(a=1, b=2), collections.Counter("a")
-        self.point, self.phase, self.raw, self.steps = Point(0, []), Phase.FIRST, b"", range(1)
-        self.time, self.set = datetime.datetime(2020, 1, 1), {1}
-        self.function, self.rng, self.other = functools.partial(scale, [1]), np.random.default_rng(0), random.Random(0)
-        self.array, self.mean, self.own = np.zeros(2), keras.metrics.Mean(), [keras.Variable(0.0)]
+        self.point, self.array, self.best = (0, []), np.zeros(2), None
+        self.rng, self.old, self.other = np.random.default_rng(0), np.random.RandomState(0), random.Random(0)
+        self.seeds, self.mean, self.own = keras.random.SeedGenerator(0), keras.metrics.Mean(), [keras.Variable(0.0)]
         self.toggle = self.deleted = False
+        # These do not change.
+        self.unchanged = threading.Lock(), {1}, object(), lambda: 0
+        # As in another process.
+        self.slot, Everything.steps = 0, 0
+        Everything.of_class.clear()
 
     def on_train_begin(self, logs=None):
-        self.watched, self.layer = self.model.trainable_variables, self.model.layers[0]
-        self.features = keras.Model(self.model.inputs, self.layer.output)
+        self.watched = self.model.trainable_variables
+        self.features = keras.Model(self.model.inputs, self.model.layers[0].output)
 
     def on_epoch_begin(self, epoch, logs=None):
         self.toggle = not self.toggle
@@ -61,26 +54,29 @@ class Everything(keras.callbacks.Callback):
         self.array += 1
         self.rng.spawn(1)
         if epoch:
-            self.best, self.layer = self.ordered, self.model.layers[-1]
+            self.best = self.ordered
             vars(self).pop("deleted", None)
 
     def on_train_batch_end(self, batch, logs=None):
         self.queue.append(batch)
-        self.lists[batch % 2].append(Point(batch, self.queue))
+        self.lists[batch % 2].append((batch, self.queue))
         self.ordered.move_to_end("a")
         self.ordered["c"] = batch
         self.counts["b"] += 1
-        self.point.y.append(batch)
-        self.point, self.phase, self.raw, self.steps = Point(batch, self.point.y), Phase.LATER, b"\xff", range(batch)
-        self.time += datetime.timedelta(1)
+        self.point[1].append(batch)
+        self.point = batch, self.point[1]
         self.lists["itself"] = [self.lists]
-        self.set.add(batch)
-        self.function.args[0].append(batch)
-        if batch == 2:
-            self.function = functools.partial(scale, self.function.args[0])
-        self.array[1] = self.rng.normal() + self.other.random()
+        self.array[1] = self.rng.normal() + self.other.random() + self.old.normal()
+        self.array[1] += float(keras.random.normal((), seed=self.seeds))
         self.mean.update_state(batch)
         self.own[0].assign_add(1.0)
+        self.slot += 1
+        type(self).steps += 1
+        self.of_class.append(batch)
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            self.drawn = float(tf.random.normal(()))
 
 
 class Reader(keras.callbacks.Callback):
@@ -93,11 +89,10 @@ class Reader(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         writer = self.writer
         parts = [self.read, writer.again, writer.toggle, writer.queue, writer.lists, writer.ordered, writer.counts]
-        parts += [writer.point, writer.phase, writer.raw, writer.steps, writer.time, writer.set]
-        parts += [writer.lists["itself"][0] is writer.lists, writer.function(2), writer.array.tolist()]
-        parts += [float(writer.mean.result()), float(writer.own[0]), type(writer.layer).__name__]
-        parts += [writer.watched[0] is self.model.trainable_variables[0], writer.rng.bit_generator.seed_seq]
-        parts += [getattr(writer, "best", None), "deleted" in vars(writer)]
+        parts += [writer.point, writer.lists["itself"][0] is writer.lists, writer.array.tolist()]
+        parts += [float(writer.mean.result()), float(writer.own[0]), writer.rng.bit_generator.seed_seq]
+        parts += [writer.best, writer.best is writer.ordered, "deleted" in vars(writer)]
+        parts += [writer.slot, Everything.steps, Everything.of_class, getattr(writer, "drawn", None)]
         self.model.optimizer.learning_rate.assign(sum(map(ord, str(parts))) % 1009 / 1e4)
 
 
@@ -171,7 +166,11 @@ class TimeLimit(keras.callbacks.Callback):
 class Rule(keras.callbacks.Callback):
     """Callback that stops after four epochs, or after an epoch of fewer batches."""
 
-    stopped_epoch = batches = 0
+    batches = 0
+
+    def __init__(self, stopped_epoch):
+        super().__init__()
+        self.stopped_epoch = stopped_epoch
 
     def on_train_batch_end(self, batch, logs=None):
         self.batches = batch + 1
@@ -184,8 +183,16 @@ class Rule(keras.callbacks.Callback):
 LIMITED = Case(
     lambda: dense(keras.layers.Dropout(0.5)),
     lambda: with_loss(keras.optimizers.Adam(0.01), run_eagerly=True),
-    lambda folder: [Rule(), keras.callbacks.CSVLogger(folder / "log.csv")],
-    fit={"validation_data": data()},
+    lambda folder: [
+        Rule(-1),
+        keras.callbacks.CSVLogger(folder / "log.csv"),
+        keras.callbacks.CSVLogger(folder / "appended.csv", append=True),
+        keras.callbacks.ModelCheckpoint(
+            folder / "best.weights.h5", "val_loss", save_best_only=True, save_weights_only=True
+        ),
+    ],
+    # In other epochs the rows of the logs have no validation loss.
+    fit={"validation_data": data(), "validation_freq": 2},
     epochs=6,
     every=50,
 )
@@ -193,10 +200,17 @@ LIMITED = Case(
 
 @pytest.fixture(scope="module")
 def unlimited(tmp_path_factory):
-    """Return the values and history of a run without a time limit, and its log."""
+    """Return the values and history of a run without a time limit, and its files."""
     folder = tmp_path_factory.mktemp("unlimited") / "whole"
     model, _, history, _ = run(LIMITED, folder)
-    return (values(model), history), (folder / "log.csv").read_bytes()
+    return (values(model), history), files(folder)
+
+
+def files(folder):
+    """Return the logs and the weights that callbacks have written."""
+    best = keras.models.clone_model(keras.Sequential([keras.Input((6, 6, 1)), *LIMITED.layers()]))
+    best.load_weights(folder / "best.weights.h5")
+    return [(folder / name).read_bytes() for name in ("log.csv", "appended.csv")], best.get_weights()
 
 
 @pytest.mark.parametrize(
@@ -210,8 +224,11 @@ def test_time_limit(tmp_path, unlimited, limit, ends):
     for start, end in itertools.pairwise((0, *ends)):
         model, _, history, resumed_at = run(case, tmp_path)
         assert (resumed_at, model.optimizer.iterations) == (start, end)
-    expected, log = unlimited
+    expected, (logs, best) = unlimited
     assert_same(expected, (values(model), history))
-    assert (tmp_path / "log.csv").read_bytes() == log
+    now, now_best = files(tmp_path)
+    assert now == logs
+    for one, other in zip(best, now_best, strict=True):
+        np.testing.assert_array_equal(one, other)
     with pytest.warns(UserWarning, match="it ended in epoch 4, and a callback stopped it"):
         run(case, tmp_path)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from idmatters_tf.checkpointing import describe_newest
+from idmatters_tf.checkpointing import describe_newest, list_steps
 from idmatters_tf.distribute import ClusterDescription, explain_lost_tasks, find_cluster
 from idmatters_tf.distribute.tasks import wait_for_tasks
 from trainers.backends import import_tensorflow, runs_on_tensorflow
@@ -94,7 +94,9 @@ def _train(task: Task, description: ClusterDescription | None, strategy_name: st
     if signal is not None:
         resume = program_command(task.program, "--resume", "--out", run.path)
         same_command = resume if description is None else "run the same command again"
-        say_once(f"stopped by {signal.name}; saved a checkpoint. To resume: {same_command}")
+        # A signal during the first evaluation stops the run before the first checkpoint.
+        saved = "saved a checkpoint" if list_steps(run.checkpoints_path) else "no checkpoint yet"
+        say_once(f"stopped by {signal.name}; {saved}. To resume: {same_command}")
         return 128 + signal
     if run.writes:
         _finish(task, count_parameters(model))

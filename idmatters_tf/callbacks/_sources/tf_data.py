@@ -10,9 +10,6 @@ rerandomized, draw the seeds of each iteration from a generator outside of the i
 state only during an iteration of this operation, not after a `shuffle` has loaded its last element. Therefore a second
 iterator over each such operation, which is never advanced, is saved and restored as well. Its state contains the
 position of the shared generator.
-
-Lookup tables that a map fills are not saved. They must be caches of values that do not depend on the order of the data,
-as in KerasHub's byte-pair tokenizers.
 """
 
 import contextlib
@@ -95,11 +92,20 @@ class TensorFlowDataset(SavedIterator):
                 return state
 
     def _load(self, state: Any) -> None:
+        import tensorflow as tf
+
         self._iterator = self._begin()
-        _restore_from_memory(state["iterator"], iterator=self._iterator)
-        # Last, since TensorFlow draws seeds when it creates the restored iterator.
-        if self._counters:
-            _restore_from_memory(state["counters"], counters=self._counters)
+        try:
+            _restore_from_memory(state["iterator"], iterator=self._iterator)
+            # Last, since TensorFlow draws seeds when it creates the restored iterator.
+            if self._counters:
+                _restore_from_memory(state["counters"], counters=self._counters)
+        except (tf.errors.OpError, AssertionError, KeyError) as error:
+            raise ValueError(
+                f"The checkpoint is that of another tf.data.Dataset: TensorFlow cannot restore its iterator "
+                f"({getattr(error, 'message', error)!s:.200}). Restore the operations of the dataset, or pass another "
+                f"folder to ExactResume."
+            ) from error
 
     def _batches(self) -> Iterator[Any]:
         return self._iterator if keras.backend.backend() == "tensorflow" else self._fit.converted(self._iterator)
@@ -108,7 +114,8 @@ class TensorFlowDataset(SavedIterator):
         import tensorflow as tf
 
         digest = hashlib.sha256()
-        for part in tf.nest.flatten(batch, expand_composites=True):
+        parts = tf.nest.flatten(batch, expand_composites=True)
+        for part in (part for part in parts if part is not None):
             digest.update(tf.io.serialize_tensor(part).numpy())
         return batch, digest.hexdigest()
 

@@ -3,6 +3,7 @@
 import json
 import resource
 import shutil
+import signal
 import types
 from typing import Any
 
@@ -15,6 +16,7 @@ from idmatters_tf.checkpointing import list_steps, store
 from tests.support.processes import records
 from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
+from trainers import cifar
 from trainers.cli.arguments import RunError
 from trainers.run.folder import Run
 from trainers.training.checkpoints import BEST, read, restore_weights, save_best
@@ -132,3 +134,12 @@ def test_the_best_weights_replace_earlier_ones(finished, tmp_path):
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(RunError, match="could not be saved in"):
         save_best(task, 6, model)
+
+
+def test_a_signal_during_the_first_evaluation(tmp_path, monkeypatch, capsys):
+    """The message does not claim that there is a checkpoint, and its command starts the run."""
+    with monkeypatch.context() as patch:
+        patch.setattr("trainers.training.fit.fit", lambda *_: signal.SIGTERM)
+        assert cifar.main([*TINY.split(), "--out", str(tmp_path / "run")]) == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM; no checkpoint yet. To resume: python -m" in "".join(capsys.readouterr())
+    assert cifar.main(["--resume", "--out", str(tmp_path / "run")]) == 0

@@ -1,0 +1,176 @@
+"""Fits that `ExactResume` accepts: they end as an uninterrupted run after a stop within an epoch."""
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.callbacks import ExactResume, FunctionBatches
+
+X = np.random.default_rng(0).normal(size=(22, 3)).astype("float32")
+Y = X.sum(1, keepdims=True)
+
+
+class Stop(keras.callbacks.Callback):
+    """Callback that interrupts `fit` once."""
+
+    left = 8
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        raise AssertionError
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def dense(optimizer="sgd", loss="mse", policy=None):
+    x = keras.Input((3,))
+    model = keras.Model(x, keras.layers.Dense(1, dtype=policy)(x))
+    model.compile(optimizer, loss)
+    return model
+
+
+def nadam_with_loss_scale(folder):
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Nadam(0.1), initial_scale=2.0)
+    return dense(optimizer), {"x": X, "y": Y}, []
+
+
+def nadam_in_mixed_precision(folder):
+    keras.config.set_dtype_policy("mixed_float16")
+    return dense(keras.optimizers.Nadam(0.1)), {"x": X, "y": Y}, []
+
+
+class Weight(keras.callbacks.Callback):
+    """Callback with a variable that the loss uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = keras.Variable(1.0, trainable=False)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.weight.assign(self.weight * 0.9)
+
+
+def variable_in_loss(folder):
+    callback = Weight()
+    return dense(loss=lambda y, out: callback.weight * keras.ops.mean((y - out) ** 2)), {"x": X, "y": Y}, [callback]
+
+
+class OwnTensorBoard(keras.callbacks.TensorBoard):
+    pass
+
+
+class OwnLogger(keras.callbacks.CSVLogger):
+    """Logger with an attribute that determines the learning rate."""
+
+    rows = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.rows += 1
+        self.model.optimizer.learning_rate.assign(0.1 / self.rows)
+
+
+class OwnProgress(keras.callbacks.ProgbarLogger):
+    pass
+
+
+class OwnPatience(keras.callbacks.EarlyStopping):
+    """Callback with state of its own in `get_state`, which changes a setting of Keras."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.epochs = 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs += 1
+        self.patience = 1 + self.epochs // 3
+        super().on_epoch_end(epoch, logs)
+
+
+class OwnState(OwnPatience):
+    def get_state(self):
+        return {"epochs": self.epochs, "patience": self.patience}
+
+    def set_state(self, state):
+        vars(self).update(state)
+
+
+class Twice(keras.metrics.Mean):
+    """Metric with a vector, which the history contains as a tensor."""
+
+    def __init__(self):
+        super().__init__(name="twice")
+
+    def update_state(self, y, out, sample_weight=None):
+        super().update_state(out)
+
+    def result(self):
+        return keras.ops.stack([super().result(), 2 * super().result()])
+
+
+def vector_metric(folder):
+    model = dense()
+    model.compile("sgd", "mse", metrics=[Twice()])
+    return model, {"x": X, "y": Y}, []
+
+
+def subclasses(folder):
+    callbacks = [OwnTensorBoard(folder / "events"), OwnLogger(folder / "log.csv"), OwnProgress()]
+    callbacks += [kind("loss", min_delta=9, patience=1) for kind in (OwnPatience, OwnState)]
+    return dense(), {"x": X, "y": Y}, callbacks
+
+
+class Optional(keras.layers.Layer):
+    def call(self, x, other=None):
+        return x if other is None else x + other
+
+
+def optional_inputs(folder):
+    inputs = [keras.Input((3,)), keras.Input((3,), optional=True)]
+    model = keras.Model(inputs, keras.layers.Dense(1)(Optional()(*inputs)))
+    model.compile("sgd", "mse")
+    return model, {"x": [X, None], "y": Y}, []
+
+
+def optional_inputs_of_a_function(folder):
+    model, _, _ = optional_inputs(folder)
+
+    def batch(step):
+        rows = np.random.default_rng(step).integers(0, 22, 4)
+        return [X[rows], None], Y[rows]
+
+    return model, {"x": FunctionBatches(batch, 6)}, []
+
+
+CASES = [nadam_with_loss_scale, nadam_in_mixed_precision, variable_in_loss, subclasses, vector_metric]
+CASES += [optional_inputs, optional_inputs_of_a_function]
+if keras.backend.backend() == "jax":
+    # The compiled step contains the value of a variable that does not belong to the model.
+    CASES.remove(variable_in_loss)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stopped_within_an_epoch(case, tmp_path):
+    def fit(folder, *more):
+        keras.utils.set_random_seed(0)
+        model, data, callbacks = case(folder)
+        batch_size = {"batch_size": 4} if "y" in data else {}
+        callbacks = [*callbacks, ExactResume(folder / "checkpoints", every=4), *more]
+        history = model.fit(**data, **batch_size, epochs=4, callbacks=callbacks, verbose=0)
+        log = folder / "log.csv"
+        numbers = keras.tree.map_structure(np.asarray, history.history)
+        return numbers, model.get_weights(), log.exists() and log.read_text()
+
+    try:
+        expected = fit(tmp_path / "whole")
+        with pytest.raises(KeyboardInterrupt):
+            fit(tmp_path / "stopped", Stop())
+        resumed = fit(tmp_path / "stopped")
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert len(expected[0]["loss"]) == (2 if case is subclasses else 4)
+    np.testing.assert_equal(resumed, expected)
