@@ -1,6 +1,6 @@
 """Training data of several kinds for runs that are killed and started again. `test_sources` tests the other kinds.
 
-Each source returns arguments of `fit` for the same small classification problem, in random order, with batches of 8.
+Each source returns arguments of `fit` for the same small classification problem, in random order, with batches of 12.
 Optional libraries are imported on use, so that the names can be listed without them.
 """
 
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-BATCH, STEPS = 8, 8
+# Batches divide among two and three workers.
+BATCH, STEPS = 12, 8
 SHAPE = (4, 4, 1)
 
 

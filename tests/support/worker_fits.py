@@ -68,20 +68,28 @@ class Observer(keras.callbacks.Callback):
             variable.assign(variable + 1.0)
 
 
-def network(plain=False, activation="tanh"):
+def optimizer(kind):
+    """Return an optimizer: "", "accumulate" for two batches, or "mixed" for mixed precision with overflows."""
+    if kind == "mixed":
+        return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.02), 2.0**24, dynamic_growth_steps=4)
+    return keras.optimizers.Adam(0.02, gradient_accumulation_steps=2 if kind == "accumulate" else None)
+
+
+def network(plain=False, activation="tanh", kind=""):
     rest = [] if plain else [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4)]
     layers = [keras.layers.Flatten(), keras.layers.Dense(8, activation), *rest, keras.layers.Dense(2, "softmax")]
     model = keras.Sequential([keras.Input(SHAPE), *layers])
-    model.compile(keras.optimizers.Adam(0.02), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(optimizer(kind), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
-def fit(folder, index, source, scope=contextlib.nullcontext, stop=None, failure=None, plain=False):
+def fit(folder, index, source, scope=contextlib.nullcontext, stop=None, failure=None, plain=False, kind=""):
     """Return the results of a `fit` by name."""
     keras.utils.set_random_seed(0)
     np.random.seed(index)  # noqa: NPY002
     with scope():
-        model = network(plain, "relu" if failure == "another activation" else "tanh")
+        keras.config.set_dtype_policy("mixed_float16" if kind == "mixed" else "float32")
+        model = network(plain, "relu" if failure == "another activation" else "tanh", kind)
     x, y = problem(STEPS * BATCH)
     data = SOURCES[source][0](x + (failure == "other data"), y, folder)
     observer = Observer(folder / f"progress-{index}", stop, failure == "other weights")
@@ -138,7 +146,16 @@ def main(argv):
         fail(folder, index, scope)
         return 0
     stops = "stop" in options and ("one" in options or index)
-    results = fit(folder, index, source, scope, int(options["stop"]) if stops else None, plain="plain" in options)
+    results = fit(
+        folder,
+        index,
+        source,
+        scope,
+        int(options["stop"]) if stops else None,
+        None,
+        "plain" in options,
+        options.get("kind", ""),
+    )
     (folder / f"result-{index}.json").write_text(json.dumps(results))
     return 0
 
