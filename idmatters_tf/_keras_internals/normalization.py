@@ -293,8 +293,9 @@ def _update_state(self, y_true, y_pred, sample_weight=None):
 
 
 def _add_variable(self, shape, initializer, dtype=None, aggregation="sum", name=None):
-    """Add a variable to a metric. Metrics of the user are computed on the global batch, by each replica."""
-    if not _is_of_keras(type(self)):
+    """Add a variable to a metric. Metrics outside of Keras are computed on the global batch, by each replica."""
+    # Metrics of KerasHub call losses.
+    if not type(self).__module__.startswith("keras.src."):
         _correct(type(self), "update_state")
         aggregation = "only_first_replica"
     return _originals["add_variable"](self, shape, initializer, dtype, aggregation, name)
