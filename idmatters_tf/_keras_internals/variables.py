@@ -176,12 +176,12 @@ def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
-def read_adapted(model: keras.Model) -> list[dict[str, Any]]:
-    """Return what `adapt` has computed for preprocessing layers, other than variables, as plain data."""
+def read_adapted(model: keras.layers.Layer) -> list[dict[str, Any]]:
+    """Return what `adapt` has computed for the layers of a model or layer, other than variables, as plain data."""
     return [_read_adapted(layer) for layer in _adaptable_layers(model)]
 
 
-def restore_adapted(model: keras.Model, adapted: Sequence[dict[str, Any]]) -> None:
+def restore_adapted(model: keras.layers.Layer, adapted: Sequence[dict[str, Any]]) -> None:
     """Restore the result of `read_adapted`, and the constants that layers compute from their variables.
 
     Compiled functions of the model that contain other constants are made again.
@@ -202,7 +202,7 @@ def restore_adapted(model: keras.Model, adapted: Sequence[dict[str, Any]]) -> No
                 getattr(model, f"make_{name}_function")(force=True)
 
 
-def _adaptable_layers(model: keras.Model) -> list[Any]:
+def _adaptable_layers(model: keras.layers.Layer) -> list[Any]:
     return [layer for layer in layers_within(model) if hasattr(layer, "finalize_state")]
 
 

@@ -47,6 +47,7 @@ def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool)
     if made.built:
         for old, new in zip(made.variables, copied.variables, strict=True):
             new.assign(ops.convert_to_numpy(old))
+        _keras_internals.restore_adapted(copied, _keras_internals.read_adapted(made))
     if exact:
         make_identity(copied, tensor)
     return copied, output
