@@ -222,5 +222,8 @@ def _short_names(paths):
     return names if len(set(names)) == len(names) else [as_utf8(str(path)) for path in paths]
 
 
+# It uses neither.
+BACKENDS = ("tensorflow", "jax")
+
 if __name__ == "__main__":
-    run_program(main)
+    run_program(main, BACKENDS)
