@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import keras
 from keras import ops
 
-from idmatters_tf._keras_internals import dense_gradient, optimized_variables, replicas
+from idmatters_tf._keras_internals import dense_gradient, optimized_variables
 from idmatters_tf._results import Result, tabulate
 from idmatters_tf.optimizers import Momentum, Muon
 
@@ -35,14 +35,14 @@ class Factors(NamedTuple):
 
     Attributes:
         gradient: factor on the gradient, before clipping.
-        penalty: multiple of the variable that is added to the gradient, before clipping.
         counted: factor on the gradient after clipping.
+        penalty: multiple of the variable that is then added to the gradient.
         step: factor on the learning rate, except that of weight decay.
     """
 
     gradient: float = 1.0
-    penalty: float = 0.0
     counted: float = 1.0
+    penalty: float = 0.0
     step: float = 1.0
 
 
@@ -82,8 +82,8 @@ class DepthScaling(Result):
         penalty = 2 * weight.penalty * (1 / scale - 1)
         if weight.use == "last":
             step = ratio ** (1 - self.alpha) if keeps_norm else ratio
-            return Factors(1 / counted, penalty / counted, counted, step)
-        return Factors(1 / scale / counted, -penalty / counted, counted, ratio ** (1 - self.alpha))
+            return Factors(1 / counted, counted, penalty, step)
+        return Factors(1 / scale / counted, counted, -penalty, ratio ** (1 - self.alpha))
 
     def table(self) -> str:
         """Return a table of the weights of the blocks and their factors.
@@ -179,22 +179,24 @@ class DepthScaled(keras.optimizers.Optimizer):
         return Factors() if factors is None else factors[self._get_variable_index(variable)]
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
-        scaled = [self._scale_gradient(*pair) for pair in zip(grads, trainable_variables, strict=True)]
+        scaled = [
+            gradient if (factor := self._factors(variable).gradient) == 1 else dense_gradient(gradient) * factor
+            for gradient, variable in zip(grads, trainable_variables, strict=True)
+        ]
         super()._backend_apply_gradients(scaled, trainable_variables)
 
-    def _scale_gradient(self, gradient: Any, variable: Any) -> Any:
+    def _finish_gradient(self, gradient: Any, variable: Any) -> Any:
+        """Return a gradient after clipping and the sum over replicas, with the share of the penalty."""
         factors = self._factors(variable)
-        if factors.gradient != 1:
-            gradient = dense_gradient(gradient) * factors.gradient
+        gradient = _times(gradient, factors.counted)
         if factors.penalty:
-            # Each replica has its share of the gradient of the penalty.
             value: Any = ops.cast(ops.convert_to_tensor(variable), gradient.dtype)
-            gradient = dense_gradient(gradient) + factors.penalty / replicas(self) * value
+            gradient = gradient + factors.penalty * value
         return gradient
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        factors = self._factors(variable)
-        super().update_step(_times(gradient, factors.counted), variable, _times(learning_rate, factors.step))
+        rate = _times(learning_rate, self._factors(variable).step)
+        super().update_step(self._finish_gradient(gradient, variable), variable, rate)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
@@ -217,9 +219,8 @@ class DepthScaledKernels(DepthScaled, Muon):
     def update_steps(self, gradients: Sequence[Any], variables: Sequence[Any], learning_rate: Any) -> None:
         groups: dict[float, tuple[list[Any], list[Any]]] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
-            factors = self._factors(variable)
-            members = groups.setdefault(factors.step, ([], []))
-            members[0].append(_times(gradient, factors.counted))
+            members = groups.setdefault(self._factors(variable).step, ([], []))
+            members[0].append(self._finish_gradient(gradient, variable))
             members[1].append(variable)
         for step, members in groups.items():
             super().update_steps(*members, _times(learning_rate, step))
