@@ -41,6 +41,7 @@ _originals: dict[Any, Any] = {
     "call": keras.losses.Loss.__call__,
     "update_state": MeanMetricWrapper.update_state,
     "add_variable": Metric.add_variable,
+    "_direct_assign": keras.Variable._direct_assign,
     "add_loss": keras.Layer.add_loss,
     "_get_own_losses": keras.Layer._get_own_losses,
     "_clear_losses": keras.Layer._clear_losses,
@@ -301,6 +302,20 @@ def _add_variable(self, shape, initializer, dtype=None, aggregation="sum", name=
     return _originals["add_variable"](self, shape, initializer, dtype, aggregation, name)
 
 
+def _assign(self, value):
+    """Assign to a variable. One that is summed over the replicas grows by a share of the growth for the global batch.
+
+    Metrics of Keras have such variables. A metric or a `compute_loss` of the user may update them.
+    """
+    if _step.batch == "global" and self.aggregation == "sum":
+        value, before = (tf.cast(tensor, self._value.dtype) for tensor in (value, self.value))
+        if value.dtype.is_floating:
+            value = before + (value - before) / count_replicas()
+        else:
+            value = tf.where(tf.equal(_replica().replica_id_in_sync_group, 0), value, before)
+    return _originals["_direct_assign"](self, value)
+
+
 def _add_loss(self, loss):
     """Add losses of a layer to those of the replica, with the factor of their kinds."""
     if not in_step():
@@ -357,6 +372,7 @@ CORRECTIONS: tuple[tuple[Any, str, str, Any], ...] = (
     (keras.losses.Loss, "__call__", "reduce_weighted_values(", _call),
     (MeanMetricWrapper, "update_state", "self._fn(", _update_state),
     (Metric, "add_variable", "aggregation=aggregation", _add_variable),
+    (keras.Variable, "_direct_assign", "self._value.assign(", _assign),
     (keras.Layer, "add_loss", "self._losses.extend(", _add_loss),
     (keras.Layer, "_get_own_losses", "self._losses[:]", _get_own_losses),
     (keras.Layer, "_clear_losses", "self._losses.clear()", _clear_losses),

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from idmatters_tf._keras_internals import distribution
 from idmatters_tf.distribute import ClusterDescription, checks, chief_only, order, tasks
-from tests.support.loss_fits import Own, Tested, model
+from tests.support.loss_fits import Evaluated, Own, model
 from tests.support.processes import Cluster, run_forked
 from tests.support.replicated_fits import CASES, X, Y, dense
 
@@ -22,7 +22,6 @@ SHORT = [
     "two steps per execution",
     "mixed precision, clipped",
     "callbacks",
-    "loss: mean of all",
     "loss: contrastive",
     "tokens: mask, mean of weights",
     "tokens: ignore_class, mask, weights",
@@ -81,6 +80,16 @@ def test_replicas_end_where_one_device_ends(folder, kind):
             assert np.isfinite(value).all(), f"{name}: {key}"
             size = max(np.abs(value).max(), 0.3)
             np.testing.assert_allclose(found[number][key], value, 0, tolerance * size, err_msg=f"{name}: {key}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["1/one 0", *KINDS, *SLOW_KINDS])
+def test_accumulated_steps_equal_one_large_batch(folder, kind):
+    accumulated, expected = (
+        results(folder / kind)[list(CASES).index(name)] for name in ("accumulated steps", "one large batch")
+    )
+    for key, value in expected.items():
+        np.testing.assert_allclose(accumulated[key], value, 0, 3e-6, err_msg=key)
 
 
 def test_only_the_chief_writes_files(folder):
@@ -161,7 +170,7 @@ def own_step():
             {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(17), "y": None},
             "batches of 17 and 0 examples",
         ),
-        (lambda: model(kind=Tested), {"validation_data": (X[:5], Y[:5])}, "for a `test_step`.*batches of 5 and 0"),
+        (lambda: model(kind=Evaluated), {"validation_data": (X[:5], Y[:5])}, "for a `test_step`.*batches of 5 and 0"),
         (lambda: dense(jit_compile=True), {}, "jit_compile=False"),
         (dense, {"callbacks": [keras.callbacks.CSVLogger("x.csv")]}, r"\*chief_only\(CSVLogger\(...\)\)"),
         (dense, {"callbacks": [keras.callbacks.BackupAndRestore("x")]}, "one worker.*ExactResume on all workers"),

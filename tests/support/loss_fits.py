@@ -120,7 +120,12 @@ class Adding(keras.layers.Layer):
 
 
 class ComputeLoss(keras.Model):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.correct = keras.metrics.TruePositives(name="correct")
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        self.correct.update_state(y > 0, ops.sigmoid(y_pred))
         return ops.mean(ops.square(y - y_pred)) + ops.sum(self.losses)
 
 
@@ -169,21 +174,23 @@ class Own(keras.Model):
 
 
 class Spread(keras.metrics.Metric):
-    """Metric of the user, with a mean and a maximum."""
+    """Metric of the user, with a mean, a maximum and a sum of a metric of Keras."""
 
     def __init__(self):
         super().__init__(name="spread")
         self.total = self.add_weight(initializer="zeros")
         self.count = self.add_weight(initializer="zeros")
         self.largest = self.add_weight(initializer="zeros")
+        self.sum = keras.metrics.Sum()
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         self.total.assign_add(ops.std(y_pred))
         self.count.assign_add(1.0)
         self.largest.assign(ops.maximum(self.largest, ops.max(y_pred)))
+        self.sum.update_state(y_pred)
 
     def result(self):
-        return self.total / self.count + self.largest
+        return self.total / self.count + self.largest + self.sum.result()
 
 
 def crossentropy(**options):
@@ -297,7 +304,7 @@ class Rooted(Own):
         return {"loss": value}
 
 
-class Tested(keras.Model):
+class Evaluated(keras.Model):
     """Model with an evaluation step with a sum over the examples of a part."""
 
     def test_step(self, data):
@@ -318,7 +325,7 @@ REFUSED = {
         lambda made: fit(made, X[:47], Y[:47]),
         "All batches must be divisible",
     ),
-    "an evaluation with a sum": (lambda: model(kind=Tested), fit, "test_step of .* must compute the same"),
+    "an evaluation with a sum": (lambda: model(kind=Evaluated), fit, "test_step of .* must compute the same"),
     "an added loss that couples": (added(lambda x: ops.square(ops.mean(x))), fit, "must be a sum or a mean"),
     "an added loss that is zero": (added(lambda x: 0.0 * ops.mean(x)), fit, "must be a sum or a mean"),
 }

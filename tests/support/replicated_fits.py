@@ -146,6 +146,10 @@ def run_callbacks(model):
     return fit(model, epochs=6, callbacks=[stop, *chief_only(logger, best)])
 
 
+def run_48_rows(batch_size):
+    return lambda model: fit(model, X[:48], Y[:48], batch_size=batch_size, shuffle=False)
+
+
 def run_evaluate(model):
     """Return an evaluation and predictions of three rows after a `fit`."""
     fit(model)
@@ -197,6 +201,11 @@ CASES = {
     "two calls": (dense, run_two_fits),
     "callbacks": (dense, run_callbacks),
     "evaluate": (dense, run_evaluate),
+    "accumulated steps": (
+        lambda: dense(keras.optimizers.SGD(0.2, momentum=0.5, gradient_accumulation_steps=2)),
+        run_48_rows(12),
+    ),
+    "one large batch": (lambda: dense(keras.optimizers.SGD(0.2, momentum=0.5)), run_48_rows(24)),
     **LOSS_CASES,
     **LAYER_CASES,
 }
