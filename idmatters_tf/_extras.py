@@ -4,7 +4,6 @@ import importlib.util
 
 EXTRAS = {
     "grain": "grain",
-    "huggingface_hub": "train",
     "importlib_resources": "train",
     "jax": "jax",
     "matplotlib": "train",

@@ -4,7 +4,6 @@ trainers.cifar          training of residual networks on CIFAR-10, CIFAR-100 or 
 trainers.imagenet       training of the variant for ImageNet, on ImageNet or any folder of labeled images
 trainers.launch         training on a cluster of processes on this machine
 trainers.report         comparison of runs: plots and a table
-trainers.card           weights and model card of a finished run
 trainers.reproduce      repetition of rows of the ledger and comparison of their numbers
 trainers.landscape      landscape theory of deep linear networks
 trainers.shortcuts      experiments of Demystifying ResNet

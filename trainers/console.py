@@ -16,7 +16,6 @@ def _run(module: str) -> NoReturn:
     run_program(program.main, getattr(program, "BACKENDS", ("tensorflow",)))
 
 
-card = functools.partial(_run, "trainers.card.__main__")
 cifar = functools.partial(_run, "trainers.cifar")
 depth = functools.partial(_run, "trainers.depth.__main__")
 expressivity = functools.partial(_run, "trainers.expressivity.__main__")

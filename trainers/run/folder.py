@@ -35,8 +35,8 @@ from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import MOST, make, setting
 from trainers.cli.startup import print_message
 
-# Marks of runs, model cards, exports to other folders and comparisons.
-RUN, CARD, EXPORT, REPORT = "config.json", "training.json", "export.json", "report.json"
+# Marks of runs, exports to other folders and comparisons.
+RUN, EXPORT, REPORT = "config.json", "export.json", "report.json"
 WHERE_DATA_ARE = ("data_dir", "download")
 # Outputs of a run, besides its config.json and the tables of experiments.
 FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")

@@ -71,9 +71,9 @@ class Task:
                 )
 
 
-def recorded_settings(program: str, run: Run, **changes: Any) -> TrainingSettings:
-    """Return the settings in the config.json of a run of a program, with changes."""
-    return make(TrainingSettings, {**run.config(program)["settings"], **changes}, run.config_path)
+def recorded_settings(program: str, run: Run) -> TrainingSettings:
+    """Return the settings in the config.json of a run of a program."""
+    return make(TrainingSettings, run.config(program)["settings"], run.config_path)
 
 
 def select_relevant(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""Model cards: folders with weights and documentation of finished runs, ready to be published."""
