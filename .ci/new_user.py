@@ -3,8 +3,8 @@
     python .ci/new_user.py dist/NAME.whl                                       in a fresh environment (network needed)
     python3 .ci/new_user.py dist/NAME.whl --packages-of .venv --quick runs/quick    with the packages of .venv
 
-The commands are those behind `<!-- ci: run -->` in the first tutorial, with the console scripts of the wheel, and the
-blocks are those of README.md. They run in a folder that is not the checkout. Exit code 1 if anything fails.
+The commands are those behind `<!-- ci: run -->` in the first tutorial, and the blocks are those of README.md.
+They run in a folder that is not the checkout. Exit code 1 if anything fails.
 """
 
 import argparse
@@ -46,10 +46,9 @@ def install(wheel, environment, lender):
 def steps(quick):
     """Return the commands in their order, as lists of words."""
     commands = re.search(r"<!-- ci: run -->\n+```\n(.*?)```", START.read_text(), re.DOTALL)[1]
-    lines = re.sub(r"python -m trainers\.(\w+)", r"idmatters-\1", commands).splitlines()
-    training = [] if quick else ["idmatters-cifar --preset quick"]
+    training = [] if quick else ["python -m trainers.cifar --preset quick"]
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    return [*map(shlex.split, training + lines), *(["python", "-P", "-c", block] for block in blocks)]
+    return [*map(shlex.split, training + commands.splitlines()), *(["python", "-P", "-c", block] for block in blocks)]
 
 
 def main():

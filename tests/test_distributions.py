@@ -64,7 +64,7 @@ def tracked_files():
 
 def test_the_wheel_installs_two_packages(site):
     names = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
-    assert names == {"bin", "idmatters_tf", "trainers"}
+    assert names == {"idmatters_tf", "trainers"}
     places = {"idmatters_tf": "", "models": "idmatters_tf/", "trainers": ""}
     sources = [name for name in tracked_files() if name.endswith((".py", ".toml", ".typed"))]
     expected = {places[name.split("/")[0]] + name for name in sources if name.split("/")[0] in places}
@@ -95,9 +95,9 @@ def test_both_sides_work_beside_a_package_named_models(site, tmp_path):
     assert "usage: python -m trainers.cifar" in help_text
 
 
-def test_console_scripts_work_beside_a_package_named_trainers(site, tmp_path):
+def test_programs_work_beside_a_package_named_trainers(site, tmp_path):
     (tmp_path / "trainers").mkdir()
     (tmp_path / "trainers/__init__.py").write_text("raise ImportError('the package of the project')\n")
-    version = run(site, tmp_path, site / "bin/idmatters-cifar", "--version")
+    version = run(site, tmp_path, sys.executable, "-P", "-m", "trainers.cifar", "--version")
     assert version == f"idmatters-tf {idmatters_tf.__version__} in {site}\n"
-    assert "theorem-3-2" in run(site, tmp_path, site / "bin/idmatters-reproduce", "--list")
+    assert "theorem-3-2" in run(site, tmp_path, sys.executable, "-P", "-m", "trainers.reproduce", "--list")

@@ -1,7 +1,6 @@
 """Imports, extras and backends of the installed package."""
 
 import configparser
-import os
 import re
 import subprocess
 import sys
@@ -42,11 +41,9 @@ def test_programs_warn_of_other_backends(program):
     assert done.stderr.startswith("warning: this program runs on tensorflow, not on KERAS_BACKEND=jax")
 
 
-def test_training_programs_run_on_jax_as_console_scripts():
-    code = "import sys; from trainers.console import cifar; sys.argv = ['idmatters-cifar', '--help']; cifar()"
-    env = {**os.environ, "KERAS_BACKEND": "jax"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
-    assert (done.stdout[:22], done.stderr) == ("usage: idmatters-cifar", "")
+def test_training_programs_run_on_jax(program):
+    done = program("trainers.cifar", "--help", env={"KERAS_BACKEND": "jax"})
+    assert (done.stdout[:32], done.stderr) == ("usage: python -m trainers.cifar ", "")
 
 
 def test_the_mathematics_needs_neither_keras_nor_tensorflow():

@@ -1,21 +1,21 @@
-"""Pages of the command-line reference: one page for each console script, generated from its argument parser."""
+"""Pages of the command-line reference: one page for each program, generated from its argument parser."""
 
 import argparse
-import configparser
 import importlib
 import importlib.util
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from generator import DOCS, table
+import trainers
+from generator import table
 from trainers.cli.arguments import Parser
 from trainers.report import cell
 
 _INTRODUCTION = """# Command lines
 
-Each program runs as a console script or as a Python module. `--help` prints the options of a page below. The training
-programs list their common options with `--help` and all options with `--help-all`.
+`--help` prints the options of a page below. The training programs list their common options with `--help` and all
+options with `--help-all`.
 
 ## Programs
 
@@ -27,29 +27,24 @@ def pages() -> dict[str, str]:
     """Return the pages by their path below docs/generated/."""
     modules = programs()
     lines = []
-    for script, module in modules.items():
-        command = f"`python -m {_short(module)}`"
-        lines.append((f"[{script}]({_name(script)}.md)", command, _prose(module_summary(module))))
-    names = "\n".join(map(_name, modules))
-    index = f"{_INTRODUCTION}{table(('console script', 'module', 'purpose'), lines)}"
+    for name, module in modules.items():
+        lines.append((f"[`python -m trainers.{name}`]({name}.md)", _prose(module_summary(module))))
+    names = "\n".join(modules)
+    index = f"{_INTRODUCTION}{table(('program', 'purpose'), lines)}"
     index += f"\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     return {"commands/index.md": index} | {
-        f"commands/{_name(script)}.md": page(script, module) for script, module in modules.items()
+        f"commands/{name}.md": page(name, module) for name, module in modules.items()
     }
 
 
 def programs() -> dict[str, str]:
-    """Return the module of each console script in setup.cfg, in alphabetical order."""
-    config = configparser.ConfigParser()
-    config.read(DOCS.parent / "setup.cfg", encoding="utf-8")
-    entries = config["options.entry_points"]["console_scripts"].split("\n")
-    scripts = sorted(entry.partition("=")[0].strip() for entry in entries if "=" in entry)
+    """Return the module of each program in the docstring of `trainers`, in alphabetical order."""
     modules = {}
-    for script in scripts:
-        module = f"trainers.{_name(script)}"
+    for name in sorted(re.findall(r"^trainers\.(\w+)", trainers.__doc__ or "", re.MULTILINE)):
+        module = f"trainers.{name}"
         found = importlib.util.find_spec(module)
         is_package = found is not None and found.submodule_search_locations is not None
-        modules[script] = f"{module}.__main__" if is_package else module
+        modules[name] = f"{module}.__main__" if is_package else module
     return modules
 
 
@@ -58,17 +53,11 @@ def module_summary(name: str) -> str:
     return " ".join((importlib.import_module(name).__doc__ or "").split("\n\n")[0].split())
 
 
-def page(script: str, name: str) -> str:
-    """Return the page of a program.
-
-    Args:
-        script: name of the console script.
-        name: its module.
-    """
-    module = importlib.import_module(name)
+def page(name: str, path: str) -> str:
+    """Return the page of the program `trainers.NAME` in the module `path`."""
+    module = importlib.import_module(path)
     parser = module.parser()
-    parts = [f"# {script}\n", f"{_prose(' '.join((parser.description or '').split()))}\n"]
-    parts.append(f"`{script}` and `python -m {_short(name)}` are the same program.\n")
+    parts = [f"# trainers.{name}\n", f"{_prose(' '.join((parser.description or '').split()))}\n"]
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     wrapped = textwrap.fill(usage, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     parts += ["## Usage\n", f"```text\n{wrapped}\n```\n"]
@@ -80,14 +69,6 @@ def page(script: str, name: str) -> str:
         parts += [f"## {command}\n", f"{_prose(described.description or '')}\n", *_groups(described, "###")]
     parts += _epilog(parser.epilog or "")
     return "\n".join(parts)
-
-
-def _name(script: str) -> str:
-    return script.removeprefix("idmatters-")
-
-
-def _short(module: str) -> str:
-    return module.removesuffix(".__main__")
 
 
 def _groups(parser: Parser, level: str) -> Iterator[str]:

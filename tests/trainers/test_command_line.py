@@ -12,7 +12,7 @@ from idmatters_tf.models.layout import CIFAR, IMAGENET
 from tests.support.programs import run_here, run_in_process
 from trainers import cifar, imagenet
 from trainers.cifar import main, parser
-from trainers.cli.arguments import UsageError, program_command
+from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, options, with_defaults
 from trainers.training.settings import TrainingSettings
 
@@ -101,14 +101,6 @@ def test_help_lists_the_common_options_and_help_all_every_one(module):
         listed = set(re.findall(r"^  (?:-h, )?(--[\w-]+)", result.stdout, re.MULTILINE))
         assert listed == {option.flag for option in expected} | {"--help", "--help-all", "--version"}
         assert "(default: None)" not in result.stdout
-
-
-def test_console_scripts_print_their_own_names(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/usr/bin/idmatters-cifar"])
-    text = parser().format_help()
-    assert text.startswith("usage: idmatters-cifar [OPTIONS]")
-    assert "python -m" not in text
-    assert program_command("trainers.cifar", "--resume") == "idmatters-cifar --resume"
 
 
 def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):

@@ -6,7 +6,6 @@ import functools
 import pathlib
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -48,8 +47,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **texts: str | None):
         layout: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
-        named: dict[str, Any] = {name: _name_script(text or "") for name, text in texts.items()}
-        super().__init__(formatter_class=layout, allow_abbrev=False, **named)
+        arguments: dict[str, Any] = {"formatter_class": layout, "allow_abbrev": False, **texts}
+        super().__init__(**arguments)
         self.checks: dict[argparse.Action, Callable[[Any], Any]] = {}
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
@@ -84,11 +83,5 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def program_command(module: str, *words: Any) -> str:
-    """Return the shell command that runs a program with the words: `python -m MODULE`, or a console script."""
-    return _name_script(shlex.join(["python", "-m", module, *map(str, words)]))
-
-
-def _name_script(text: str) -> str:
-    """Return a text with the names of console scripts in its commands, in processes of console scripts."""
-    is_script = pathlib.Path(sys.argv[0]).name.startswith("idmatters-")
-    return text.replace("python -m trainers.", "idmatters-") if is_script else text
+    """Return the shell command `python -m MODULE` with the words."""
+    return shlex.join(["python", "-m", module, *map(str, words)])
