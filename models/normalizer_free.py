@@ -6,7 +6,7 @@ import keras
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf.initializers import mix_seed
-from idmatters_tf.layers import PatchWhitening2D, ScaledResidualConv2D
+from idmatters_tf.layers import ScaledResidualConv2D
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.models.identity import classify
 from idmatters_tf.models.layout import Layout
@@ -20,7 +20,6 @@ def normalizer_free_resnet(
     stem: int = 48,
     stem_size: int = 3,
     stem_strides: int = 1,
-    whiten_stem: bool = False,
     branch_gain: float = 0.2,
     last_kernel_size: int = 1,
     weight_decay: float = 0.0,
@@ -44,8 +43,6 @@ def normalizer_free_resnet(
         stem: number of channels of the first convolution.
         stem_size: kernel size of the first convolution.
         stem_strides: stride of the first convolution.
-        whiten_stem: True for a `PatchWhitening2D` as the first convolution. Fit it to training images with
-            `model.get_layer("stem").adapt(images)`.
         branch_gain: initial value of the gains of each block's second kernel, see `ScaledResidualConv2D`.
         last_kernel_size: size of each block's second kernel. With 1 a block costs little more than half, so that the
             same number of operations allows almost twice as many blocks.
@@ -67,8 +64,7 @@ def normalizer_free_resnet(
         )
     regularizer = decay_regularizer(weight_decay)
     inputs = keras.Input(input_shape, name="images")
-    convolution = PatchWhitening2D if whiten_stem else keras.layers.Conv2D
-    features = convolution(
+    features = keras.layers.Conv2D(
         layout.stem,
         layout.stem_size,
         strides=layout.stem_strides,

@@ -155,17 +155,10 @@ class NormalizerFree(Stages):
     """Blocks with trained gains, for fast training without normalization (docs/explanation/fast.md)."""
 
     last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
-    whiten_stem: bool = setting(
-        False, help="freeze the first kernel at filters that whiten patches of 2,000 training images (Jordan, 2024)"
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_not_decreasing("--model normalizer-free")
-        # Patches have three channels, and each filter is paired with its negative.
-        most = 2 * 3 * self.stem_size**2
-        if self.whiten_stem and (self.stem % 2 or self.stem > most):
-            raise UsageError(f"--stem must be even and at most {most} with --whiten-stem. Received: {self.stem}")
 
     def _build(self, norm: Norm, *shapes: Any, **penalty_and_seed: Any) -> "keras.Model":
         from idmatters_tf.models.normalizer_free import normalizer_free_resnet

@@ -11,7 +11,6 @@ LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
 PerImageStandardization  (x - mean) / std of each image, for models that take raw pixels
 ClassNames               names of the classes, saved with a model
-PatchWhitening2D         a first layer of frozen filters that whiten the patches of the images
 ZCAWhitening             global contrast normalization and ZCA whitening, All-CNN's preprocessing
 """
 
@@ -20,14 +19,12 @@ from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
 from idmatters_tf.layers.dense import LinearResidual, RandomProjection, ResidualDense, ShortcutUnit
 from idmatters_tf.layers.preprocessing import ClassNames, PerImageStandardization, ZCAWhitening
 from idmatters_tf.layers.scaled import ScaledConv2D, ScaledResidualConv2D
-from idmatters_tf.layers.whitening import PatchWhitening2D
 
 __all__ = [
     "BasicBlock2D",
     "ClassNames",
     "LinearResidual",
     "PadShortcut2D",
-    "PatchWhitening2D",
     "PerImageStandardization",
     "RandomProjection",
     "ResidualConv2D",

@@ -23,7 +23,6 @@ NETWORKS = {
     "identity, batch-first": functools.partial(identity_resnet, **SMALL, norm="batch", norm_first=True, head="trained"),
     "identity, ImageNet": functools.partial(identity_resnet34, blocks=(1, 1), widths=(8, 12), stem=4, norm="batch"),
     "normalizer-free": functools.partial(normalizer_free_resnet, **SMALL),
-    "normalizer-free, whitened": functools.partial(normalizer_free_resnet, **SMALL, whiten_stem=True),
     "resnet": functools.partial(resnet, depth=8),
     "preresnet": functools.partial(preresnet, depth=8, shortcut="projection"),
     "resnet, ImageNet": functools.partial(resnet, depth=18),

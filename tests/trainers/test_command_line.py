@@ -51,7 +51,6 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--train-sizes", 16, 20, "--size-steps", 100], "--size-steps must have as many values"),
         (["--preset", "fast", "--widths", 32, 16], "must not decrease with --model normalizer-free"),
         (["--preset", "fast", "--warm-up-steps", 9000], "--warm-up-steps must be less than --steps"),
-        (["--preset", "fast", "--stem", 56, "--whiten-stem"], "--stem must be even and at most 54 with --whiten-stem"),
         (["--train-sizes", 16, "--size-steps", 9, "--preprocess", "zca"], "requires --preprocess standardize"),
         (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
         (["--mirror"], "--mirror requires --evaluate"),

@@ -1,12 +1,7 @@
 """Tests of `--preset fast` at a small size: learning and bitwise resuming."""
 
-import keras
-import numpy as np
 import pytest
-import tensorflow as tf
 
-from idmatters_tf.data import shapes
-from idmatters_tf.data.augment import standardize
 from tests.support.processes import assert_same_run, cut_back, records, run_forked
 from tests.support.programs import run_here
 
@@ -15,11 +10,8 @@ SMALL += ["--stem", 8, "--batch-size", 32, "--steps", 60, "--warm-up-steps", 6]
 SMALL += ["--log-every", 5, "--evaluate-every", 60, "--checkpoint-every", 30, "--cutout", 4]
 # A small number of steps requires a larger learning rate.
 SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
-
-
 # Options outside the preset.
-MORE = ["--whiten-stem", "--widths", 16, 16]
-MORE += ["--train-images", 600, "--held-out", 100, "--batch-size", 50]
+MORE = ["--widths", 16, 16, "--train-images", 600, "--held-out", 100, "--batch-size", 50]
 
 
 def trained_and_resumed(folder, *options):
@@ -40,12 +32,6 @@ def test_the_fast_preset_learns_and_resumes_bit_for_bit(tmp_path):
     assert train[-1]["loss"] < 0.9 * train[0]["loss"]
     assert max(record["learning_rate"] for record in train) <= 0.1
     assert train[-1]["learning_rate"] < 0.01
-
-    # The first layer was fitted to the images, so that its outputs have variance 1.
-    network = keras.saving.load_model(tmp_path / "whole" / "model.keras").get_layer("normalizer_free_resnet")
-    images = standardize(tf.constant(shapes.load(600, 1).train_images[:500], tf.float32))
-    features = keras.ops.conv(images, network.get_layer("stem").kernel)
-    np.testing.assert_allclose(np.std(features, axis=(0, 1, 2)), 1, atol=0.05)
 
 
 # The size changes after the checkpoint from which the run is resumed.

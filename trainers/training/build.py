@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from idmatters_tf._environment import cores
 from idmatters_tf.callbacks import FunctionBatches
@@ -14,15 +13,11 @@ from idmatters_tf.data.numpy_batches import NumpyBatches, compute_ahead
 from idmatters_tf.depth._scaled_optimizers import DepthScaling
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.determinism import make_deterministic
-from idmatters_tf.layers import PatchWhitening2D
 from trainers.cli.arguments import UsageError
 from trainers.training.measure import make_loss, make_metrics
 from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
 from trainers.training.task import Task
-
-# Number of images, with two million patches, from which the whitening of the first layer is computed.
-WHITENING_IMAGES = 2000
 
 
 def build_model(task: Task, strategy: Any = None) -> keras.Model:
@@ -106,17 +101,6 @@ def with_image_size(model: keras.Model, rows: int | None = None, cols: int | Non
         return keras.models.clone_model(plain, input_tensors=images, clone_function=lambda layer: layer)
     except (TypeError, ValueError) as error:
         raise UsageError(f"--train-sizes needs a network for images of any size, not {model.name}.") from error
-
-
-def fit_stem(task: Task, model: keras.Model) -> None:
-    """Fit a first layer that whitens patches to the training images, if there is one."""
-    layers = [layer for layer in model.layers if isinstance(layer, PatchWhitening2D)]
-    if not layers:
-        return
-    batches = task.source.examples(WHITENING_IMAGES).dataset()
-    images = np.concatenate([images.numpy()[weights.numpy() > 0] for images, _, weights in batches])
-    for layer in layers:
-        layer.adapt(images)
 
 
 def make_train_batches(task: Task) -> FunctionBatches:

@@ -56,7 +56,7 @@ def _train(task: Task, description: ClusterDescription | None, strategy_name: st
     say_once(f"{task.data.name}: {task.source.summary()} ({task.data.origin})")
     _check_agreement(task, description, strategy)
 
-    from trainers.training.build import build_model, find_drop_steps, fit_stem
+    from trainers.training.build import build_model, find_drop_steps
 
     model = build_model(task, strategy)
     _start_run(task)
@@ -76,9 +76,7 @@ def _train(task: Task, description: ClusterDescription | None, strategy_name: st
         checkpoint = checkpoints.read_step(run.checkpoints_path, step)
     if run.writes and run.config()["settings"]["steps"] < steps:
         run.extend(as_dict(settings))
-    if checkpoint is None:
-        fit_stem(task, model)
-    else:
+    if checkpoint is not None:
         checkpoints.load(checkpoint, model, optimizer=True)
         say_once(f"resuming from step {checkpoint.step}")
 
