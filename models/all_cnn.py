@@ -35,7 +35,7 @@ def all_cnn_c(
     """Build All-CNN-C: nine convolutions with ReLU, two of them strided, and an average over space.
 
     The network has 1,369,738 parameters with ten classes. The paper preprocesses the images by global contrast
-    normalization and ZCA whitening, see `idmatters_tf.layers.ZCAWhitening`. It does not name the initializer; this
+    normalization and ZCA whitening, which this package does not contain. It does not name the initializer; this
     function uses He's (2015).
 
     Args:

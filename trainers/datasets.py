@@ -84,10 +84,10 @@ class InMemory(DataOptions):
     cutout: int = setting(
         0, help="side in pixels of the square erased from each training image; 0 disables it", at_least=0, at_most=16384
     )
-    preprocess: Literal["standardize", "channels", "pixels", "zca"] = setting(
+    preprocess: Literal["standardize", "channels", "pixels"] = setting(
         "standardize",
-        help="standardize each image (the paper's code) or each channel over all images, subtract the mean image (He "
-        "et al.), or apply contrast normalization and ZCA whitening",
+        help="standardize each image (the paper's code) or each channel over all images, or subtract the mean image "
+        "(He et al.)",
     )
 
     @abc.abstractmethod

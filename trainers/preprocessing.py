@@ -3,7 +3,6 @@
 standardize    standardize each image to mean 0 and standard deviation 1 (the paper's code)
 channels       standardize each channel to mean 0 and standard deviation 1 over the training images (Huang et al.)
 pixels         subtract the mean image, and divide by the standard deviation of the result (He et al., 2015)
-zca            apply global contrast normalization and ZCA whitening (Springenberg et al.)
 
 All but the first are applied before the augmentation, as in those papers, which therefore pads with zeros.
 """
@@ -17,18 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.checkpointing import replacing
-from idmatters_tf.layers import ZCAWhitening
 from trainers.cli.arguments import UsageError
 
 FILE = "preprocessing.keras"
 
 
 def fit(name: str, images: NDArray[np.uint8]) -> keras.layers.Layer:
-    """Return the layer "channels", "pixels" or "zca" from raw pixels `(n, rows, cols, channels)` to inputs."""
-    if name == "zca":
-        layer = ZCAWhitening(name="whitening", dtype="float32")
-        layer.adapt(images)
-        return layer
+    """Return the layer "channels" or "pixels" from raw pixels `(n, rows, cols, channels)` to inputs."""
     if name == "pixels":
         mean = images.mean(axis=0, dtype=np.float64)
         variance = float(np.mean([np.square(image - mean).mean() for image in images]))

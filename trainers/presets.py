@@ -36,10 +36,11 @@ _CIFAR_DENSENET = """
     --depth 100 --growth 24 --steps 234375 --batch-size 64 --learning-rate 0.1 --drop-steps 117188 175782 --nesterov
     --augment standard --preprocess channels
 """
-# Springenberg et al. (2014), section 3.2: 350 epochs with batches of 128, the rate divided at 200, 250 and 300.
+# Springenberg et al. (2014), section 3.2: 350 epochs with batches of 128, the rate divided at 200, 250 and 300. The
+# paper whitens the images (ZCA); here the mean image is subtracted.
 _CIFAR_ALL_CNN = """
     --steps 136719 --learning-rate 0.05 --drop-steps 78125 97657 117188 --weight-decay 0.001
-    --augment all-cnn --preprocess zca
+    --augment all-cnn --preprocess pixels
 """
 # Hardt & Ma, section 4.2, with the layout of `idmatters_tf.models.layout.IMAGENET`.
 _IMAGENET_PAPER = """

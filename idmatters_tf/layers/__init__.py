@@ -11,13 +11,12 @@ LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
 PerImageStandardization  (x - mean) / std of each image, for models that take raw pixels
 ClassNames               names of the classes, saved with a model
-ZCAWhitening             global contrast normalization and ZCA whitening, All-CNN's preprocessing
 """
 
 from idmatters_tf.layers.basic_block import BasicBlock2D
 from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
 from idmatters_tf.layers.dense import LinearResidual, RandomProjection, ResidualDense, ShortcutUnit
-from idmatters_tf.layers.preprocessing import ClassNames, PerImageStandardization, ZCAWhitening
+from idmatters_tf.layers.preprocessing import ClassNames, PerImageStandardization
 from idmatters_tf.layers.scaled import ScaledConv2D, ScaledResidualConv2D
 
 __all__ = [
@@ -32,5 +31,4 @@ __all__ = [
     "ScaledConv2D",
     "ScaledResidualConv2D",
     "ShortcutUnit",
-    "ZCAWhitening",
 ]

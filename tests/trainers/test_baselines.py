@@ -21,7 +21,7 @@ SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--b
 SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 8, "--checkpoint-every", 4]
 SHAPE = (16, 16, 3)
 NETWORKS = {
-    "all-cnn": ["--preprocess", "channels"],
+    "all-cnn": [],
     "preresnet": ["--depth", 8, "--warm-up-steps", 2],
     "densenet": ["--depth", 7, "--growth", 4],
 }
@@ -87,7 +87,7 @@ def test_recipes_of_the_baselines():
     densenet = resolved("--model", "densenet", "--steps", 10)
     assert (densenet["growth"], densenet["batch_size"], densenet["nesterov"]) == (24, 64, True)
     assert (densenet["steps"], densenet["bottleneck"]) == (10, False)
-    assert resolved("--model", "all-cnn")["preprocess"] == "zca"
+    assert resolved("--model", "all-cnn")["preprocess"] == "pixels"
     identity = resolved()
     assert (identity["steps"], identity["blocks"], "depth" in identity) == (60_000, [9], False)
 

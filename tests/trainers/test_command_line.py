@@ -51,7 +51,7 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--train-sizes", 16, 20, "--size-steps", 100], "--size-steps must have as many values"),
         (["--preset", "fast", "--widths", 32, 16], "must not decrease with --model normalizer-free"),
         (["--preset", "fast", "--warm-up-steps", 9000], "--warm-up-steps must be less than --steps"),
-        (["--train-sizes", 16, "--size-steps", 9, "--preprocess", "zca"], "requires --preprocess standardize"),
+        (["--train-sizes", 16, "--size-steps", 9, "--preprocess", "pixels"], "requires --preprocess standardize"),
         (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
         (["--mirror"], "--mirror requires --evaluate"),
         (["--schedule", "decay", "--decay-epochs", "1e-320"], "--decay-epochs: expected a number of at least 0.001"),
