@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf.linear._arguments import Floats, real_array
 from idmatters_tf.linear.network import compose
-from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import decompose_rotation, rotate, rotate_minus_identity, split_rotation
 
 
@@ -96,7 +95,7 @@ class FactorizationBounds:
         theorem_applies: True if l >= 3 gamma.
         polar: 2 sin(theta / 2l) + max_j |k_j^(1/l) - 1|, an upper bound for `factorize`.
         lower: max(sigma_max^(1/l) - 1, 1 - sigma_min^(1/l), sin(phi / l)), a lower bound for every factorization, with
-            phi the operator angle of R.
+            phi the largest argument of an eigenvalue of R.
         gamma: max(|log sigma_max(R)|, |log sigma_min(R)|).
     """
 
@@ -111,7 +110,8 @@ def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
     """Compute bounds on the norm of the best factorization: the theorem's, that of `factorize`, and a lower bound.
 
     The lower bound holds because a layer of norm tau multiplies lengths by at most 1 + tau and at least 1 - tau, and
-    rotates a vector by at most arcsin(tau) if tau < 1.
+    rotates a vector by at most arcsin(tau) if tau < 1. With an eigenvalue of argument phi, R rotates some vector by phi
+    or more.
 
     Args:
         R: (d, d), det R > 0.
@@ -130,7 +130,9 @@ def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
     theta = float(np.abs(decompose_rotation(U @ Vt)[1]).max(initial=0.0))
     stretch = np.abs(np.expm1(logarithms / depth))
     # Beyond a right angle per layer, norm 1 is not sufficient for the rotation.
-    rotating = math.sin(min(operator_angle(R) / depth, math.pi / 2))
+    eigenvalues = np.asarray(np.linalg.eigvals(R / singular_values[0]), np.complex128)
+    phi = float(np.abs(np.arctan2(eigenvalues.imag, eigenvalues.real)).max())
+    rotating = math.sin(min(phi / depth, math.pi / 2))
     return FactorizationBounds(
         theorem=(4 * math.pi + 3 * gamma) / depth,
         theorem_applies=depth >= 3 * gamma,

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import normal_form
 from tests.support.linear_cases import random_matrix
 
@@ -118,6 +117,7 @@ def test_special_cases_exactly():
     A = linear.factorize(rotation(2.0), 10)
     np.testing.assert_allclose(A[3], rotation(0.2) - np.eye(2), atol=1e-15)
     assert linear.tensor_norm(A) == pytest.approx(2 * np.sin(0.1), rel=1e-13)
+    assert linear.factorization_bounds(rotation(2.0), 10).lower == pytest.approx(np.sin(0.2), rel=1e-13)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
@@ -133,26 +133,6 @@ def test_negative_determinant(d):
     if d % 2:
         check(-R, linear.factorize(-R, 6), 6)
     assert linear.factorize(np.eye(d), 3, on_negative_determinant="augment").shape == (3, d, d)
-
-
-@given(SEEDS)
-def test_operator_angle_against_search(seed):
-    rng = np.random.default_rng(seed)
-    R = random_matrix(rng, rng.integers(2, 5), 100.0)
-    X = rng.normal(size=(len(R), 4000))
-    angle = operator_angle(R)
-
-    def cosine(x):
-        return np.sum(x * (R @ x), axis=0) / np.linalg.norm(x, axis=0) / np.linalg.norm(R @ x, axis=0)
-
-    start = X[:, np.argmin(cosine(X))]
-    searched = np.arccos(np.clip(scipy.optimize.minimize(cosine, start).fun, -1, 1))
-    assert angle >= searched - 1e-6
-    # An explicit vector has this angle, so that it is also an upper bound of the error of the search.
-    assert angle == pytest.approx(searched, abs=0.02)
-    # A symmetric positive definite matrix of condition number (1 + seed)^2.
-    root = 1.0 + seed
-    assert operator_angle(1e200 * np.diag([root**2, 1.0])) == pytest.approx(2 * np.arctan2(root - 1, root + 1))
 
 
 @given(SEEDS, st.integers(1, 6))
