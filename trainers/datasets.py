@@ -161,7 +161,7 @@ class Tree(DataOptions):
         from idmatters_tf.data import imagenet
 
         location = imagenet.locate(self.data_dir)
-        if location is not None and location.kind in ("tfds", "tars"):
+        if location is not None and location.kind == "tfds":
             import_tensorflow()
         data = imagenet.load(self.data_dir, self.val, self.size, self.val_fraction, self.held_out is not None)
         if self.skip_broken:
@@ -369,7 +369,8 @@ def _explain_unreadable(error: Exception, more: str, *parts: tuple[Any, Any]) ->
             path = images.describe(bad[0])
             if isinstance(error, tf.errors.NotFoundError):
                 return f"{path} was not found. Restore it, or pass the new folder of the data as --data-dir."
-            return f"{path} cannot be read as an image. Replace it, or skip all broken images with --skip-broken{more}."
+            remedy = f"Replace it, or skip all broken images with --skip-broken{more}."
+            return f"{path} cannot be read as a JPEG or PNG image. {remedy}"
     return ""
 
 

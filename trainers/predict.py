@@ -143,7 +143,7 @@ def _classify(model: "keras.Model", files: Sequence[pathlib.Path], window: str) 
                 try:
                     decoded[file] = load_image(file, model.input_shape[1], window)
                 except (tf.errors.OpError, OSError):
-                    bar.say(f"{file} is not a JPEG, PNG, WebP or GIF image: left out")
+                    bar.say(f"{file} is not a JPEG or PNG image: left out")
             found += len(decoded)
             if decoded:
                 logits: Any = model.predict_on_batch(np.stack(list(decoded.values())))
@@ -151,7 +151,7 @@ def _classify(model: "keras.Model", files: Sequence[pathlib.Path], window: str) 
                 yield from zip(decoded, probabilities, strict=True)
             bar.advance(min(BATCH, len(files) - start))
     if not found:
-        raise UsageError(f"none of the {len(files):,} files is a JPEG, PNG, WebP or GIF image.")
+        raise UsageError(f"none of the {len(files):,} files is a JPEG or PNG image. Convert images of other formats.")
 
 
 def _count(predictions: Iterable[tuple[pathlib.Path, Any]], labels: dict[pathlib.Path, int], classes: int) -> Any:

@@ -17,6 +17,8 @@ import tensorflow as tf
 AUGMENTATIONS = ("paper", "standard", "none")
 SMALLEST_AREA, ASPECT, ATTEMPTS = 0.08, (3 / 4, 4 / 3), 10
 CENTRAL = 224 / 256
+# First bytes of PNG files.
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 # Maps the shape of an image, int32 `(3,)`, to a window of it, int32 `[top, left, rows, cols]`.
 Window: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
@@ -74,8 +76,8 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
     """Decode an image or a window of it.
 
     Args:
-        contents: string scalar, content of a JPEG, PNG, WebP or GIF file, of whose images the first is decoded. The
-            orientation in EXIF data is ignored, as usual for ImageNet.
+        contents: string scalar, content of a JPEG or PNG file. The orientation in EXIF data is ignored, as usual for
+            ImageNet.
         window: function from the shape of the image to a window, or None for the whole image. JPEG files are decoded in
             the window only.
 
@@ -83,11 +85,14 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
         uint8, `(rows, cols, 3)`.
 
     Raises:
-        tf.errors.InvalidArgumentError: the content is not an image of these formats, or an animated WebP image.
+        tf.errors.InvalidArgumentError: the content is not an image of these formats.
     """
 
-    def other():
-        image = tf.cond(_is_webp(contents), lambda: _decode_webp(contents), lambda: _decode_png_or_gif(contents))
+    def png():
+        # TensorFlow's decoder also reads other formats, some of them incorrectly.
+        is_png = tf.strings.substr(contents, 0, len(_PNG)) == _PNG
+        with tf.control_dependencies([tf.debugging.assert_equal(is_png, True, "neither a JPEG nor a PNG image")]):
+            image = tf.io.decode_png(contents, channels=3)
         if window is None:
             return image
         part = window(tf.shape(image))
@@ -98,28 +103,4 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
             return tf.io.decode_jpeg(contents, channels=3)
         return tf.io.decode_and_crop_jpeg(contents, window(tf.io.extract_jpeg_shape(contents)), channels=3)
 
-    return tf.ensure_shape(tf.cond(tf.io.is_jpeg(contents), jpeg, other), [None, None, 3])
-
-
-def _is_webp(contents):
-    """Return True if a file starts with 8 bytes ("RIFF" and its length) and "WEBP"."""
-    length = tf.strings.length(contents)
-    # `substr` rejects positions behind the end.
-    return (length >= 21) & (tf.strings.substr(contents, tf.minimum(8, length), 4) == b"WEBP")
-
-
-def _decode_png_or_gif(contents):
-    # TensorFlow's decoder also reads BMP files, and takes the indices of a palette for gray values.
-    is_bmp = tf.strings.substr(contents, 0, tf.minimum(2, tf.strings.length(contents))) == b"BM"
-    with tf.control_dependencies([tf.debugging.assert_equal(is_bmp, False, "BMP image")]):
-        return tf.io.decode_image(contents, channels=3, expand_animations=False)
-
-
-def _decode_webp(contents):
-    # TensorFlow's decoder returns garbage for animations, or aborts the process. A bit in the header marks them.
-    is_extended = tf.strings.substr(contents, 12, 4) == b"VP8X"
-    flags = tf.io.decode_raw(tf.strings.substr(contents, 20, 1), tf.uint8)[0]
-    is_animated = is_extended & (tf.bitwise.bitwise_and(flags, tf.constant(2, tf.uint8)) > 0)
-    with tf.control_dependencies([tf.debugging.assert_equal(is_animated, False, "animated WebP image")]):
-        # With 3 channels TensorFlow rejects transparency.
-        return tf.io.decode_webp(contents, channels=0)[0, :, :, :3]
+    return tf.ensure_shape(tf.cond(tf.io.is_jpeg(contents), jpeg, png), [None, None, 3])

@@ -5,15 +5,15 @@ import hashlib
 import os
 import pathlib
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from idmatters_tf._arguments import as_utf8
 from idmatters_tf.data._sources import Path
 from idmatters_tf.data.images import DataError
 
-SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".gif")
-# Usual names of the file with the labels of a flat folder of validation images.
-LABEL_FILES = ("val_labels.txt", "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt")
+SUFFIXES = (".jpeg", ".jpg", ".png")
+# Formats of images that are not read.
+OTHER_SUFFIXES = (".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +85,8 @@ def list_classes(folder: Path) -> ImageFiles:
         folder: folder with one folder for each class. Image names end with one of `SUFFIXES`, upper or lower case.
 
     Raises:
-        DataError: there are no class folders, the name of one is not UTF-8, a class has no images, or a folder cannot
-            be read.
+        DataError: there are no class folders, the name of one is not UTF-8, a class has no images or images of other
+            formats, or a folder cannot be read.
     """
     folder = pathlib.Path(folder)
     inside = [entry for entry in _entries(folder) if not entry.name.startswith(".")]
@@ -101,6 +101,12 @@ def list_classes(folder: Path) -> ImageFiles:
         if as_utf8(name) != name:
             raise DataError(f"the name of class folder {as_utf8(str(folder / name))} is not UTF-8. Rename the folder.")
         images, others = _images_and_others(folder / name)
+        unread = [other for other in others if other.lower().endswith(OTHER_SUFFIXES)]
+        if unread:
+            raise DataError(
+                f"class folder {folder / name} contains images that are not JPEG or PNG files ({len(unread)}, such as "
+                f"{unread[0]}). Convert them to PNG, or move them to another folder."
+            )
         ignored += [f"{name}/{other}" for other in others]
         if not images:
             raise DataError(
@@ -110,58 +116,6 @@ def list_classes(folder: Path) -> ImageFiles:
         names += [f"{name}/{image}" for image in images]
         labels += [label] * len(images)
     return ImageFiles(folder, names, labels, tuple(classes), tuple(ignored))
-
-
-def list_flat(folder: Path, class_names: Sequence[str]) -> ImageFiles:
-    """List the images of `folder/*.JPEG` with classes from a text file, the layout of ILSVRC2012's validation images.
-
-    The file is one of `LABEL_FILES` in the folder or its parent. It contains lines "NAME CLASS ..." (separated by
-    spaces, tabs or commas; a heading is skipped), or one class in each line, in the order of the sorted names.
-
-    Args:
-        folder: folder of the images.
-        class_names: names of the training classes.
-
-    Raises:
-        DataError: there are no labels, an image has no label, or a class is not a training class.
-    """
-    folder = pathlib.Path(folder)
-    images, others = _images_and_others(folder)
-    candidates = [above / name for above in (folder, folder.parent) for name in LABEL_FILES]
-    labels_file = next((path for path in candidates if path.is_file()), None)
-    if labels_file is None:
-        raise DataError(
-            f"{folder} contains images but no class folders, and there is no file with their classes. Sort them into "
-            f"{folder}/CLASS/, or write lines 'NAME CLASS' to {folder.parent / LABEL_FILES[0]}.",
-        )
-    classes = _read_labels(labels_file, images)
-    indices = {name: index for index, name in enumerate(class_names)}
-    for image, name in zip(images, classes, strict=True):
-        if name not in indices:
-            raise DataError(f"{labels_file}: {image} is of class {name!r}, which has no training folder.")
-    labels = [indices[name] for name in classes]
-    ignored = tuple(other for other in others if other != labels_file.name)
-    return ImageFiles(folder, images, labels, tuple(class_names), ignored)
-
-
-def _read_labels(path, images):
-    try:
-        lines = [line.replace(",", " ").split() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the classes of the validation images cannot be read from {path}: {error}") from error
-    lines = [words for words in lines if words]
-    if all(len(words) == 1 for words in lines):
-        if len(lines) != len(images):
-            raise DataError(f"{path} has {len(lines)} lines of one class each for {len(images)} images.")
-        return [words[0] for words in lines]
-    by_name = {words[0]: words[1] for words in lines if len(words) > 1}
-    # Names without a suffix, as in LOC_val_solution.csv, or with another one.
-    by_stem = {pathlib.Path(name).stem: label for name, label in by_name.items()}
-    labels = [by_name.get(image) or by_stem.get(pathlib.Path(image).stem, "") for image in images]
-    missing = [image for image, label in zip(images, labels, strict=True) if not label]
-    if missing:
-        raise DataError(f"{path} has no class for {missing[0]} ({len(missing)} of {len(images)} images).")
-    return labels
 
 
 def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:

@@ -2,11 +2,9 @@
 
 The first of these sources that is found is used:
 
-- a tree `train/CLASS/*.JPEG` with `val/CLASS/*.JPEG`, or with `val/*.JPEG` and a file of classes;
+- a tree `train/CLASS/*.JPEG` with `val/CLASS/*.JPEG`;
 - class folders `CLASS/*.JPEG` only, of whose images a part is held out;
-- `imagenet2012` prepared by TensorFlow Datasets;
-- the two original files `ILSVRC2012_img_train.tar` and `ILSVRC2012_img_val.tar`, which TensorFlow Datasets then
-  prepares.
+- `imagenet2012` prepared by TensorFlow Datasets.
 
 Finding them requires neither TensorFlow nor the network. Nothing is downloaded, because ImageNet requires registration.
 """
@@ -26,7 +24,6 @@ from idmatters_tf.data._sources import Location, Path, as_data_error, data_root,
 from idmatters_tf.data.images import DataError, check_held_out
 
 TFDS_NAME = "imagenet2012"
-TARS = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +120,7 @@ def load_image(path: Path, size: int, augmentation: str = "paper") -> NDArray[np
     that were trained on images resized in this way.
 
     Args:
-        path: JPEG, PNG, WebP or GIF file.
+        path: JPEG or PNG file.
         size: rows and columns of the result, those of the model's input.
         augmentation: `--augment` of the training run. "standard" takes the central square of 224/256 of the shorter
             side, "paper" and "none" the whole image.
@@ -132,7 +129,7 @@ def load_image(path: Path, size: int, augmentation: str = "paper") -> NDArray[np
         Pixels, `(size, size, 3)`. Evaluations standardize the resized image before it is rounded to whole numbers.
 
     Raises:
-        tf.errors.OpError: the file cannot be read as an image.
+        tf.errors.OpError: the file cannot be read as a JPEG or PNG image.
     """
     import tensorflow as tf
 
@@ -152,17 +149,13 @@ def locate(data_dir: Path | None = None) -> Location | None:
             `~/tensorflow_datasets`).
 
     Returns:
-        A `Location` of kind "tree", "classes" (class folders without `train/`), "tfds" or "tars", or None if nothing is
-        found.
+        A `Location` of kind "tree", "classes" (class folders without `train/`) or "tfds", or None if nothing is found.
     """
     root = data_root(data_dir)
     if (root / "train").is_dir():
         return Location("tree", root)
     if is_prepared(TFDS_NAME, root):
         return Location("tfds", root)
-    for folder in (root, root / "downloads" / "manual"):
-        if all((folder / name).is_file() for name in TARS):
-            return Location("tars", folder)
     if root.is_dir() and _folders.holds_classes(root):
         return Location("classes", root)
     return None
@@ -192,10 +185,12 @@ def load(
     location = locate(data_dir)
     if location is None:
         missing = "" if root.exists() else ", which does not exist"
+        remedy = "Pass the folder that holds one of these as `data_dir`."
+        if any(root.glob("*.tar")):
+            remedy = "Tar files are not read: unpack them, or prepare them as described in docs/howto/imagenet.md."
         raise DataError(
             f"no images were found in {root}{missing}: neither a tree train/CLASS/*.JPEG, nor class folders, nor "
-            f"{TFDS_NAME} prepared by TensorFlow Datasets, nor {TARS[0]} with {TARS[1]}. Pass the folder that holds "
-            f"one of these as `data_dir`.",
+            f"{TFDS_NAME} prepared by TensorFlow Datasets. {remedy}",
             arguments=("data_dir",),
         )
     if location.kind in ("tree", "classes"):
@@ -211,7 +206,7 @@ def load(
             f"{TFDS_NAME} in {root} has its own validation images. Omit `val_fraction`.",
             arguments=("val_fraction",),
         )
-    return _prepared(root, location, size)
+    return _prepared(root, size)
 
 
 def _split(train, folder, val_fraction):
@@ -231,20 +226,20 @@ def _split(train, folder, val_fraction):
             arguments=("val", "val_fraction"),
         )
     if _folders.holds_images(folder):
-        return train, _folders.list_flat(folder, train.class_names)
+        raise DataError(
+            f"{folder} contains images outside of class folders. Sort the validation images into {folder}/CLASS/.",
+            arguments=("val",),
+        )
     test = _folders.list_classes(folder)
     _folders.check_same_classes(train, test)
     return train, test
 
 
-def _prepared(root, location, size):
+def _prepared(root, size):
     import tensorflow_datasets as tfds
 
     with as_data_error(TFDS_NAME, root):
         builder = cast(Any, tfds.builder(TFDS_NAME, data_dir=str(root)))
-        if location.kind == "tars":
-            config = tfds.download.DownloadConfig(manual_dir=str(location.path))
-            builder.download_and_prepare(download_config=config)
     names = builder.info.features["label"].names
     train, test = (Records(builder.info.splits[split].filepaths, names) for split in ("train", "validation"))
     origin = f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}"

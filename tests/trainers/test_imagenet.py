@@ -50,7 +50,7 @@ def test_workers_agree_with_one_device_and_broken_files_are_reported_or_skipped(
     try:
         named = run_here("trainers.imagenet", *short, "--out", tmp_path / "named")
         assert named.returncode == 1
-        assert f"{extra} cannot be read as an image. Replace it, or skip" in named.stderr
+        assert f"{extra} cannot be read as a JPEG or PNG image. Replace it, or skip" in named.stderr
         assert "Traceback" not in named.stderr
         one = run_here("trainers.imagenet", *short, "--skip-broken", "--out", tmp_path / "one")
         assert one.returncode == 0, one.stderr
@@ -101,8 +101,8 @@ def test_a_broken_image_in_memory_is_named(tree, tmp_path):
     finally:
         extra.unlink()
     assert done.returncode == 2
-    message = f"error: {extra} cannot be read as an image. Replace it, or skip all broken images with --skip-broken.\n"
-    assert done.stderr == message
+    remedy = "Replace it, or skip all broken images with --skip-broken."
+    assert done.stderr == f"error: {extra} cannot be read as a JPEG or PNG image. {remedy}\n"
 
 
 def test_images_that_are_moved_during_the_training(tmp_path):
