@@ -89,8 +89,8 @@ class Options:
     batch_size: int
 
 
-def build_models(build: Callable[..., keras.Model], depth: int | None, seeds: int) -> Iterator[keras.Model]:
-    """Yield a model for each seed, one at a time; of functions without a depth for None.
+def build_models(build: Callable[..., keras.Model], depth: int, seeds: int) -> Iterator[keras.Model]:
+    """Yield a model for each seed, one at a time.
 
     Raises:
         ValueError: `build` is not a function, or returns equal weights for different seeds.
@@ -105,7 +105,7 @@ def build_models(build: Callable[..., keras.Model], depth: int | None, seeds: in
     for seed in range(positive_integer("seeds", seeds)):
         gc.collect()
         keras.utils.set_random_seed(seed)
-        model = build(*(() if depth is None else (depth,)), **({"seed": seed} if takes_seed else {}))
+        model = build(depth, **({"seed": seed} if takes_seed else {}))
         weights = hash(b"".join(array.tobytes() for array in model.get_weights()))
         if (first := seen.setdefault(weights, seed)) != seed:
             raise ValueError(

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import gc
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
-from idmatters_tf.depth._scaled_optimizers import DepthScaling
 from idmatters_tf.depth.measurement import build_models
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.depth.trials import MakeOptimizer, Trials
@@ -58,7 +57,7 @@ class RateCurve(Result, Drawing):
     @property
     def largest_stable(self) -> float:
         """Largest rate at which at least half of the trainings are stable; NaN if there is none."""
-        stable = self.rates[self._is_stable()]
+        stable = self.rates[np.isfinite(self.losses).mean(axis=1) >= 0.5]
         return float(stable.max()) if len(stable) else math.nan
 
     @property
@@ -74,9 +73,6 @@ class RateCurve(Result, Drawing):
     def lowest_loss(self) -> float:
         """Lowest mean over the seeds of the loss after training; infinite if no rate is stable."""
         return float(self.losses.mean(axis=1).min())
-
-    def _is_stable(self) -> NDArray[np.bool_]:
-        return np.isfinite(self.losses).mean(axis=1) >= 0.5
 
     def table(self) -> str:
         """Return a table of the losses at each rate."""
@@ -211,21 +207,27 @@ def rate_profile(
     start = START
     with Progress(most * positive_integer("seeds", seeds) * sum(chosen), "rate profile", progress, unit="units") as bar:
         for number, depth in enumerate(chosen):
-            scale = None if base is None else functools.partial(scale_branches, base=base, alpha=alpha)
-            search = _Search(build_models(build, depth, seeds), data, loss, optimizer, steps, batch_size, scale)
-            search.advance = functools.partial(bar.advance, depth, f"depth {depth}")
-            curves[depth] = search.run(rates, start)
+            model: Any = None
+            trials: Any = None
+            starts = []
+            for model in build_models(build, depth, seeds):
+                scaling = None if base is None else scale_branches(model, base, alpha)
+                # The first model is trained, with the weights of the others.
+                trials = trials or Trials(model, optimizer, data, loss, steps, batch_size, scaling)
+                starts.append(_values(model))
+            advance = functools.partial(bar.advance, depth, f"depth {depth}")
+            curves[depth] = _Search(trials, starts, advance).run(rates, start)
             # A search that needs fewer rates than the largest number.
             bar.advance(most * seeds * sum(chosen[: number + 1]) - bar.done, None)
             if rates is None and np.isfinite(best := curves[depth].best):
                 start = START * STEP ** round(math.log(best / START, STEP))
-            del search
+            model = trials = None
             gc.collect()
     return RateProfile(curves)
 
 
 def find_rate(
-    model: keras.Model | Callable[..., keras.Model],
+    model: keras.Model,
     data: Any,
     loss: Any = None,
     optimizer: MakeOptimizer | None = None,
@@ -238,14 +240,13 @@ def find_rate(
     """Find the best and the largest stable learning rate of one model by short trainings, see `rate_profile`.
 
     Args:
-        model: a built model, whose weights and compiled state are the same afterwards, with seeds that differ in the
-            batches; or a function without arguments, or of a `seed`, that returns one.
+        model: a built model. Its weights and compiled state are the same afterwards.
         data: see `rate_profile`.
         loss: see `rate_profile`.
         optimizer: see `rate_profile`.
         rates: see `rate_profile`.
         steps: number of steps of a training.
-        seeds: number of trainings at each rate.
+        seeds: number of trainings at each rate, which differ in the batches.
         batch_size: batch size for arrays.
 
     Example:
@@ -260,40 +261,21 @@ def find_rate(
     >>> 0.03 < curve.best <= curve.largest_stable < 3
     True
     """
-    is_model = isinstance(model, keras.Model)
-    models = [model] * positive_integer("seeds", seeds) if is_model else build_models(model, None, seeds)
-    return _Search(models, data, loss, optimizer, steps, batch_size).run(rates)
+    starts = [_values(model)] * positive_integer("seeds", seeds)
+    return _Search(Trials(model, optimizer, data, loss, steps, batch_size), starts).run(rates)
+
+
+def _values(model: keras.Model) -> list[Any]:
+    return [keras.ops.convert_to_numpy(variable) for variable in model.variables]
 
 
 class _Search:
-    """Trainings of the models of one depth at several learning rates.
+    """Trainings from the start of each seed at several learning rates. `advance()` is called after each."""
 
-    Args:
-        models: models of different seeds, of which the first one is trained, with the weights of the others.
-        data, loss, optimizer, steps, batch_size: see `rate_profile`.
-        scale: function that scales the branches of a model and returns the scale for its optimizer.
-    """
-
-    def __init__(
-        self,
-        models: Iterable[keras.Model],
-        data: Any,
-        loss: Any,
-        optimizer: MakeOptimizer | None,
-        steps: int,
-        batch_size: int,
-        scale: Callable[[keras.Model], DepthScaling] | None = None,
-    ):
-        self._trials: Any = None
-        self._starts: list[list[Any]] = []
-        for model in models:
-            scaling = None if scale is None else scale(model)
-            if self._trials is None:
-                self._trials = Trials(model, optimizer, data, loss, steps, batch_size, scaling)
-            self._starts.append([keras.ops.convert_to_numpy(variable) for variable in model.variables])
+    def __init__(self, trials: Trials, starts: list[list[Any]], advance: Callable[[], None] = lambda: None):
+        self._trials, self._starts, self._advance = trials, starts, advance
         self._first: list[float] = []
         self._losses: dict[float, list[float]] = {}
-        self.advance: Callable[[], None] = lambda: None
 
     def run(self, rates: Sequence[float] | NDArray[np.float64] | None = None, start: float = START) -> RateCurve:
         """Train at given rates, or at those of a search from `start`."""
@@ -317,7 +299,7 @@ class _Search:
             windows = self._trials.train(start, rate, seed, first)
             is_stable = len(windows) == self._trials.windows and windows[-1] < first
             losses.append(float(windows[-1]) if is_stable else np.inf)
-            self.advance()
+            self._advance()
         self._losses[rate] = losses
         return losses
 

@@ -247,14 +247,15 @@ class TrialBatches:
 
     def __init__(self, data: Any, batch_size: int):
         positive_integer("batch_size", batch_size)
-        self._data, self._batch_size = data, batch_size
+        self._data: Any = data
+        self._batch_size = batch_size
         if isinstance(data, tuple):
             self._data = checked_arrays(tuple(_as_arrays(part) for part in data))
             if not all(len(array) for array in keras.tree.flatten(self._data) if array is not None):
                 raise ValueError("Argument `data` must contain arrays of at least one example. Received: empty arrays.")
-        elif isinstance(data, keras.utils.PyDataset):
-            self._data = _Indexed(data)
-        elif hasattr(data, "__array__") or not hasattr(data, "__iter__") or iter(data) is data:
+        elif not isinstance(data, keras.utils.PyDataset) and (
+            hasattr(data, "__array__") or not hasattr(data, "__iter__") or iter(data) is data
+        ):
             raise ValueError(
                 f"Argument `data` must be a tuple of arrays (x, y), or batches that can be iterated more than once, "
                 f"such as a tf.data.Dataset. Received: {type(data).__name__}"
@@ -267,9 +268,11 @@ class TrialBatches:
         return self._repeated_batches()
 
     def _repeated_batches(self) -> Iterator[Any]:
+        data: Any = self._data
+        is_indexed = isinstance(self._data, keras.utils.PyDataset)
         while True:
             batch = None
-            for batch in self._data:
+            for batch in (data[index] for index in range(len(data))) if is_indexed else data:
                 yield _as_arrays(batch) if isinstance(batch, (list, tuple)) else (_as_arrays(batch),)
             if batch is None:
                 raise ValueError("Argument `data` must contain a batch. Received: none.")
@@ -282,17 +285,6 @@ class TrialBatches:
             for start in range(0, max(1, examples - self._batch_size + 1), self._batch_size):
                 rows = order[start : start + self._batch_size]
                 yield keras.tree.map_structure(lambda array, rows=rows: None if array is None else array[rows], arrays)
-
-
-class _Indexed:
-    """Iterable over the batches of a `keras.utils.PyDataset`, which may end by an index alone."""
-
-    def __init__(self, data: keras.utils.PyDataset):
-        self._data = data
-
-    def __iter__(self) -> Iterator[Any]:
-        data: Any = self._data
-        return (data[index] for index in range(len(data)))
 
 
 def _as_arrays(value: Any) -> Any:
