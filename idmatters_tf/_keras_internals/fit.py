@@ -190,17 +190,17 @@ class RunningFit:
             if callback.params and callback.params.get("steps") != steps:
                 callback.set_params({**callback.params, "steps": steps})
 
-    def after_first_step(self, function: Callable[[], object]) -> None:
-        """Call a function after the first training step, before the callbacks handle its end."""
+    def before_next(self, event: str, function: Callable[[], object]) -> None:
+        """Call a function before the callbacks handle the next event "on_train_batch_end" or "on_test_batch_end"."""
         several = self._list
-        handle = several.on_train_batch_end
+        handle = getattr(several, event)
 
-        def handle_first(batch, logs=None):
-            del several.on_train_batch_end
+        def handle_next(batch, logs=None):
+            delattr(several, event)
             function()
             handle(batch, logs)
 
-        several.on_train_batch_end = handle_first
+        setattr(several, event, handle_next)
 
     def skip_ends_of_epochs(
         self, model: keras.Model, is_paused: Callable[[], bool], callback: keras.callbacks.Callback
@@ -221,9 +221,10 @@ class RunningFit:
         model.__dict__["_should_eval"] = should_eval
 
     def end(self, model: keras.Model) -> None:
-        """Remove the functions of `skip_ends_of_epochs`."""
+        """Remove the functions of `before_next` and `skip_ends_of_epochs`."""
         model.__dict__.pop("_should_eval", None)
-        self._list.__dict__.pop("on_epoch_end", None)
+        for event in ("on_train_batch_end", "on_test_batch_end", "on_epoch_end"):
+            self._list.__dict__.pop(event, None)
 
     def begin_epoch_at(self, batch: int) -> None:
         """Start the next epoch at a later batch. The iterator of the epoch starts with the data of that batch."""

@@ -71,7 +71,7 @@ class RunState:
         # Configuration at the start of the run.
         self._configuration = describe_configuration(self._model)
         self._attributes = describe_attributes(self._model)
-        # Attributes that the traced training step has assigned.
+        # Attributes that the traced steps have assigned.
         self._traced: set[str] = set()
         self._states = CallbackStates(callbacks, self._model, self._resume.ignore)
         settings = {f"ExactResume's `{name}`": getattr(self._resume, name) for name in ("every", "keep", "seed")}
@@ -120,8 +120,8 @@ class RunState:
             state |= {"state": {**state["state"], "variables": differing}, "data": None}
         return state
 
-    def begin_first_step(self) -> None:
-        """Record the attributes of layers before the first training step."""
+    def begin_step(self) -> None:
+        """Record the attributes of layers before a step of training or validation that may be traced."""
         self._before_step = describe_attributes(self._model, self._attributes)
 
     def end_first_step(self) -> None:
@@ -134,7 +134,12 @@ class RunState:
         if self._is_eager():
             self._attributes |= {name: value for name, value in now.items() if name not in before}
         else:
-            self._traced = {name for name in {**before, **now} if before.get(name) != now.get(name)}
+            self._traced |= {name for name in {**before, **now} if before.get(name) != now.get(name)}
+
+    def end_traced_step(self) -> None:
+        """Compare the attributes of layers after another step that may be traced."""
+        if not self._is_eager():
+            self.end_first_step()
 
     def _is_eager(self):
         return self._model.run_eagerly or (keras.backend.backend() == "jax" and not self._model.jit_compile)

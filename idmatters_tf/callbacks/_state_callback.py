@@ -39,6 +39,8 @@ class StateCallback(keras.callbacks.Callback):
         self._saved_at = time.monotonic()
         # True if the last batch was not that of its epoch, and True if the rule of a callback has ended the run.
         self._is_within = self._is_ended = self._is_checked = False
+        # True after the first validation has begun, and True after the last batch of an epoch has.
+        self._is_tested = self._has_ended = False
 
     def on_train_begin(self, logs: Logs = None) -> None:
         # `EarlyStopping` has reset this attribute. Others may have any value.
@@ -52,7 +54,6 @@ class StateCallback(keras.callbacks.Callback):
             if self._pending is not None:
                 self._resume_from(self._pending)
         self._state.mark_unfinished()
-        self._fit.after_first_step(self._state.end_first_step)
         self._fit.skip_ends_of_epochs(self._model, self._is_paused, self)
         self._saved_at = time.monotonic()
 
@@ -104,8 +105,17 @@ class StateCallback(keras.callbacks.Callback):
         self._state.source.seek(epoch, offset)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        is_last = batch + self._fit.steps_per_execution >= self._steps
         if not self._is_checked:
-            self._state.begin_first_step()
+            self._begin_traced("on_train_batch_end", self._state.end_first_step)
+        elif is_last and not self._has_ended:
+            # A smaller batch is traced again.
+            self._begin_traced("on_train_batch_end", self._state.end_traced_step)
+        self._has_ended |= is_last
+
+    def _begin_traced(self, event, end):
+        self._state.begin_step()
+        self._fit.before_next(event, end)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         # With several steps per execution the last step may be beyond the epoch.
@@ -123,6 +133,11 @@ class StateCallback(keras.callbacks.Callback):
         self._step = step
         if self._model.stop_training or is_due:
             self._save(self._epoch, done)
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        if not self._is_tested:
+            self._is_tested = True
+            self._begin_traced("on_test_batch_end", self._state.end_traced_step)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self._is_paused():

@@ -146,8 +146,38 @@ def optional_inputs_of_a_function(folder):
     return model, {"x": FunctionBatches(batch, 6)}, []
 
 
+class StoredShape(keras.layers.Layer):
+    """Layer with an attribute that differs for the smaller last batch."""
+
+    def call(self, x):
+        self.shape = x.shape
+        return x
+
+
+class Counting(keras.Sequential):
+    """Model whose compiled steps count how often they are traced."""
+
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.steps = self.tests = 0
+
+    def train_step(self, *arguments):
+        self.steps += 1
+        return super().train_step(*arguments)
+
+    def test_step(self, *arguments):
+        self.tests += 1
+        return super().test_step(*arguments)
+
+
+def attributes_of_compiled_steps(folder):
+    model = Counting([keras.Input((3,)), StoredShape(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model, {"x": X, "y": Y, "validation_data": (X[:7], Y[:7])}, []
+
+
 CASES = [nadam_with_loss_scale, nadam_in_mixed_precision, variable_in_loss, subclasses, vector_metric]
-CASES += [optional_inputs, optional_inputs_of_a_function]
+CASES += [optional_inputs, optional_inputs_of_a_function, attributes_of_compiled_steps]
 if keras.backend.backend() == "jax":
     # The compiled step contains the value of a variable that does not belong to the model.
     CASES.remove(variable_in_loss)
