@@ -77,8 +77,9 @@ def test_replicas_end_where_one_device_ends(folder, kind):
         # float16 rounds the gradients of parts of a batch.
         tolerance = 2e-3 if "mixed" in name or "scale" in name else 3e-6
         for key, value in values.items():
-            assert np.isfinite(value).all(), f"{name}: {key}"
-            size = max(np.abs(value).max(), 0.3)
+            # The loss of a step whose gradients overflow is not finite.
+            assert np.isfinite(value).all() or ("overflow" in name and key == "history loss"), f"{name}: {key}"
+            size = np.abs(value[np.isfinite(value)]).max(initial=0.3)
             np.testing.assert_allclose(found[number][key], value, 0, tolerance * size, err_msg=f"{name}: {key}")
 
 

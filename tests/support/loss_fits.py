@@ -212,7 +212,7 @@ LOSS_CASES = {
     "loss: Dice of each example": loss(cells(axis=(1,)), activation="sigmoid", y=(Y > 0).astype("float32")),
     "loss: Tversky": loss(lambda: keras.losses.Tversky(alpha=0.3), activation="sigmoid", y=(Y > 0).astype("float32")),
     "loss: Circle": (
-        lambda: model(keras.layers.Dense(4), keras.layers.UnitNormalization(), loss=keras.losses.Circle(gamma=2.0)),
+        lambda: model(units=4, activation=ops.normalize, loss=keras.losses.Circle(gamma=2.0)),
         lambda made: fit(made, y=LABELS),
     ),
     "loss: axis 0": loss(crossentropy(axis=0), units=3, y=ONE_HOT),
