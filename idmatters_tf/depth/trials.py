@@ -253,9 +253,7 @@ class TrialBatches:
             self._data = checked_arrays(tuple(_as_arrays(part) for part in data))
             if not all(len(array) for array in keras.tree.flatten(self._data) if array is not None):
                 raise ValueError("Argument `data` must contain arrays of at least one example. Received: empty arrays.")
-        elif not isinstance(data, keras.utils.PyDataset) and (
-            hasattr(data, "__array__") or not hasattr(data, "__iter__") or iter(data) is data
-        ):
+        elif hasattr(data, "__array__") or not hasattr(data, "__iter__") or iter(data) is data:
             raise ValueError(
                 f"Argument `data` must be a tuple of arrays (x, y), or batches that can be iterated more than once, "
                 f"such as a tf.data.Dataset. Received: {type(data).__name__}"
@@ -268,11 +266,9 @@ class TrialBatches:
         return self._repeated_batches()
 
     def _repeated_batches(self) -> Iterator[Any]:
-        data: Any = self._data
-        is_indexed = isinstance(self._data, keras.utils.PyDataset)
         while True:
             batch = None
-            for batch in (data[index] for index in range(len(data))) if is_indexed else data:
+            for batch in self._data:
                 yield _as_arrays(batch) if isinstance(batch, (list, tuple)) else (_as_arrays(batch),)
             if batch is None:
                 raise ValueError("Argument `data` must contain a batch. Received: none.")
