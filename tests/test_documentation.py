@@ -30,7 +30,7 @@ RESULTS_OF_OTHERS = {"5.99", "4.00"}
 SMALL = "--steps 4 --drop-steps 2 --batch-size 8 --train-images 50 --test-images 50"
 SMALLER = {"shapes.load(4000, 1000)": "shapes.load(400, 100)", "shapes.load(1000, 500)": "shapes.load(40, 20)"}
 SMALLER |= {"(2, 4, 8)": "(1, 2)", "seeds=3": "seeds=1", "shapes.load(32, 10)": "shapes.load(10, 10)"}
-SMALLER |= {"size=(4096, 8)": "size=(64, 8)", "steps=200, seeds=2": "steps=10, seeds=1"}
+SMALLER |= {"size=(4096, 8)": "size=(64, 8)", "steps=200)": "steps=40)", "build(64)": "build(16)"}
 PROGRAMS = ("cifar", "imagenet", "launch", "predict", "report", "landscape.__main__", "shortcuts.__main__")
 PROGRAMS += ("expressivity.__main__", "reproduce.__main__", "depth.__main__")
 # NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
