@@ -95,10 +95,10 @@ def test_batches_of_arrays_are_permutations_and_those_of_datasets_repeat():
 def test_profile_of_linear_networks():
     """Deeper linear networks near zero have equal thresholds at the start, and train at a rate that is measured."""
     data = depth_cases.units_data()
-    profile = rate_profile(depth_cases.units, (1, 2, 4), data, "mse", keras.optimizers.SGD, steps=20, seeds=2)
-    assert list(profile.curves) == [1, 2, 4]
+    profile = rate_profile(depth_cases.units, (1, 2), data, "mse", keras.optimizers.SGD, steps=20, seeds=2)
+    assert list(profile.curves) == [1, 2]
     assert [row["loss"] for row in profile.rows() if row["depth"] == 2] == list(profile.curves[2].losses.ravel())
-    assert len(profile.table().splitlines()) == 4
+    assert len(profile.table().splitlines()) == 3
     assert profile.image().ndim == profile.curves[1].image().ndim == 3
     for curve in profile.curves.values():
         assert np.isfinite(curve.losses[:, 0]).any()
@@ -106,9 +106,9 @@ def test_profile_of_linear_networks():
         assert np.isinf(curve.losses[-1]).any()
         assert curve.rates[0] < curve.best < curve.rates[-1]
     given = rate_profile(
-        depth_cases.units, [2], data, "mse", keras.optimizers.SGD, rates=profile.curves[2].rates, steps=20
+        depth_cases.units, [2], data, "mse", keras.optimizers.SGD, rates=profile.curves[2].rates[:2], steps=20
     )
-    np.testing.assert_array_equal(given.curves[2].losses, profile.curves[2].losses)
+    np.testing.assert_array_equal(given.curves[2].losses, profile.curves[2].losses[:2])
 
 
 @pytest.mark.parametrize("offset", [-0.15, 0.0, 0.15])
