@@ -195,7 +195,7 @@ def python_steps(page):
 )
 def test_python_blocks_run(page, tmp_path):
     (tmp_path / "model_cards").symlink_to(ROOT / "model_cards")
-    if page.stem == "resume":
+    if page.stem == "resume_examples":
         make_tree(tmp_path / "photos", classes=2, each=6)
     steps = {"tensorflow": [], "jax": []}
     for step in python_steps(page):
