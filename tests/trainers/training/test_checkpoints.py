@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import saved
+from idmatters_tf.callbacks import _encoding, saved
 from idmatters_tf.checkpointing import list_steps, store
 from tests.support.processes import records
 from tests.support.programs import run_here
@@ -92,7 +92,7 @@ def test_foreign_checkpoints_are_rejected(finished, run, tmp_path):
     # Formats of other versions, with and without the present layout.
     text = (newest / "state.json").read_text()
     for other_text, message in (
-        (text.replace('"format", 2', '"format", 9'), "has format 9 of idmatters_tf"),
+        (text.replace(f'"format", {_encoding.FORMAT}', '"format", 9'), "has format 9 of idmatters_tf"),
         ('{"dict": []}', "is a checkpoint of an earlier version of idmatters_tf"),
     ):
         (newest / "state.json").write_text(other_text)
