@@ -51,7 +51,7 @@ _originals: dict[Any, Any] = {
 class Recorder:
     """Losses that layers add and gradients that optimizers apply in a trial, as pairs (key, tensor)."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.losses: list[tuple[Any, Any]] = []
         self.gradients: list[tuple[str, Any]] = []
 

@@ -156,7 +156,7 @@ def _tolerance(model):
 class _Scope(StatelessScope):
     """Scope in which variables keep their values. Gradients with respect to them are possible."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.is_perturbed = False
 
