@@ -129,7 +129,8 @@ class _Encoder:
         # Not a tensor of a function that is traced. On TensorFlow a variable is a tensor as well.
         if keras.ops.is_tensor(value) and not is_variable(value):
             with contextlib.suppress(NotImplementedError, TypeError):
-                return {"tensor": self.store(keras.ops.convert_to_numpy(value))}
+                numbers: Any = keras.ops.convert_to_numpy(value)
+                return {"tensor": self.store(numbers)}
         return self.encode_other(value, path)
 
     def encode_array(self, array: Any, path: str) -> Any:
@@ -333,7 +334,8 @@ class _Decoder:
         if kind == _VARIABLES:
             if target is None:
                 raise ValueError(f"The checkpoint contains {path}, which does not exist. Start the same script again.")
-            for variable, value in zip(self._known.variables(target) or (), self._decode(content), strict=True):
+            values: Any = self._decode(content)
+            for variable, value in zip(self._known.variables(target) or (), values, strict=True):
                 _devices.assign(variable, value)
         elif kind != np.ndarray.__name__:
             _fill(target, self._decode(content))

@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -80,7 +80,7 @@ def find_branches(model: keras.Model, data: Structure | None = None) -> list[Bra
             f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
         )
     ancestors = find_ancestors(calls)
-    blocks = [*find_operations(model).values(), *_sums_of_several(calls, ancestors)]
+    blocks = [block for block in find_operations(model).values() if not _continues_sum(block, calls)]
     _check_streams(blocks, calls)
     record = _Record(model, calls, data)
     finder = _Finder(record, calls, ancestors, blocks, {id(tensor) for tensor in get_graph(model).outputs})
@@ -106,14 +106,10 @@ def count_sums(branches: Iterable[Branch]) -> int:
     return sum(len(branch.last) for branch in branches)
 
 
-def _sums_of_several(calls: Sequence[Call], ancestors: Mapping[int, set[int]]) -> Iterator[Block]:
-    """Yield the sums x + f(x) + g(x) + ... of one operation."""
-    for call in calls:
-        if is_addition(call.operation) and len(call.inputs) > 2:
-            for index, start in enumerate(call.inputs):
-                others = [tensor for tensor in call.inputs if tensor is not start]
-                if others and all(id(start) in ancestors.get(id(tensor), ()) for tensor in others):
-                    yield Block(call.name, call.operation, index, start, call.outputs[0])
+def _continues_sum(block: Block, calls: Sequence[Call]) -> bool:
+    """Return True for the second addition of (x + f(x)) + g(x), which belongs to the block of the first one."""
+    call = next((call for call in calls if call.operation is block.operation), None)
+    return call is not None and is_addition(block.operation) and call.inputs[block.index] is not block.start
 
 
 def _check_streams(blocks: Iterable[Block], calls: Sequence[Call]) -> None:

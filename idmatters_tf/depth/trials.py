@@ -149,6 +149,12 @@ class Trials:
 
 
 def _check_model(model: keras.Model) -> None:
+    replicas = getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)
+    if replicas > 1:
+        raise ValueError(
+            f"Argument `model` must be on one device. Received: one on {replicas} replicas. Build it outside of "
+            f"the scope of the strategy: the rates are those of the same global batch."
+        )
     if not model.built or not model.variables:
         raise ValueError(
             f"Argument `model` must be built. Received: {model.name!r} without weights. Call it on a batch of inputs "

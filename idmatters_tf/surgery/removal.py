@@ -153,8 +153,8 @@ def _evaluate(model: keras.Model, data: Any, batches: RepeatableBatches, batch_s
     """Return the loss and metrics of a model on data and their batches, without changing its state."""
     options: dict[str, Any] = {"return_dict": True, "verbose": 0}
     if isinstance(data, tuple):
-        arguments = data
-        options["batch_size"] = batch_size
+        arguments = data[:2]
+        options |= {"batch_size": batch_size, "sample_weight": data[2] if len(data) > 2 else None}
     else:
         # A generator, because Keras reads a list of batches as the arrays of several inputs. TensorFlow accepts no
         # lists of tensors. Without `steps`, Keras counts the end of the data as a batch.

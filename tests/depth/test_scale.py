@@ -314,7 +314,7 @@ def shared_sum():
     [
         (lambda: stack(lambda x: x + mlp("tanh")(x)), "not proportional to its last weights dense.*End it with a lin"),
         (lambda: stack(gated), "not proportional"),
-        (lambda: stack(lambda x: x + layers.Activation("tanh")(x)), "not zero when all of its weights are zero"),
+        (lambda: stack(lambda x: x + layers.Activation("tanh")(x)), "has no residual blocks"),
         (lambda: stack(lambda x: layers.LayerNormalization()(x + mlp()(x))), "followed by the normalization"),
         (lambda: stack(lambda x: Block("post-norm")(x)), "changes the sum .*normalize_first=True"),
         (shared, "called several times with the same weights"),

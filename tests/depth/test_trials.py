@@ -1,6 +1,7 @@
 """Short trainings of `find_rate`: kinds of data, models and optimizers, and a model that is the same afterwards."""
 
 import math
+import types
 from typing import Any
 
 import keras
@@ -222,10 +223,19 @@ def test_settings_of_the_compiled_optimizer():
 
 def test_mirrored_models():
     plain = find_rate(network(), PAIRS, "mse", sgd, **OPTIONS)
-    with tf.distribute.MirroredStrategy().scope():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         model = network()
     mirrored = find_rate(model, PAIRS, "mse", sgd, **OPTIONS)
     np.testing.assert_allclose(mirrored.losses, plain.losses, rtol=1e-4)
+
+
+def test_models_on_several_replicas_are_refused(monkeypatch):
+    model = network()
+    monkeypatch.setattr(
+        keras.Model, "distribute_strategy", types.SimpleNamespace(num_replicas_in_sync=2), raising=False
+    )
+    with pytest.raises(ValueError, match="on 2 replicas"):
+        find_rate(model, PAIRS, "mse", sgd, **OPTIONS)
 
 
 def residual(depth, seed=0):

@@ -214,7 +214,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> Any:
     for number, (depth, scale) in enumerate({(row["depth"], row["scale"]): None for row in rows}):
         own = [row for row in rows if (row["depth"], row["scale"]) == (depth, scale)]
         steps = sorted({row["step"] for row in own})
-        means = [np.mean([row["loss"] for row in own if row["step"] == step]) for step in steps]
+        means = [float(np.mean([row["loss"] for row in own if row["step"] == step])) for step in steps]
         label = f"depth {depth}" + ("" if number == 0 else ", scaled" if scale != "unscaled" else ", as it is")
         axes.plot(steps, means, color=f"C{number}", label=label)
     axes.set(xlabel="step", ylabel="loss")

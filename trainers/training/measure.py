@@ -59,9 +59,11 @@ def compute_errors(labels: Any, logits: Any, top: int = 1) -> Any:
     """
     labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
     if top == 1:
-        return ops.cast(ops.argmax(logits, axis=1) != labels, "float32")
-    _, chosen = ops.top_k(logits, top)
-    return ops.cast(ops.all(ops.cast(chosen, "int32") != labels[:, None], axis=1), "float32")
+        return ops.cast(ops.not_equal(ops.cast(ops.argmax(logits, axis=1), "int32"), labels), "float32")
+    top_k: Any = ops.top_k(logits, top)
+    chosen = top_k[1]
+    # The operator != has no static rank for unknown batch sizes.
+    return ops.cast(ops.all(ops.not_equal(ops.cast(chosen, "int32"), labels[:, None]), axis=1), "float32")
 
 
 def measure(

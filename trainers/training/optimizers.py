@@ -66,11 +66,13 @@ class RecipeSchedule(keras.optimizers.schedules.LearningRateSchedule):
             falling = (self.steps - step) / (self.steps - self.warm_up_steps)
             if self.final_rate:
                 falling = self.final_rate + (1 - self.final_rate) * falling
-            return self.rate * ops.minimum(rising, falling)
+            fraction: Any = ops.minimum(rising, falling)
+            return self.rate * fraction
         drops = ops.zeros((), "float32")
         for drop in self.drop_steps:
             drops = drops + ops.cast(step >= drop, "float32")
-        rate = self.rate * ops.power(DECAY if self.kind == "decay" else DROP, drops)
+        power: Any = ops.power(DECAY if self.kind == "decay" else DROP, drops)
+        rate = self.rate * power
         return ops.where(step < self.warm_up_steps, self.rate / 10, rate) if self.warm_up_steps else rate
 
     def get_config(self) -> dict[str, Any]:
@@ -110,7 +112,7 @@ class _Recipe(keras.optimizers.Optimizer):
 
     def _clip_gradients(self: Any, grads: Any) -> Any:
         # The gradient of all replicas, see `idmatters_tf._keras_internals.distribution`.
-        squares = [ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in grads]
+        squares: list[Any] = [ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in grads]
         self.assign_add(self.norms, ops.sqrt(sum(squares[1:], squares[0])))
         return super()._clip_gradients(grads)
 
@@ -124,7 +126,7 @@ class _Recipe(keras.optimizers.Optimizer):
         is_last = done == self.steps
         is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
         share = ops.cast(done, "float32") / self.steps
-        decay = self.lookahead**LOOKAHEAD_STEPS * share**3
+        decay: Any = self.lookahead**LOOKAHEAD_STEPS * share**3
         # The first average is the weights.
         decay = ops.where(done > LOOKAHEAD_STEPS, decay, 0.0)
         # A last step off the regular schedule keeps the average.
