@@ -151,19 +151,23 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
         np.testing.assert_allclose(variable, weights, atol=1e-5)
 
 
-def test_free_muon_decays_weights_as_keras_does():
-    recipe = Recipe(batch_size=16, optimizer="muon-free", weight_decay=0.3, learning_rate=0.2)
-    assert (recipe.weight_penalty, Recipe(weight_decay=0.3).weight_penalty) == (0.0, 0.3)
-    models = [build(), build()]
-    plain = Muon(0.2, 0.9, nesterov=False, norm="free", other_rate=0.5, weight_decay=0.3)
+def assert_equal_updates(models, optimizers):
+    """Apply the same gradients to two equal models, and compare their weights."""
     rng = np.random.default_rng(0)
-    optimizers = [make_optimizer(recipe), plain]
     for _ in range(3):
         gradients = [tf.constant(rng.normal(size=v.shape), tf.float32) for v in models[0].trainable_variables]
         for model, optimizer in zip(models, optimizers, strict=True):
             optimizer.apply(gradients, model.trainable_variables)
     for ours, wanted in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_array_equal(ours, wanted)
+
+
+def test_free_muon_decays_weights_as_keras_does():
+    recipe = Recipe(batch_size=16, optimizer="muon-free", weight_decay=0.3, learning_rate=0.2)
+    assert (recipe.weight_penalty, Recipe(weight_decay=0.3).weight_penalty) == (0.0, 0.3)
+    models = [build(), build()]
+    plain = Muon(0.2, 0.9, nesterov=False, norm="free", other_rate=0.5, weight_decay=0.3)
+    assert_equal_updates(models, [make_optimizer(recipe), plain])
 
 
 @pytest.mark.parametrize(
@@ -174,13 +178,7 @@ def test_scaled_branches_are_updated_as_by_scale_depth(name, plain):
     recipe = Recipe(batch_size=16, optimizer=name, learning_rate=0.2)
     models = [build(), build()]
     optimizers = [make_optimizer(recipe, scaling=scale_network(models[0], 1)), scale_depth(models[1], 1, plain)]
-    rng = np.random.default_rng(0)
-    for _ in range(3):
-        gradients = [tf.constant(rng.normal(size=v.shape), tf.float32) for v in models[0].trainable_variables]
-        for model, optimizer in zip(models, optimizers, strict=True):
-            optimizer.apply(gradients, model.trainable_variables)
-    for ours, wanted in zip(*(model.get_weights() for model in models), strict=True):
-        np.testing.assert_array_equal(ours, wanted)
+    assert_equal_updates(models, optimizers)
     assert optimizers[0].depth_scaling.scale == 0.5
     with pytest.raises(UsageError, match="--base-blocks cannot scale this network. The model 'all_cnn_c' has no res"):
         scale_network(all_cnn_c(), 1)
