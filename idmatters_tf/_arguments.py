@@ -1,7 +1,7 @@
-"""Validation of arguments and formatting of values in error messages. Neither Keras nor TensorFlow is imported."""
+"""Validation of arguments and formatting of values in messages. Neither Keras nor TensorFlow is imported."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -68,6 +68,28 @@ def abbreviate(value: Any, most: int = 200) -> str:
     """Return `repr(value)`, without the middle of a long text."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 4 :]}"
+
+
+def describe_differences(
+    saved: Mapping[str, Any],
+    now: Mapping[str, Any],
+    names: Iterable[str] | None = None,
+    allowed: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return "NAME was VALUE, now VALUE" for each name whose values differ.
+
+    Args:
+        saved: values by name. A missing value equals None.
+        now: other values by name.
+        names: names to compare. If None, those of `saved`.
+        allowed: other values by name that count as equal to the saved ones. If None, there are none.
+    """
+    allowed = saved if allowed is None else allowed
+    return [
+        f"{name} was {abbreviate(saved.get(name))}, now {abbreviate(now.get(name))}"
+        for name in (saved if names is None else names)
+        if now.get(name) not in (saved.get(name), allowed.get(name))
+    ]
 
 
 def _integer(argument: str, value: Any, least: int, expected: str, owner: object | None) -> int:

@@ -11,7 +11,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from idmatters_tf.checkpointing import describe_differences
+from idmatters_tf._arguments import describe_differences
 
 # Pre-releases of Keras are a separate package, which TensorFlow's release candidates require.
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "keras-nightly", "numpy", "tensorflow-datasets")

@@ -12,9 +12,9 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import set_mask
 from idmatters_tf._keras_types import Structure, Tensor
-from idmatters_tf._linear_maps import unit_vectors
 from idmatters_tf.autodiff._flat import FlatFunction
 from idmatters_tf.autodiff._protocol import Backend, LinearMap
+from idmatters_tf.spectra.operators import unit_vectors
 
 DEFAULT_CHUNK = 64
 

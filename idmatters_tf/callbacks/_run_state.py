@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 import idmatters_tf
+from idmatters_tf._arguments import describe_differences
 from idmatters_tf._environment import COMPUTING, collect_versions, describe_environment_change, describe_numerics
 from idmatters_tf._keras_internals import RunningFit, build_for_training
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
@@ -20,7 +21,7 @@ from idmatters_tf.callbacks._configuration import (
 )
 from idmatters_tf.callbacks._sources import make_source
 from idmatters_tf.callbacks._workers import Workers, compute_checksum, read_checkpoints
-from idmatters_tf.checkpointing import checkpoint_path, describe_differences
+from idmatters_tf.checkpointing import checkpoint_path
 
 # The only value of the identity of a run that may change.
 _DEVICES = "the set of devices"

@@ -2,7 +2,7 @@
 
 files      atomic replacement of files and folders, and manifests with SHA-256 sums
 locks      one process at a time in a folder
-store      checkpoints: writing, removal, fallback over damaged ones, comparison of runs
+store      checkpoints: writing, removal, fallback over damaged ones
 
 `ExactResume` and the training programs use this package. The caller determines the content of a checkpoint. Neither
 Keras nor TensorFlow is imported.
@@ -17,7 +17,6 @@ from idmatters_tf.checkpointing.files import (
 from idmatters_tf.checkpointing.locks import FolderInUse, FolderLock, FolderLost, check_held
 from idmatters_tf.checkpointing.store import (
     checkpoint_path,
-    describe_differences,
     describe_newest,
     find_damage,
     find_newest_intact,
@@ -32,7 +31,6 @@ __all__ = [
     "FolderLost",
     "check_held",
     "checkpoint_path",
-    "describe_differences",
     "describe_newest",
     "find_damage",
     "find_newest_intact",

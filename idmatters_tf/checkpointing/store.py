@@ -10,10 +10,8 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
-from idmatters_tf._arguments import abbreviate
 from idmatters_tf.checkpointing.files import (
     MANIFEST,
     fingerprint,
@@ -128,25 +126,3 @@ def find_damage(path: pathlib.Path, required: str) -> str | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{MANIFEST} or a file in it is missing or not readable: {error}"
     return None
-
-
-def describe_differences(
-    saved: Mapping[str, Any],
-    now: Mapping[str, Any],
-    names: Iterable[str] | None = None,
-    allowed: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Return "NAME was VALUE, now VALUE" for each name whose values differ.
-
-    Args:
-        saved: values by name. A missing value equals None.
-        now: other values by name.
-        names: names to compare. If None, those of `saved`.
-        allowed: other values by name that count as equal to the saved ones. If None, there are none.
-    """
-    allowed = saved if allowed is None else allowed
-    return [
-        f"{name} was {abbreviate(saved.get(name))}, now {abbreviate(now.get(name))}"
-        for name in (saved if names is None else names)
-        if now.get(name) not in (saved.get(name), allowed.get(name))
-    ]

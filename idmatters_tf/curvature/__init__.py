@@ -13,13 +13,12 @@ from idmatters_tf.curvature.operators import GaussNewtonOperator, HessianOperato
 from idmatters_tf.curvature.operators import dense_hessian
 
 # Eigenvalues: summary, extreme eigenvalues, spectral density.
-from idmatters_tf.curvature.spectrum import Summary, summarize
-from idmatters_tf.curvature.eigenpairs import Eigenpairs, top_eigenpairs
-from idmatters_tf.curvature.density import SpectralDensity, spectral_density
+from idmatters_tf.spectra import Summary, summarize
+from idmatters_tf.spectra import Eigenpairs, top_eigenpairs
+from idmatters_tf.spectra import SpectralDensity, spectral_density
 
 # Stochastic estimates with standard errors.
-from idmatters_tf.curvature.estimators import Estimate, trace
-
+from idmatters_tf.spectra import Estimate, trace
 
 # During training.
 from idmatters_tf.curvature.measurement import Measurement, measure

@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._results import Drawing, Figure, Result
-from idmatters_tf.curvature.density import SpectralDensity, spectral_density
-from idmatters_tf.curvature.eigenpairs import top_eigenpairs
-from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.curvature.operators import CurvatureOperator
+from idmatters_tf.spectra import SpectralDensity, spectral_density, top_eigenpairs, trace
 
 Floats = NDArray[np.float64]
 

@@ -13,11 +13,11 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._batches import length
+from idmatters_tf._evaluation.batches import length
+from idmatters_tf._evaluation.losses import check_single_batch
 from idmatters_tf._keras_types import Data, Loss, Structure, Tensor, Variables
-from idmatters_tf._linear_maps import Array, Operator, columns
-from idmatters_tf.curvature._losses import check_single_batch
 from idmatters_tf.curvature._objective import Objective
+from idmatters_tf.spectra.operators import Array, Operator, columns
 
 # Allowed difference of two evaluations, in units of rounding: sums over shuffled batches differ by rounding.
 TOLERANCE = 300.0

@@ -23,7 +23,7 @@ from idmatters_tf.isometry.jacobian import JacobianOperator, jacobian
 from idmatters_tf.isometry.convolution import ConvolutionOperator
 
 # Singular values: all, and extreme ones.
-from idmatters_tf.isometry.spectra import (
+from idmatters_tf.spectra import (
     ExtremeSingularValues,
     extreme_singular_values,
     singular_values,

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf._linear_maps import Operator
 from idmatters_tf.autodiff import gradient
-from idmatters_tf.curvature.eigenpairs import top_eigenpairs
+from idmatters_tf.spectra import top_eigenpairs
+from idmatters_tf.spectra.operators import Operator
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._batches import length, to_tensors
+from idmatters_tf._evaluation.batches import length, to_tensors
 from idmatters_tf._keras_internals import (
     AttachedMasks,
     get_mask,
@@ -24,9 +24,9 @@ from idmatters_tf._keras_internals import (
     substitute_values,
 )
 from idmatters_tf._keras_types import Structure, Tensor
-from idmatters_tf._linear_maps import Operator
 from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, BlockName, find_blocks
+from idmatters_tf.spectra.operators import Operator
 
 DEFAULT_CHUNK = 16
 # Rounding errors of products on copies of a point, in 16 bits.

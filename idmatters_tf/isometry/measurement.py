@@ -11,13 +11,14 @@ import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._keras_types import Structure
-from idmatters_tf._linear_maps import Operator
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
-from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.isometry.blocks import Block, BlockNames, find_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
-from idmatters_tf.isometry.spectra import (
+from idmatters_tf.layers import PadShortcut2D
+from idmatters_tf.spectra import trace
+from idmatters_tf.spectra.operators import Operator
+from idmatters_tf.spectra.singular import (
     SMALL,
     GramOperator,
     dense,
@@ -26,7 +27,6 @@ from idmatters_tf.isometry.spectra import (
     singular_values,
     spectral_norm,
 )
-from idmatters_tf.layers import PadShortcut2D
 
 Floats = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from keras import ops
 
 from idmatters_tf.isometry.blocks import RESIDUAL_LAYERS, Block, residual_blocks
 from idmatters_tf.isometry.convolution import ConvolutionOperator
-from idmatters_tf.isometry.spectra import spectral_norm
 from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
+from idmatters_tf.spectra import spectral_norm
 
 # Layers of a chain whose Lipschitz constant is at most the product of the kernels' norms.
 _LINKS = (

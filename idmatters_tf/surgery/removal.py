@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._batches import RepeatableBatches, to_tensors
 from idmatters_tf._configured_models import ConfiguredModel
+from idmatters_tf._evaluation.batches import RepeatableBatches, to_tensors
 from idmatters_tf._keras_internals import has_compiled_loss, strategy_scope
 from idmatters_tf._keras_types import Data
 from idmatters_tf.isometry.blocks import Block, find_operations

@@ -20,13 +20,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf import _environment
-from idmatters_tf._arguments import as_utf8
+from idmatters_tf._arguments import as_utf8, describe_differences
 from idmatters_tf.checkpointing import (
     FolderInUse,
     FolderLock,
     FolderLost,
     check_held,
-    describe_differences,
     remove,
     remove_unfinished,
     write_atomically,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from idmatters_tf.curvature.spectrum import Summary, summarize
+from idmatters_tf.curvature import Summary, summarize
 from trainers.experiments.panels import add_legend, group_by, mark_sizes, panels
 from trainers.experiments.program import Results, Verdict
 from trainers.shortcuts.settings import ConditionsSettings

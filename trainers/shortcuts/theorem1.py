@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from idmatters_tf.curvature import dense_hessian
-from idmatters_tf.curvature.spectrum import Summary, summarize
+from idmatters_tf.curvature import Summary, dense_hessian, summarize
 from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_network
 from trainers.cli.startup import print_lines
 from trainers.experiments.program import Results

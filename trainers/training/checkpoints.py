@@ -9,8 +9,9 @@ from typing import Any
 
 import keras
 
+from idmatters_tf._arguments import describe_differences
 from idmatters_tf.callbacks import saved
-from idmatters_tf.checkpointing import checkpoint_path, describe_differences, describe_newest, list_steps, remove_steps
+from idmatters_tf.checkpointing import checkpoint_path, describe_newest, list_steps, remove_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.startup import print_message
 from trainers.training.task import Task

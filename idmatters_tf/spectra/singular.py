@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._linear_maps import Matrix, Operator, as_operator, magnitude
-from idmatters_tf.curvature.eigenpairs import top_eigenpairs
+from idmatters_tf.spectra.eigenpairs import top_eigenpairs
+from idmatters_tf.spectra.operators import Matrix, Operator, as_operator, magnitude
 
 Floats = NDArray[np.float64]
 
