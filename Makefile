@@ -52,8 +52,12 @@ format: $(VENV)/installed  ## format the code
 	$(BIN)/ruff format .
 
 docs: $(VENV)/installed  ## build the site in build/site, with warnings as errors, and check its links
+	@# An interrupted or failed build may leave incomplete pages, which Sphinx would keep.
+	@[ -e build/site.complete ] || rm -rf build/site
+	@rm -f build/site.complete
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
 	$(BIN)/python .ci/check_links.py build/site
+	@touch build/site.complete
 
 wheel: $(VENV)/installed  ## build the wheel in dist/
 	$(BIN)/python -m build --no-isolation --wheel
