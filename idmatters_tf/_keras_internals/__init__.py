@@ -25,7 +25,6 @@ from idmatters_tf._keras_internals.fit import (
     start_at_epoch,
 )
 from idmatters_tf._keras_internals.graphs import (
-    AttachedMasks,
     Call,
     attention_handlers,
     call_arguments,

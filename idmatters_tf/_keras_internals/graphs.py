@@ -289,39 +289,20 @@ def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
     graph = get_graph(model)
     tensors = keras.tree.map_structure(lambda x: None if x is None else keras.ops.convert_to_tensor(x), inputs)
     values = keras.tree.flatten(standardized_inputs(graph, tensors))
-    if not isinstance(tensors, dict):
-        # A cast removes the masks.
-        for given, value in zip(keras.tree.flatten(tensors), values, strict=True):
-            if given is not None:
-                set_mask(value, get_mask(given))
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
 
 
-# Masks attached to inputs, by the identity of a call's first output and the position among its inputs.
-AttachedMasks = dict[tuple[int, int], Tensor]
+def run_calls(calls: Iterable[Call], values: dict[int, Tensor], training: bool) -> list[Call]:
+    """Execute calls one after the other, and return those whose inputs have masks that Keras has attached.
 
-
-def run_calls(
-    calls: Iterable[Call], values: dict[int, Tensor], training: bool, attached: AttachedMasks | None = None
-) -> AttachedMasks:
-    """Execute calls one after the other.
-
-    The outputs are added to `values`, the computed tensors by the identity of their symbolic tensors. Keras attaches
-    masks to tensors. Layers read, propagate and remove them, so that they depend on the order of all calls of a model.
-    The calls of a part of a model therefore take the masks of their inputs, `attached`, that a run of the whole model
-    has returned.
+    The outputs are added to `values`, the computed tensors by the identity of their symbolic tensors.
     """
-    seen: AttachedMasks = {}
+    masked: list[Call] = []
     entered: dict[int, tuple[Tensor, Tensor | None]] = {}
     for call in calls:
         tensors = [values[id(tensor)] for tensor in call.inputs]
-        for index, tensor in enumerate(tensors):
-            key = id(call.outputs[0]), index
-            if attached is not None:
-                set_mask(tensor, attached.get(key))
-            mask = get_mask(tensor)
-            if mask is not None:
-                seen[key] = mask
+        if any(get_mask(tensor) is not None for tensor in tensors):
+            masked.append(call)
         arguments, options = (tensors, {}) if call.node is None else call.node.arguments.fill_in(values)
         if call.way == "in":
             explicit = options.get("mask")
@@ -340,4 +321,4 @@ def run_calls(
                 options = {**options, "training": training}
             outputs = keras.tree.flatten(call.operation(*arguments, **options))
         values.update(zip(map(id, call.outputs), outputs, strict=True))
-    return seen
+    return masked

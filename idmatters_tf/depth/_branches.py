@@ -223,7 +223,7 @@ class _Finder:
         def evaluate(values: Values) -> NDArray[np.float64]:
             tensors = dict(self.record.tensors)
             with substitute_values(({**self.record.values, **values}).values()):
-                run_calls(calls, tensors, training=False, attached={})
+                run_calls(calls, tensors, training=False)
             return np.asarray(sum(_to_array(tensors[id(branch)]) for branch in branches))
 
         # The operation of the input and the output of a nested model is the model, whose calls are listed.

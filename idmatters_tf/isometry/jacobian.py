@@ -13,14 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._evaluation.batches import length, to_tensors
 from idmatters_tf._keras_internals import (
-    AttachedMasks,
+    Call,
     get_mask,
     graph_calls,
     graph_inputs,
     intercepted,
     recurrent_states,
     run_calls,
-    set_mask,
     substitute_values,
 )
 from idmatters_tf._keras_types import Structure, Tensor
@@ -52,6 +51,9 @@ class JacobianOperator(Operator):
             once, on copies of the point, unless a first product shows that the copies affect one another.
         chunk: number of copies at once. Memory grows with it.
 
+    Raises:
+        ValueError: if the point has a mask that Keras has attached.
+
     Example:
 
     >>> jacobian = JacobianOperator(keras.ops.square, np.array([[1.0, 2.0, 3.0]], "float32"))
@@ -64,6 +66,7 @@ class JacobianOperator(Operator):
     ):
         self._function = function
         self._point: Any = ops.convert_to_tensor(point)
+        _check_unmasked(self._point, "Argument `point`")
         self._separable = separable
         self._chunk = positive_integer("chunk", chunk)
         self._single = linearize(function, self._point)
@@ -100,17 +103,17 @@ class JacobianOperator(Operator):
         columns = []
         for start in range(0, len(vectors), self._chunk):
             part = vectors[start : start + self._chunk]
-            missing = [(0, self._chunk - len(part)), *[(0, 0)] * len(shape)]
-            stacked = np.pad(part, missing).reshape(-1, *shape[1:])
-            products = self._product(getattr(self._copies, kind), stacked).reshape(self._chunk, -1)
+            stacked = np.zeros((self._chunk, *shape), self.dtype)
+            stacked[: len(part)] = part
+            products = self._product(getattr(self._copies, kind), stacked.reshape(-1, *shape[1:])).reshape(
+                self._chunk, -1
+            )
             columns.append(products[: len(part)])
         return np.concatenate(columns).T
 
     def _linearize_copies(self) -> None:
         """Linearize the function at copies of the point, unless a product shows that it couples its examples."""
         copies: Any = ops.concatenate([self._point] * self._chunk)
-        mask = get_mask(self._point)
-        set_mask(copies, None if mask is None else ops.concatenate([mask] * self._chunk))
         linearized = linearize(self._function, copies)
         vector = np.random.default_rng(0).standard_normal(self.input_shape).astype(self.dtype)
         single = self._product(self._single.jvp, vector).ravel()
@@ -170,18 +173,16 @@ def model_jacobians(
     for part in _points(model, inputs, training or together):
         (point,) = keras.tree.flatten(part)
         if symbolic and point.dtype != symbolic[0].dtype:
-            mask = get_mask(point)
             point = ops.cast(point, symbolic[0].dtype)
-            set_mask(point, mask)
         _check_float(point, f"The input of the model {model.name!r}")
         yield JacobianOperator(function, point, not training, chunk)
 
 
 class _Run(NamedTuple):
-    """Run of a model: tensors by `id` of symbolic ones, masks of calls, and `_recorded_arguments` of inner layers."""
+    """Run of a model: tensors by `id` of symbolic ones, calls with masks, and `_recorded_arguments` of inner layers."""
 
     values: dict[int, Tensor]
-    attached: AttachedMasks
+    masked: list[Call]
     arguments: dict[int, Any]
 
 
@@ -195,9 +196,12 @@ def block_jacobians(
 ) -> Iterator[tuple[Block, Iterator[JacobianOperator]]]:
     """Yield blocks of a model, which `find_blocks` has returned, each with its Jacobian at each example.
 
-    The state of the model does not change, neither moving averages nor random seeds. Masks, and the other arguments of
-    a block that is a layer, have their values at the example. The remaining arguments are those of `jacobian`. With
-    `together` or `training` the batch is one point.
+    The state of the model does not change, neither moving averages nor random seeds. Arguments called "..._mask", and
+    the other arguments of a block that is a layer, have their values at the example. The remaining arguments are those
+    of `jacobian`. With `together` or `training` the batch is one point.
+
+    Raises:
+        ValueError: if a layer of a block receives a mask that Keras has attached to a tensor.
     """
     calls = graph_calls(model) or []
     runs: list[_Run] = []
@@ -205,21 +209,21 @@ def block_jacobians(
     for part in _points(model, inputs, training or together):
         values = graph_inputs(model, part)
         with substitute_values(), _recorded_arguments(inner) as arguments:
-            attached = run_calls(calls, values, training)
-        runs.append(_Run(values, attached, arguments))
+            masked = run_calls(calls, values, training)
+        runs.append(_Run(values, masked, arguments))
     for block in blocks:
         yield block, (_block_jacobian(block, run, training, chunk) for run in runs)
 
 
 @contextlib.contextmanager
 def _recorded_arguments(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
-    """Record (args, kwargs, mask of the first tensor) of the last call of each layer, by `id` of the layer."""
+    """Record (args, kwargs, True for tensors with masks) of the last call of each layer, by `id` of the layer."""
     recorded: dict[int, Any] = {}
 
     def record(key: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         tensors = filter(ops.is_tensor, keras.tree.flatten([*args, *kwargs.values()]))
         # Attention removes masks from its inputs.
-        recorded[key] = args, kwargs, get_mask(next(tensors))
+        recorded[key] = args, kwargs, any(get_mask(tensor) is not None for tensor in tensors)
         return call(*args, **kwargs)
 
     with intercepted((layer, functools.partial(record, id(layer))) for layer in layers):
@@ -229,21 +233,26 @@ def _recorded_arguments(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
 def _block_jacobian(block: Block, run: _Run, training: bool, chunk: int) -> JacobianOperator:
     """Return the Jacobian of a block in a run of the whole model."""
     if block.calls:
-        function, point = _graph_function(block, run.values, run.attached, training)
+        own = {id(call.outputs[0]) for call in block.calls}
+        for call in run.masked:
+            if id(call.outputs[0]) in own:
+                raise _mask_error(f"The input of the layer {call.name!r} in the block {block.name!r}")
+        function, point = _graph_function(block, run.values, training)
     else:
-        function, point = _inner_function(block.operation, *run.arguments[id(block.operation)])
+        args, options, is_masked = run.arguments[id(block.operation)]
+        if is_masked:
+            raise _mask_error(f"The input of the layer {block.name!r}")
+        function, point = _inner_function(block.operation, args, options)
     _check_float(point, f"The input of the block {block.name!r}")
     # The masks of several examples and those that all examples share are not distinguished.
     return JacobianOperator(function, point, len(point) == 1 and not training, chunk)
 
 
 def _graph_function(
-    block: Block, values: dict[int, Tensor], attached: AttachedMasks, training: bool
+    block: Block, values: dict[int, Tensor], training: bool
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Return a block as a function of its input, on one or more copies of one example, and its input."""
     point = values[id(block.start)]
-    own = {(id(call.outputs[0]), index) for call in block.calls for index in range(len(call.inputs))}
-    on_inputs = {key: mask for key, mask in attached.items() if key in own}
     computed = {id(block.start)} | {id(tensor) for call in block.calls for tensor in call.outputs}
     taken = {id(tensor) for call in block.calls for tensor in (*call.inputs, *call.masks)}
     fixed = {key: values[key] for key in taken - computed}
@@ -251,14 +260,14 @@ def _graph_function(
     def function(tensor: Tensor) -> Tensor:
         copies = len(tensor) // len(point)
         results = {**_copied(fixed, copies), id(block.start): tensor}
-        run_calls(block.calls, results, training, _copied(on_inputs, copies))
+        run_calls(block.calls, results, training)
         return results[id(block.end)]
 
     return function, point
 
 
 def _inner_function(
-    layer: Any, args: Sequence[Any], options: Mapping[str, Any], mask: Tensor | None
+    layer: Any, args: Sequence[Any], options: Mapping[str, Any]
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Return a layer as a function of its first tensor, as `_graph_function`."""
     leaves = keras.tree.flatten([*args, *options.values()])
@@ -270,12 +279,11 @@ def _inner_function(
         packed = keras.tree.pack_sequence_as([*args, *options.values()], list(copied.values()))
         return layer(*packed[: len(args)], **dict(zip(options, packed[len(args) :], strict=True)))
 
-    set_mask(leaves[index], mask)
     return function, leaves[index]
 
 
 def _copied(tensors: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
-    """Return masks, or other arguments, of copies of one example."""
+    """Return other arguments of copies of one example."""
     return {
         key: ops.concatenate([tensor] * copies) if len(tensor.shape) and len(tensor) == 1 else tensor
         for key, tensor in tensors.items()
@@ -283,8 +291,11 @@ def _copied(tensors: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
 
 
 def _points(model: keras.Model, inputs: Structure, together: bool) -> list[Any]:
-    """Return the inputs of a model for each example with their masks, or the whole batch as one point."""
+    """Return the inputs of a model for each example, or the whole batch as one point."""
     tensors: Any = to_tensors(inputs)
+    for tensor in keras.tree.flatten(tensors):
+        if tensor is not None:
+            _check_unmasked(tensor, "Argument `inputs`")
     examples = length(tensors)
     if not examples:
         raise ValueError("Argument `inputs` must contain at least one example. Received: an empty batch.")
@@ -295,18 +306,11 @@ def _points(model: keras.Model, inputs: Structure, together: bool) -> list[Any]:
             f"The model {model.name!r} has stateful recurrent layers, whose batch size is fixed, but each example is "
             f"measured alone. Build it with stateful=False or a batch size of 1, and copy the weights."
         )
-    rows = [functools.partial(_row, index=index) for index in range(examples)]
-    return [keras.tree.map_structure(row, tensors) for row in rows]
 
+    def select(index: int) -> Any:
+        return keras.tree.map_structure(lambda part: None if part is None else part[index : index + 1], tensors)
 
-def _row(tensor: Tensor | None, index: int) -> Tensor | None:
-    """Return one example of a batch with its mask; None for an optional input."""
-    if tensor is None:
-        return None
-    row = tensor[index : index + 1]
-    mask = get_mask(tensor)
-    set_mask(row, None if mask is None else mask[index : index + 1])
-    return row
+    return [select(index) for index in range(examples)]
 
 
 def _check_model(model: Any) -> None:
@@ -322,3 +326,15 @@ def _check_float(tensor: Tensor, title: str) -> None:
             f"{title} must be of a floating-point dtype. Received: {dtype}. Name a block that starts after the first "
             f"layer with floating-point outputs, e.g. blocks=[(layer, last layer)]."
         )
+
+
+def _check_unmasked(tensor: Tensor, title: str) -> None:
+    if get_mask(tensor) is not None:
+        raise _mask_error(title)
+
+
+def _mask_error(title: str) -> ValueError:
+    return ValueError(
+        f"{title} has a mask of Keras, which Jacobians do not support. Name blocks without masks, or build the model "
+        f"without `Masking` and `mask_zero=True` for sequences of one length. `layer_influence` supports masks."
+    )

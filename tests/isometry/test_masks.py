@@ -1,11 +1,13 @@
-"""Tests of blocks of models with Keras masks against finite differences of the whole model."""
+"""Tests of blocks of models with masks: finite differences of the whole model, and errors for masks in a block."""
+
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from idmatters_tf.isometry import JacobianOperator, block_distances, jacobian, measure
+from idmatters_tf.isometry import JacobianOperator, block_distances, jacobian, layer_influence, measure
 
 TIME, WIDTH, STEP = 5, 4, 1e-2
 # Number of time steps of the two examples. The others are padding.
@@ -16,8 +18,10 @@ PADDING = np.arange(TIME) >= np.array(LENGTHS)[:, None]
 class Shift(keras.layers.Layer):
     """Layer that adds `shift` to its input, for finite differences inside of the model."""
 
-    supports_masking = True
-    shift = 0.0
+    def __init__(self):
+        super().__init__()
+        self.supports_masking = True
+        self.shift = np.zeros((), "float32")
 
     def call(self, x):
         return x + self.shift
@@ -26,7 +30,9 @@ class Shift(keras.layers.Layer):
 class Attach(keras.layers.Layer):
     """Layer that attaches a mask to its input."""
 
-    supports_masking = True
+    def __init__(self):
+        super().__init__()
+        self.supports_masking = True
 
     def call(self, x, mask=None):
         return 1.0 * x
@@ -47,7 +53,7 @@ def attention():
 
 
 def recurrent():
-    return keras.layers.GRU(WIDTH, return_sequences=True)
+    return keras.layers.GRU(WIDTH, return_sequences=True, name="recurrent")
 
 
 # Each function receives a function for the beginning of the block. It returns symbolic inputs and end, data and block.
@@ -65,11 +71,11 @@ class Causal(keras.layers.Layer):
     """Layer that returns the causal mask of its input, (time, time)."""
 
     def call(self, x):
-        places = ops.arange(ops.shape(x)[1])
+        places: Any = ops.arange(x.shape[1])
         return places[:, None] >= places
 
     def compute_output_spec(self, x):
-        return keras.KerasTensor((x.shape[1], x.shape[1]), "bool")
+        return keras.KerasTensor(x.shape[1:2] * 2, "bool")
 
 
 def mask_of_all_examples(begin):
@@ -101,7 +107,7 @@ def removed_mask(begin):
     x = keras.Input((TIME, WIDTH))
     hidden = begin(keras.layers.Masking()(x))
     middle = keras.layers.Add(name="middle")([hidden, attention()(hidden, hidden)])
-    return x, residual(recurrent()(middle), hidden), vectors(), "sum"
+    return x, residual(recurrent()(middle), hidden), vectors(), "middle"
 
 
 def nested(begin):
@@ -114,10 +120,17 @@ def nested(begin):
 
 def nested_with_explicit_mask(begin):
     inner = keras.Input((TIME, WIDTH))
-    body = keras.Sequential([inner, keras.layers.Dense(WIDTH), recurrent()], name="body")
+    body = keras.Sequential([inner, keras.layers.Dense(WIDTH, name="first"), recurrent()], name="body")
     x, real = keras.Input((TIME, WIDTH)), keras.Input((TIME,), dtype="bool")
     hidden = begin(keras.layers.Dense(WIDTH)(x))
     return [x, real], residual(body(hidden, mask=real), hidden), [vectors(), ~PADDING], "sum"
+
+
+def mask_before_the_block(begin):
+    x = keras.Input((TIME, WIDTH))
+    last = keras.Sequential([keras.layers.Masking(), keras.layers.GRU(WIDTH), keras.layers.Dense(TIME * WIDTH)])(x)
+    hidden = begin(keras.layers.Reshape((TIME, WIDTH))(last))
+    return x, residual(keras.layers.Dense(WIDTH, "tanh")(hidden), hidden), vectors(), "sum"
 
 
 def build(case, begin=lambda tensor: tensor):
@@ -136,23 +149,13 @@ def by_differences(case):
     directions = np.eye(TIME * WIDTH).reshape(-1, TIME, WIDTH)
     shifts = STEP * np.concatenate([directions, -directions])
     layer.shift = np.concatenate([shifts, shifts]).astype("float32")
-    ends = ops.convert_to_numpy(model(keras.tree.map_structure(lambda array: np.repeat(array, len(shifts), 0), data)))
+    repeated = keras.tree.map_structure(lambda array: np.repeat(array, len(shifts), 0), data)
+    ends = np.asarray(ops.convert_to_numpy(model(repeated)))
     plus, minus = np.moveaxis(ends.astype(np.float64).reshape(2, 2, len(directions), -1), 1, 0)
     return np.swapaxes(plus - minus, 1, 2) / (2 * STEP)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        mask_of_every_pair,
-        mask_of_all_examples,
-        two_explicit_masks,
-        two_attached_masks,
-        removed_mask,
-        nested,
-        nested_with_explicit_mask,
-    ],
-)
+@pytest.mark.parametrize("case", [mask_of_every_pair, mask_of_all_examples, mask_before_the_block])
 def test_blocks_have_the_masks_of_the_model(case):
     """The Jacobians are compared for each example and for the batch."""
     model, data, block = build(case)
@@ -168,23 +171,32 @@ def test_blocks_have_the_masks_of_the_model(case):
             np.testing.assert_allclose(dense[rows, rows], matrix, atol=3e-3)
 
 
-def test_masks_of_the_inputs():
-    x = vectors()
-    masked = keras.layers.Masking()(x)
+@pytest.mark.parametrize(
+    ("case", "layer"),
+    [
+        (two_attached_masks, "attention"),
+        (two_explicit_masks, "sum"),
+        (removed_mask, "attention"),
+        (nested, "body/recurrent"),
+        (nested_with_explicit_mask, "body/first"),
+    ],
+)
+def test_attached_masks_in_a_block_raise(case, layer):
+    model, data, block = build(case)
+    with pytest.raises(ValueError, match=f"input of the layer '{layer}' in the block '{block}' has a mask of Keras"):
+        block_distances(model, data)
+    # The influence of the same blocks takes masks.
+    target = np.zeros((2, TIME, WIDTH), "float32")
+    assert np.isfinite(layer_influence(model, "mse", (data, target)).blocks[block].relative)
+
+
+def test_masked_inputs_raise():
+    masked = keras.layers.Masking()(vectors())
     pooling = keras.layers.GlobalAveragePooling1D()
-    inputs = keras.Input(x.shape[1:])
-    model = keras.Model(inputs, pooling(inputs))
-    expected = np.zeros((2, 4, 2, TIME, 4))
-    for index, length in enumerate(LENGTHS):
-        expected[index, :, index, :length] = np.eye(4)[:, None] / length
-    expected = expected.reshape(8, -1)
-    # A single product, and several on copies of the inputs.
-    for operator in (JacobianOperator(pooling, masked, chunk=4), jacobian(model, masked, chunk=4)):
-        np.testing.assert_allclose(operator @ np.ones(expected.shape[1]), expected.sum(axis=1), atol=1e-6)
-        np.testing.assert_allclose(operator @ np.eye(expected.shape[1]), expected, atol=1e-6)
-    # Also for inputs that are cast to the dtype of the model.
-    for given in (masked, keras.layers.Masking(dtype="float16")(x)):
-        measured = measure(model, given, [pooling.name])
-        lengths = np.sqrt(np.array(LENGTHS))[:, None].repeat(4, axis=1)
-        np.testing.assert_allclose(measured.end_to_end, 1 / lengths, atol=1e-6)
-        np.testing.assert_allclose(measured.blocks[pooling.name].largest, 1 / lengths[:, 0], atol=1e-6)
+    inputs = keras.Input(masked.shape[1:])
+    model = keras.Model(inputs, pooling(residual(keras.layers.Dense(WIDTH)(inputs), inputs)))
+    with pytest.raises(ValueError, match="Argument `point` has a mask of Keras"):
+        JacobianOperator(pooling, masked)
+    for function in (jacobian, measure, block_distances):
+        with pytest.raises(ValueError, match="Argument `inputs` has a mask of Keras"):
+            function(model, masked)
