@@ -16,6 +16,7 @@ from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
+from idmatters_tf._keras_internals.absent import replace_none
 from idmatters_tf._patching import Patch
 from idmatters_tf._tensorflow_internals.pipelines import is_dataset, sharding_policy
 
@@ -155,7 +156,7 @@ def arrange_arrays(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def get_tf_dataset(self):
         order = _running[-1]
         if order is None or order.seed is None or not self._shuffle:
-            return original(self)
+            return replace_none(original(self))
         rng = np.random.default_rng(order.seed)
 
         @tf.autograph.experimental.do_not_convert
@@ -164,6 +165,6 @@ def arrange_arrays(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return tf.gather(indices, tf.ensure_shape(draw, indices.shape))
 
         with Patch((tf.random, "shuffle", shuffle)):
-            return original(self)
+            return replace_none(original(self))
 
     return get_tf_dataset

@@ -4,11 +4,11 @@ Each correction is made only if the function of Keras still contains the defect.
 """
 
 import contextlib
+import functools
 import inspect
 import itertools
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import keras
@@ -20,8 +20,10 @@ from keras.src.random.seed_generator import SeedGenerator
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from idmatters_tf._keras_internals import data_order, normalization, trial_steps
+from idmatters_tf._keras_internals.absent import replace_none, replace_none_of_batch, restore_none
 from idmatters_tf._keras_internals.normalization import count_replicas, in_step
 from idmatters_tf._patching import Patch
 
@@ -83,14 +85,14 @@ def _maybe_symbolic_build(self, iterator=None, data_batch=None):
     if self._distribute_strategy is None:
         return
     if iterator is not None:
-        data_batch = keras.tree.map_structure(_spec_of_replica, iterator._distributed_dataset.element_spec)
+        spec = keras.tree.map_structure(_spec_of_replica, iterator._distributed_dataset.element_spec)
+        data_batch = restore_none(spec)
     with self.distribute_strategy.scope():
         self._symbolic_build(data_batch=data_batch)
 
 
 def _spec_of_replica(spec):
-    spec = getattr(spec, "_value_specs", (spec,))[0]
-    return None if isinstance(spec, tf.OptionalSpec) else spec
+    return getattr(spec, "_value_specs", (spec,))[0]
 
 
 def _make_function(self, step_function):
@@ -124,6 +126,26 @@ def _make_function(self, step_function):
     return function
 
 
+def _autoconvert_optionals(self, step_function):
+    """Return a step that replaces optional values, and tensors without elements in their place, by None."""
+    return functools.wraps(step_function)(lambda data: step_function(restore_none(data)))
+
+
+def _standardize_batch(self, batch):
+    """Return a batch of a `PyDataset` without None, which a generator of TensorFlow cannot yield."""
+    return replace_none_of_batch(_originals["_standardize_batch"](self, batch))
+
+
+def _replacing(kind):
+    """Return a method that makes the dataset of a data adapter without None."""
+
+    def get_tf_dataset(self):
+        data = _originals[kind.__name__](self)
+        return replace_none(data) if isinstance(data, tf.data.Dataset) else data
+
+    return get_tf_dataset
+
+
 def _copying(kind):
     """Return a method that makes the dataset of a data adapter with copies of the arrays of each batch.
 
@@ -132,7 +154,7 @@ def _copying(kind):
     """
 
     def get_tf_dataset(self):
-        data = _originals[kind.__name__](self)
+        data = replace_none(_originals[kind.__name__](self))
         return data.map(lambda *batch: keras.tree.map_structure(_copy, batch))
 
     return get_tf_dataset
@@ -169,13 +191,13 @@ def _backend_apply_gradients(self, grads, trainable_variables):
     grads = [gradient for gradient, _ in self._all_reduce_sum_gradients(zip(grads, trainable_variables, strict=True))]
     steps = self.gradient_accumulation_steps
     if steps:
-        replica.merge_call(partial(_accumulate, self), (grads, trainable_variables))
+        replica.merge_call(functools.partial(_accumulate, self), (grads, trainable_variables))
     else:
         _update(self, grads, trainable_variables)
     if self.use_ema:
         self._update_model_variables_moving_average(self._trainable_variables)
         if self.ema_overwrite_frequency:
-            replica.merge_call(partial(_overwrite, self))
+            replica.merge_call(functools.partial(_overwrite, self))
     return None
 
 
@@ -277,6 +299,9 @@ _CORRECTIONS: tuple[tuple[Any, str, str, Any], ...] = (
     (BaseOptimizer, "_backend_apply_gradients", "self._clip_gradients(grads)", _backend_apply_gradients),
     (keras.optimizers.LossScaleOptimizer, "_tf_apply", "finite_per_replica", _tf_apply),
     (_Optimizer, "_all_reduce_sum_gradients", "tf.distribute.ReduceOp.SUM", _all_reduce_sum_gradients),
+    (_Trainer, "_autoconvert_optionals", "tf.experimental.Optional", _autoconvert_optionals),
+    (PyDatasetAdapter, "_standardize_batch", "return batch", _standardize_batch),
+    (TFDatasetAdapter, "get_tf_dataset", "return self._dataset", _replacing(TFDatasetAdapter)),
     *((kind, "get_tf_dataset", "from_generator", _copying(kind)) for kind in (GeneratorDataAdapter, PyDatasetAdapter)),
     *normalization.CORRECTIONS,
 )

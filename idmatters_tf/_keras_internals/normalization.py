@@ -29,6 +29,7 @@ from keras.src.metrics.metric import Metric
 from keras.src.metrics.reduction_metrics import MeanMetricWrapper
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
+from idmatters_tf._keras_internals.absent import restore_none
 from idmatters_tf._keras_internals.graphs import get_mask, set_mask
 from idmatters_tf._keras_internals.losses import couples_examples, overrides_compute_loss
 
@@ -60,8 +61,9 @@ class _Step(threading.local):
     """Step that a replica computes. Each replica is traced in a thread of its own.
 
     Attributes:
-        batch: "part" while a replica computes its part, "global" while it computes the global batch, None outside of
-            steps on several replicas.
+        batch: "part" while a replica computes its part, "global" while it computes something of the global batch for
+            this part, "whole" while it computes a step of the global batch in a trial, None outside of steps on several
+            replicas.
         kinds: kind of each loss that a layer adds, by the id of the layer and the index.
         share: number of examples of the part, divided by the mean over the replicas.
         losses: losses added by the id of the layer. Those of a layer itself are common to all threads.
@@ -91,15 +93,15 @@ def _replace(**values: Any) -> Iterator[None]:
             setattr(_step, name, value)
 
 
-def batch(kind: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context for the computation of a "part" of a batch, or of the "global" batch."""
-    return _replace(batch=kind, losses={})
+def trial(batch: str, share: Any) -> contextlib.AbstractContextManager[None]:
+    """Return a context for the computation of a "part", or of the "whole" batch, in a trial."""
+    return _replace(batch=batch, share=share, losses={})
 
 
 @contextlib.contextmanager
 def recording(kinds: Mapping[Any, str] = types.MappingProxyType({})) -> Iterator[Recorder]:
     """Return a context of a trial, in which optimizers apply no gradients."""
-    with _replace(recorder=Recorder(), kinds=kinds, share=1.0):
+    with _replace(recorder=Recorder(), kinds=kinds):
         recorder: Any = _step.recorder
         yield recorder
 
@@ -107,6 +109,16 @@ def recording(kinds: Mapping[Any, str] = types.MappingProxyType({})) -> Iterator
 def in_step() -> bool:
     """Return True on a replica of several in a step of `fit` or `evaluate`."""
     return _step.batch is not None
+
+
+def is_part() -> bool:
+    """Return True while a replica computes its part of a batch."""
+    return _step.batch == "part"
+
+
+def replica_index() -> int:
+    """Return the index of the replica that is traced."""
+    return _replica().replica_id_in_sync_group
 
 
 def normalized(
@@ -123,6 +135,7 @@ def normalized(
 
     @functools.wraps(step)
     def run(data):
+        data = restore_none(data)
         size = tf.cast(tf.shape(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None))[0], tf.float32)
         count = count_replicas()
         counts = sum_over_replicas(tf.stack([size, size * size, tf.cast(size == 0, tf.float32)]))
@@ -277,7 +290,7 @@ def _unscale_loss_for_distribution(value):
     """Return the loss of the global batch for a metric."""
     if not in_step():
         return _originals["unscale_loss_for_distribution"](value)
-    if _step.batch == "global":
+    if _step.batch != "part":
         return value
     if len(value.shape):
         return value / tf.cast(count_replicas(), value.dtype)
@@ -303,17 +316,22 @@ def _add_variable(self, shape, initializer, dtype=None, aggregation="sum", name=
 
 
 def _assign(self, value):
-    """Assign to a variable. One that is summed over the replicas grows by a share of the growth for the global batch.
+    """Assign to a variable."""
+    return _originals["_direct_assign"](self, share_of_replica(self, value))
 
-    Metrics of Keras have such variables. A metric or a `compute_loss` of the user may update them.
+
+def share_of_replica(variable: keras.Variable, value: Any) -> Any:
+    """Return the value that a replica assigns to a variable after the computation of a batch.
+
+    A variable that is summed over the replicas grows by a share of the growth for the global batch. Metrics of Keras
+    have such variables. A metric or a `compute_loss` of the user may update them.
     """
-    if _step.batch == "global" and self.aggregation == "sum":
-        value, before = (tf.cast(tensor, self._value.dtype) for tensor in (value, self.value))
-        if value.dtype.is_floating:
-            value = before + (value - before) / count_replicas()
-        else:
-            value = tf.where(tf.equal(_replica().replica_id_in_sync_group, 0), value, before)
-    return _originals["_direct_assign"](self, value)
+    if _step.batch != "global" or variable.aggregation != "sum":
+        return value
+    value, before = (tf.cast(tensor, variable.dtype) for tensor in (value, variable.value))
+    if value.dtype.is_floating:
+        return before + (value - before) / count_replicas()
+    return tf.where(tf.equal(_replica().replica_id_in_sync_group, 0), value, before)
 
 
 def _add_loss(self, loss):

@@ -3,7 +3,7 @@
 Two kinds of code compute a number for the part of a batch that a replica has: layers that call `add_loss`, and a
 `train_step` or `test_step` of the user. A trial computes a few examples of each replica in parts and, on every replica,
 as one batch. It determines whether an additional loss is a sum or a mean over the examples, and raises an error if the
-gradients or losses of a step differ. Variables do not change, and random numbers are constants.
+gradients, losses or metrics of a step differ. Variables do not change, and random numbers are constants.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from keras.src import backend
 from keras.src.backend.common.stateless_scope import StatelessScope, get_stateless_scope
 
 from idmatters_tf._keras_internals import normalization
+from idmatters_tf._keras_internals.absent import restore_none
 from idmatters_tf._keras_internals.normalization import gather
 from idmatters_tf._patching import Patch
 
@@ -30,8 +31,9 @@ _kinds: weakref.WeakKeyDictionary[keras.Model, dict[Any, str]] = weakref.WeakKey
 
 
 def needs_trial(model: keras.Model, is_training: bool) -> bool:
-    """Return True if the kinds of losses that layers add are not known, or the model has a step of its own."""
-    return (normalization.adds_losses(model) and not kinds_of_losses(model)) or overrides_step(model, is_training)
+    """Return True if kinds of losses that layers add are not known, or the model has a step or metrics of its own."""
+    adds_losses = normalization.adds_losses(model) and not kinds_of_losses(model)
+    return adds_losses or overrides_step(model, is_training) or has_own_metrics(model)
 
 
 def kinds_of_losses(model: keras.Model) -> dict[Any, str]:
@@ -43,6 +45,13 @@ def overrides_step(model: keras.Model, is_training: bool) -> bool:
     """Return True if `train_step`, or `test_step`, is not that of `keras.Model`."""
     name = "train_step" if is_training else "test_step"
     return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
+
+
+def has_own_metrics(model: keras.Model) -> bool:
+    """Return True if the model or a layer has metrics beside those of `compile`, or overrides `compute_metrics`."""
+    own: Any = model
+    overrides = "compute_metrics" in vars(model) or type(model).compute_metrics is not keras.Model.compute_metrics
+    return overrides or any(layer._metrics for layer in own._flatten_layers())
 
 
 def try_step(model: keras.Model, data: Any, is_training: bool) -> None:
@@ -62,30 +71,36 @@ def try_step(model: keras.Model, data: Any, is_training: bool) -> None:
         if normalization.adds_losses(model) and not kinds:
             parts, whole = _run(strategy, data, lambda part: _record_losses(model, part, is_training))
             kinds.update(_kind(model, *values) for values in zip(parts, whole, strict=True))
-        if overrides_step(model, is_training):
+        has_step = overrides_step(model, is_training)
+        if has_step or has_own_metrics(model):
             step: Any = model.train_step if is_training else model.test_step
-            parts, whole = _run(strategy, data, lambda part: _record_step(step, part, kinds))
+            # Only a step of the user needs parts of equal sizes.
+            parts, whole = _run(strategy, data, lambda part: _record_step(model, step, part, kinds), not has_step)
             _compare(model, parts, whole, is_training)
 
 
-def _run(strategy, data, record):
+def _run(strategy, data, record, is_uneven=False):
     """Return the records of parts, one for each replica, and the record of the global batch."""
     names: list[Any] = []
 
     def trial(data):
+        data = restore_none(data)
         first = next(leaf for leaf in keras.tree.flatten(data) if leaf is not None)
         count = -normalization.max_over_replicas(-tf.minimum(tf.shape(first)[0], _EXAMPLES))
+        if is_uneven:
+            count = tf.maximum(count - tf.cast(normalization.replica_index() > 0, tf.int32), 1)
+        size = tf.cast(count, tf.float32)
+        share = size * normalization.count_replicas() / normalization.sum_over_replicas(size)
         part = keras.tree.map_structure(lambda leaf: leaf[:count] if _is_batch(leaf) else leaf, data)
         whole = keras.tree.map_structure(gather, part)
         found = []
-        for batch, values in (("part", part), ("global", whole)):
-            with normalization.batch(batch), _Scope():
+        for batch, values in (("part", part), ("whole", whole)):
+            with normalization.trial(batch, share), _Scope():
                 records = record(values)
             names[:] = [name for name, _ in records]
             found.append([tf.expand_dims(tf.cast(value, tf.float32), 0) for _, value in records])
         return [[gather(value) for value in found[0]], [value[0] for value in found[1]]]
 
-    data = keras.tree.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data)
     parts, whole = tf.function(lambda data: strategy.run(trial, (data,)), autograph=False)(data)
 
     def read(values):
@@ -107,11 +122,20 @@ def _record_losses(model, data, is_training):
     return recorder.losses
 
 
-def _record_step(step, data, kinds):
+def _record_step(model, step, data, kinds):
     with normalization.recording(kinds) as recorder:
         logs = step(data)
-    logs = {name: value for name, value in (logs or {}).items() if "loss" in name}
-    return [*recorder.gradients, *logs.items()]
+    # `fit` replaces logs with the names of metrics by their results for all replicas.
+    logs = {} if set(logs or ()) == set(model.get_metrics_result()) else logs or {}
+    results = [(name, keras.tree.map_structure(tf.reduce_mean, value)) for name, value in logs.items()]
+    scope: Any = get_stateless_scope()
+    for metric in {id(metric): metric for metric in (*model.metrics, *model._metrics)}.values():
+        for variable in metric.variables:
+            scope.sum_over_replicas(variable)
+        results.append((f"metric {metric.name}", metric.result()))
+    values = [(name, tf.cast(value, tf.float32)) for name, result in results for value in keras.tree.flatten(result)]
+    # Metrics of a few examples may not be finite.
+    return [*recorder.gradients, *((name, tf.where(tf.math.is_finite(value), value, 0.0)) for name, value in values)]
 
 
 def _kind(model, part, whole):
@@ -132,8 +156,8 @@ def _kind(model, part, whole):
 def _compare(model, parts, whole, is_training):
     name = f"{'train_step' if is_training else 'test_step'} of {model.name!r}"
     remedy = (
-        "Use means over the examples, the losses of Keras and random numbers of `keras.random`, or pass the loss to "
-        "`compile` and remove the step."
+        "Use means over the examples, the losses of Keras and random numbers of `keras.random`, update metrics with "
+        "the values of the examples and return their results by name, or pass the loss to `compile`."
     )
     if is_training and not any(key == "gradient" for key, _ in whole):
         raise ValueError(f"{name} must call `apply` of an optimizer to train on several replicas. {remedy}")
@@ -159,6 +183,15 @@ class _Scope(StatelessScope):
     def __init__(self) -> None:
         super().__init__()
         self.is_perturbed = False
+
+    def add_update(self, update: Any) -> None:
+        variable, value = update
+        super().add_update((variable, normalization.share_of_replica(variable, value)))
+
+    def sum_over_replicas(self, variable: Any) -> None:
+        """Replace the value of a variable of a metric by that for all replicas."""
+        if variable.aggregation == "sum" and normalization.is_part():
+            super().add_update((variable, normalization.sum_over_replicas(variable.value)))
 
     def get_current_value(self, variable: Any) -> Any:
         value = super().get_current_value(variable)

@@ -39,8 +39,9 @@ def multi_worker_strategy(
 
     - means over workers, and models built without a batch of the data;
     - losses and metrics: divisors, masks and weights are those of the global batch, and functions and classes of your
-      own are computed on the gathered global batch. Layers' additional losses and a `train_step` or `test_step` of your
-      own are tried on two examples of each replica before the first step;
+      own are computed on the gathered global batch. Layers' additional losses and metrics, and a `train_step` or
+      `test_step` of your own, are tried on two examples of each replica before the first step;
+    - batches of which a part is None;
     - `steps_per_execution` greater than 1;
     - clipping, gradient accumulation, loss scaling and `ema_overwrite_frequency` use the gradient of the global batch;
     - dropout and augmentation draw different numbers on each replica, as functions of seed, step and replica;

@@ -19,6 +19,8 @@ from tests.support.replicated_fits import CASES, X, Y, dense
 SHORT = [
     "validation of 1 row",
     "a generator",
+    "optional inputs",
+    "a step with a sum of means",
     "two steps per execution",
     "mixed precision, clipped",
     "callbacks",

@@ -173,6 +173,27 @@ class Own(keras.Model):
         return {"loss": self.tracker.result()}
 
 
+class SumOfMeans(Own):
+    """Model with a step that updates a sum with a mean over the examples of a part."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.tracker = keras.metrics.Sum(name="loss")
+
+
+class Measuring(keras.layers.Layer):
+    """Layer with a metric of the examples, or of their mean."""
+
+    def __init__(self, function=lambda values: values):
+        super().__init__()
+        self.function = function
+        self.sizes = keras.metrics.Mean(name="size")
+
+    def call(self, x):
+        self.sizes.update_state(self.function(ops.mean(ops.square(x), -1)))
+        return x
+
+
 class Spread(keras.metrics.Metric):
     """Metric of the user, with a mean, a maximum and a sum of a metric of Keras."""
 
@@ -269,6 +290,7 @@ LOSS_CASES = {
     "step: as in the guide, with losses": (lambda: model(Adding(ops.mean), kind=Guide, metrics=["mae"]), fit),
     "step: own mean": (lambda: model(kind=Own, loss=mean_of_all), fit),
     "metrics: of the user": loss(lambda: "mse", metrics=lambda: [Spread(), root, keras.metrics.R2Score(name="r")]),
+    "metrics: of a layer": loss(lambda: "mse", Measuring, batch_size=20, metrics=["mae"]),
     "metrics: of Keras": loss(
         lambda: keras.losses.BinaryCrossentropy(from_logits=True),
         units=1,
@@ -309,7 +331,7 @@ class Evaluated(keras.Model):
 
     def test_step(self, data):
         x, y = data
-        return {"loss": tf.reduce_sum(tf.square(self(x, training=False) - y))}
+        return {"total": tf.reduce_sum(tf.square(self(x, training=False) - y))}
 
 
 def added(function):
@@ -325,6 +347,8 @@ REFUSED = {
         lambda made: fit(made, X[:47], Y[:47]),
         "All batches must be divisible",
     ),
+    "a step with a sum of means": (lambda: model(kind=SumOfMeans), fit, r"parts.*\(metric loss\)"),
+    "a layer with a mean": (lambda: model(Measuring(ops.mean)), fit, r"parts.*\(metric size\)"),
     "an evaluation with a sum": (lambda: model(kind=Evaluated), fit, "test_step of .* must compute the same"),
     "an added loss that couples": (added(lambda x: ops.square(ops.mean(x))), fit, "must be a sum or a mean"),
     "an added loss that is zero": (added(lambda x: 0.0 * ops.mean(x)), fit, "must be a sum or a mean"),

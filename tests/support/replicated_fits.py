@@ -108,6 +108,26 @@ def rows():
         yield from map(tuple, BATCHES)
 
 
+class Both(keras.layers.Layer):
+    """Layer with an optional input."""
+
+    def call(self, x, other=None):
+        return x if other is None else x + other
+
+
+def optional_input():
+    keras.utils.set_random_seed(1)
+    inputs = [keras.Input((6,)), keras.Input((6,), optional=True)]
+    model = keras.Model(inputs, keras.layers.Dense(2)(Both()(*inputs)))
+    model.compile("sgd", "mse")
+    return model
+
+
+def rows_with_none(nested):
+    while True:
+        yield from (((x, None), y) if nested else (x, y, None) for x, y in BATCHES)
+
+
 def dataset(*arrays, policy=None):
     data = tf.data.Dataset.from_tensor_slices(arrays)
     if policy is not None:
@@ -173,6 +193,11 @@ CASES = {
     "a repeated dataset": plain(x=lambda: dataset(X[:48], Y[:48]).batch(12).repeat(), y=None, steps_per_epoch=3),
     "a generator": plain(x=lambda: rows(), y=None, steps_per_epoch=3, epochs=4),
     "a PyDataset": plain(x=Rows, y=None, epochs=3),
+    "a generator with None": plain(x=lambda: rows_with_none(False), y=None, steps_per_epoch=4),
+    "optional inputs": (
+        optional_input,
+        lambda model: fit(model, rows_with_none(True), None, steps_per_epoch=4, validation_data=((X, None), Y)),
+    ),
     "two steps per execution": (lambda: dense(steps_per_execution=4), fit),
     "steps per execution of a dataset": (
         lambda: dense(steps_per_execution=4),
@@ -243,6 +268,21 @@ def check_dropout(strategy):
         assert all(0.3 < (mask != other).mean() < 0.7 for other in several[:number])
 
 
+def check_rows_with_none(strategy):
+    """Check that a `PyDataset` may return None, which Keras refuses on one device."""
+
+    class RowsWithNone(Rows):
+        def __getitem__(self, index):
+            return (*super().__getitem__(index), None)
+
+    histories = []
+    for data in (Rows(), RowsWithNone()):
+        with strategy.scope():
+            model = dense()
+        histories.append(fit(model, data, None))
+    assert histories[0] == histories[1]
+
+
 def mirror_all_devices():
     devices = tf.config.list_logical_devices("CPU")
     return mirrored_strategy([device.name.removeprefix("/device:") for device in devices])
@@ -273,6 +313,7 @@ def main(argv):
             run(model)
     if kind == "mirrored":
         check_dropout(chosen)
+        check_rows_with_none(chosen)
     if kind == "workers":
         with scope():
             model = dense()
