@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
-from idmatters_tf.surgery import remove_identities
+from idmatters_tf.surgery import deepen, remove_identities
 
 
 def distance(outputs, inputs):
@@ -144,9 +144,18 @@ def test_inputs_and_targets_in_lists():
 
 
 def test_models_of_a_mirrored_strategy():
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
         inputs = keras.Input((4,))
-        model = keras.Model(inputs, layers.Dense(2)(inputs + layers.Dense(4)(inputs)))
+        hidden = inputs + layers.Dense(4, name="hidden")(inputs)
+        model = keras.Model(inputs, layers.Dense(2)(hidden))
         model.compile("sgd", "mse")
     x, y = np.ones((6, 4), "float32"), np.ones((6, 2), "float32")
-    assert remove_identities(model, 0.0, (x, y)).before["loss"] == pytest.approx(model.evaluate(x, y, verbose=0))
+    removed = remove_identities(model, 100.0, (x, y))
+    assert removed.before["loss"] == pytest.approx(model.evaluate(x, y, verbose=0))
+    assert len(removed.model.layers) < len(model.layers)
+    for changed in (removed.model, deepen(model, "hidden", lambda shape: ResidualDense(4))):
+        assert changed.distribute_strategy is strategy
+        changed.fit(x, y, verbose=0)
+        variables = [variable.value for variable in (*changed.variables, *changed.optimizer.variables)]
+        assert all(strategy.extended.variable_created_in_scope(variable) for variable in variables)
