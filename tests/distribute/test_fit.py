@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import inspect
+from typing import Any
 
 import keras
 import numpy as np
@@ -128,7 +129,7 @@ def test_functions_without_the_defect_are_kept(monkeypatch):
         assert trainer.TensorFlowTrainer._make_function is not kept[0]
 
 
-def arguments(x=X, y=Y, **others):
+def arguments(x: Any = X, y: Any = Y, **others):
     names = inspect.signature(keras.Model.fit).parameters
     defaults = {name: parameter.default for name, parameter in names.items() if name != "self"}
     return {**defaults, "x": x, "y": y, "batch_size": 12, **others}

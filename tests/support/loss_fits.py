@@ -1,5 +1,6 @@
 """Fits with losses, masks, weights and training steps that Keras normalizes on each replica, see `replicated_fits`."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalOperand=false
 import keras
 import numpy as np
 import tensorflow as tf

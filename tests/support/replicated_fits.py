@@ -4,6 +4,7 @@
 predictions of each. Fits that raise an error on several replicas are in `REFUSED`.
 """
 
+# pyright: reportArgumentType=false
 import contextlib
 import json
 import os

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportCallIssue=false
 import keras
 import numpy as np
 import pytest
