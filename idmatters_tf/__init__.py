@@ -28,85 +28,8 @@ that contain them. Compiled models also need `idmatters_tf.optimizers` if they u
 `idmatters_tf.expressivity`.
 """
 
-from typing import TYPE_CHECKING
-
 from idmatters_tf._lazy import lazy_attributes
-
-if TYPE_CHECKING:
-    from idmatters_tf import (
-        autodiff,
-        callbacks,
-        checkpointing,
-        curvature,
-        data,
-        depth,
-        determinism,
-        distribute,
-        expressivity,
-        initializers,
-        isometry,
-        layers,
-        linear,
-        models,
-        optimizers,
-        surgery,
-    )
-    from idmatters_tf.callbacks import ExactResume
-    from idmatters_tf.curvature import HessianOperator
-    from idmatters_tf.depth import depth_profile, find_rate, rate_profile, scale_depth
-    from idmatters_tf.expressivity import memorize
-    from idmatters_tf.isometry import block_distances
-    from idmatters_tf.layers import RandomProjection, ResidualConv2D
-    from idmatters_tf.optimizers import Muon
-    from idmatters_tf.surgery import deepen
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ExactResume",
-    "HessianOperator",
-    "Muon",
-    "RandomProjection",
-    "ResidualConv2D",
-    "__version__",
-    "autodiff",
-    "block_distances",
-    "callbacks",
-    "checkpointing",
-    "curvature",
-    "data",
-    "deepen",
-    "depth",
-    "depth_profile",
-    "determinism",
-    "distribute",
-    "expressivity",
-    "find_rate",
-    "initializers",
-    "isometry",
-    "layers",
-    "linear",
-    "memorize",
-    "models",
-    "optimizers",
-    "rate_profile",
-    "scale_depth",
-    "surgery",
-]
-
-_ORIGINS = {
-    "ExactResume": "idmatters_tf.callbacks",
-    "HessianOperator": "idmatters_tf.curvature",
-    "Muon": "idmatters_tf.optimizers",
-    "RandomProjection": "idmatters_tf.layers",
-    "ResidualConv2D": "idmatters_tf.layers",
-    "block_distances": "idmatters_tf.isometry",
-    "deepen": "idmatters_tf.surgery",
-    "depth_profile": "idmatters_tf.depth",
-    "find_rate": "idmatters_tf.depth",
-    "memorize": "idmatters_tf.expressivity",
-    "rate_profile": "idmatters_tf.depth",
-    "scale_depth": "idmatters_tf.depth",
-}
-
-__getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)
+__getattr__, __dir__, __all__ = lazy_attributes(__name__, __file__)

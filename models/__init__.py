@@ -15,43 +15,9 @@ The shapes of images are `(rows, cols, channels)`, or `(channels, rows, cols)` u
 `keras.config.set_image_data_format("channels_first")`.
 """
 
-from typing import TYPE_CHECKING
-
 from idmatters_tf._lazy import lazy_attributes
-
-if TYPE_CHECKING:
-    from idmatters_tf.models import (
-        all_cnn,
-        cifar,
-        densenet,
-        identity,
-        imagenet,
-        layout,
-        linear,
-        normalizer_free,
-        resnet,
-        transfer,
-    )
-    from idmatters_tf.models.transfer import features, replace_head
 
 if __name__ == "models":
     raise ImportError("This folder is the source of idmatters_tf.models. Import that package instead.", name=__name__)
 
-__all__ = [
-    "all_cnn",
-    "cifar",
-    "densenet",
-    "features",
-    "identity",
-    "imagenet",
-    "layout",
-    "linear",
-    "normalizer_free",
-    "replace_head",
-    "resnet",
-    "transfer",
-]
-
-_ORIGINS = {"features": "idmatters_tf.models.transfer", "replace_head": "idmatters_tf.models.transfer"}
-
-__getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)
+__getattr__, __dir__, __all__ = lazy_attributes(__name__, __file__)

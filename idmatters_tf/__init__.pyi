@@ -1,0 +1,30 @@
+from idmatters_tf import autodiff as autodiff
+from idmatters_tf import callbacks as callbacks
+from idmatters_tf import checkpointing as checkpointing
+from idmatters_tf import curvature as curvature
+from idmatters_tf import data as data
+from idmatters_tf import depth as depth
+from idmatters_tf import determinism as determinism
+from idmatters_tf import distribute as distribute
+from idmatters_tf import expressivity as expressivity
+from idmatters_tf import initializers as initializers
+from idmatters_tf import isometry as isometry
+from idmatters_tf import layers as layers
+from idmatters_tf import linear as linear
+from idmatters_tf import models as models
+from idmatters_tf import optimizers as optimizers
+from idmatters_tf import surgery as surgery
+from idmatters_tf.callbacks import ExactResume as ExactResume
+from idmatters_tf.curvature import HessianOperator as HessianOperator
+from idmatters_tf.depth import depth_profile as depth_profile
+from idmatters_tf.depth import find_rate as find_rate
+from idmatters_tf.depth import rate_profile as rate_profile
+from idmatters_tf.depth import scale_depth as scale_depth
+from idmatters_tf.expressivity import memorize as memorize
+from idmatters_tf.isometry import block_distances as block_distances
+from idmatters_tf.layers import RandomProjection as RandomProjection
+from idmatters_tf.layers import ResidualConv2D as ResidualConv2D
+from idmatters_tf.optimizers import Muon as Muon
+from idmatters_tf.surgery import deepen as deepen
+
+__version__: str

@@ -1,0 +1,9 @@
+from idmatters_tf.callbacks.batches import ArrayBatches as ArrayBatches
+from idmatters_tf.callbacks.batches import Batches as Batches
+from idmatters_tf.callbacks.batches import FunctionBatches as FunctionBatches
+from idmatters_tf.callbacks.exact_resume import ExactResume as ExactResume
+from idmatters_tf.callbacks.saved import load_weights as load_weights
+from idmatters_tf.curvature.callbacks import CurvatureMonitor as CurvatureMonitor
+from idmatters_tf.isometry.callbacks import BlockNorms as BlockNorms
+from idmatters_tf.isometry.callbacks import IsometryMonitor as IsometryMonitor
+from idmatters_tf.isometry.callbacks import NormsMeasurement as NormsMeasurement

@@ -1,0 +1,8 @@
+from idmatters_tf.distribute.callbacks import chief_only as chief_only
+from idmatters_tf.distribute.description import ClusterDescription as ClusterDescription
+from idmatters_tf.distribute.description import ClusterError as ClusterError
+from idmatters_tf.distribute.description import find_cluster as find_cluster
+from idmatters_tf.distribute.strategies import mirrored_strategy as mirrored_strategy
+from idmatters_tf.distribute.strategies import multi_worker_strategy as multi_worker_strategy
+from idmatters_tf.distribute.tasks import TaskLost as TaskLost
+from idmatters_tf.distribute.tasks import explain_lost_tasks as explain_lost_tasks

@@ -1,0 +1,12 @@
+from idmatters_tf.models import all_cnn as all_cnn
+from idmatters_tf.models import cifar as cifar
+from idmatters_tf.models import densenet as densenet
+from idmatters_tf.models import identity as identity
+from idmatters_tf.models import imagenet as imagenet
+from idmatters_tf.models import layout as layout
+from idmatters_tf.models import linear as linear
+from idmatters_tf.models import normalizer_free as normalizer_free
+from idmatters_tf.models import resnet as resnet
+from idmatters_tf.models import transfer as transfer
+from idmatters_tf.models.transfer import features as features
+from idmatters_tf.models.transfer import replace_head as replace_head
