@@ -9,7 +9,7 @@ import pytest
 from tests.support.programs import run_in_process
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
-from trainers.experiments.panels import group_by, line, panel_for_each
+from trainers.experiments.panels import line, panel_for_each
 from trainers.experiments.program import ExperimentProgram, RunSettings, Verdict, is_finished
 from trainers.run.folder import Run
 
@@ -43,14 +43,16 @@ def panel(axes, rows):
 
 def measure(settings, results):
     results.start("made", np.arange(3.0))
-    rows = results.measure(
-        "measured", lambda size: [row for row in ROWS if row.size == size], zip(settings.sizes.sizes)
+    figures = {"first": lambda rows: panel_for_each(rows, "name", panel, label="value", most=2)}
+    results.report(
+        "measured",
+        lambda size: [row for row in ROWS if row.size == size],
+        zip(settings.sizes.sizes),
+        figures,
+        lambda rows: [Verdict(rows[0].name, len(rows) > 1, "rows", {"count": len(rows)})],
+        by="name",
     )
-    figures = {"first": lambda rows: panel_for_each(rows, "name", panel, "value", most=2)}
-    verdicts = [
-        Verdict(name, len(own) > 1, "rows", {"count": len(own)}) for name, own in group_by(rows, "name").items()
-    ]
-    results.save("measured", rows, figures, [*verdicts, "in words"])
+    results.add("in words")
 
 
 def test_a_program_measures_its_cases_and_writes_its_results(tmp_path, capsys):
@@ -98,10 +100,10 @@ def test_a_run_of_a_training_program_is_not_overwritten(tmp_path):
 
 
 def test_a_figure_has_a_panel_for_each_of_the_first_values():
-    figure = panel_for_each(ROWS, "name", panel, "value", most=2, lowest=1e-12)
+    figure = panel_for_each(ROWS, "name", panel, label="value", most=2, lowest=1e-12)
     assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
     assert {axes.get_ylim()[0] for axes in figure.axes} == {1e-12}
     # A single point is a dot.
     assert figure.axes[0].lines[0].get_marker() == "o"
-    figure = panel_for_each(ROWS, "name", panel, "value", most=1)
+    figure = panel_for_each(ROWS, "name", panel, label="value", most=1)
     assert [axes.get_title() for axes in figure.axes] == ["a"]

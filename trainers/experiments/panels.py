@@ -1,61 +1,56 @@
 """Figures of experiments: panels in two columns, curves and one legend."""
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-Row = TypeVar("Row")
-
-# Font sizes in points.
-STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}
-
-
-def group_by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
-    """Group rows by the value of a column, or the values of several columns, in order of appearance."""
-    key = operator.attrgetter(*columns)
-    groups = dict[Any, list[Row]]()
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
-
-
-def panels(count: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` panels, at most two in a row. `sharey` is True for a shared vertical axis."""
-    columns = min(count, 2)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(8.0 if columns == 2 else 6.0, 3.1 * rows + 0.8), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
-    for panel in axes[count:]:
-        panel.remove()
-    for panel in axes[:count]:
-        panel.grid(alpha=0.3)
-    return figure, axes[:count]
+from trainers.experiments.program import group_by
 
 
 def panel_for_each(
-    rows: Sequence[Row],
+    rows: Sequence[Any],
     column: str,
-    draw: Callable[[Axes, Sequence[Row]], None],
-    label: str,
-    most: int,
+    draw: Callable[..., None],
+    each: int = 1,
+    *,
+    most: int | None = None,
+    label: str | None = None,
     lowest: float | None = None,
     handles: Sequence[Any] = (),
 ) -> Figure:
-    """Return a figure with panels for the first `most` values of a column, drawn by `draw(axes, rows)`, and a legend.
+    """Return a figure with panels for the values of a column, at most two in a row, and a legend.
 
-    They share a logarithmic vertical axis with a label; below `lowest` are rounding errors.
+    Args:
+        rows: rows of a table.
+        column: name of the column.
+        draw: function of the panels of a value and its rows.
+        each: number of panels for each value.
+        most: number of values that are drawn. If None, all are.
+        label: label of a logarithmic vertical axis that all panels share, with the values as titles.
+        lowest: lower end of the shared axis; smaller numbers are rounding errors.
+        handles: entries of the legend. By default a curve of each label.
     """
     groups = list(group_by(rows, column).items())[:most]
-    figure, axes = panels(len(groups), sharey=True)
-    for panel, (value, chosen) in zip(axes, groups, strict=True):
-        panel.set(title=str(value), yscale="log")
-        draw(panel, chosen)
-    axes[0].set_ylim(bottom=lowest)
-    figure.supylabel(label)
+    count = each * len(groups)
+    columns = min(count, 2)
+    lines = -(-count // columns)
+    figure = Figure(figsize=(8.0 if columns == 2 else 6.0, 3.1 * lines + 0.8), layout="constrained")
+    axes = list(figure.subplots(lines, columns, squeeze=False, sharey=label is not None).flat)
+    for panel in axes[count:]:
+        panel.remove()
+    for number, (value, chosen) in enumerate(groups):
+        own = axes[each * number : each * (number + 1)]
+        for panel in own:
+            panel.grid(alpha=0.3)
+            if label is not None:
+                panel.set(title=str(value), yscale="log")
+        draw(*own, chosen)
+    if label is not None:
+        axes[0].set_ylim(bottom=lowest)
+        figure.supylabel(label)
     add_legend(figure, handles)
     return figure
 
@@ -64,6 +59,8 @@ def add_legend(figure: Figure, handles: Iterable[Any] = ()) -> None:
     """Add one legend below all panels, by default with a curve of each label."""
     curves = [axes.get_legend_handles_labels() for axes in figure.axes]
     handles = handles or {name: handle for pair in curves for handle, name in zip(*pair, strict=True)}.values()
+    if not handles:
+        return
     figure.legend(handles=list(handles), loc="outside lower center", ncols=4)
 
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 import hashlib
+import operator
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from idmatters_tf._extras import require
 from idmatters_tf._progress import Progress
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
 
     from idmatters_tf.data.images import ImageData
 
+Row = TypeVar("Row")
+
 EXIT_CODES = "exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C"
 # Options that do not change the results.
 _NOT_SAVED = ("out", "overwrite", "format", "debug")
+# Font sizes of figures in points.
+_STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}
 _VERDICTS = {True: "SEEN", False: "NOT SEEN", None: "OPEN"}
 
 
@@ -62,6 +67,15 @@ class RunSettings:
     overwrite: bool = setting(False, help="discard the run in --out, if there is one, and start a new one")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
     debug: bool = setting(False, help="show tracebacks")
+
+
+def group_by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
+    """Group rows by the value of a column, or the values of several columns, in order of appearance."""
+    key = operator.attrgetter(*columns)
+    groups = dict[Any, list[Row]]()
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +118,29 @@ class Results:
             digest.update(array.tobytes())
         self._run.start(self._settings, {"origin": origin, "digest": digest.hexdigest()})
 
+    def report(
+        self,
+        name: str,
+        measure: Callable[..., Iterable[Any]],
+        cases: Iterable[tuple[Any, ...]],
+        figures: "Mapping[str, Callable[[Sequence[Any]], Figure]]",
+        verdicts: "Callable[[Sequence[Any]], Iterable[Verdict]] | None" = None,
+        by: str | None = None,
+    ) -> None:
+        """Measure all cases, see `measure`, and save the rows, see `save`.
+
+        Args:
+            name: name of the table.
+            measure: function of a case that returns rows.
+            cases: arguments of the function.
+            figures: functions that draw the rows, by name of the figure.
+            verdicts: function that compares a claim with the rows.
+            by: column of the rows; there are verdicts for each of its values.
+        """
+        rows = self.measure(name, measure, cases)
+        groups = [rows] if by is None else group_by(rows, by).values()
+        self.save(name, rows, figures, [each for own in groups if verdicts for each in verdicts(own)])
+
     def measure(self, name: str, measure: Callable[..., Iterable[Any]], cases: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Return the rows of `measure(*case)` for all cases, with a progress bar."""
         cases = list(cases)
@@ -127,11 +164,9 @@ class Results:
             return
         import matplotlib
 
-        from trainers.experiments.panels import STYLE
-
         paths = [self.path / f"{name}.csv", *map(self.figure_path, figures)]
         write_csv(paths[0], [row if isinstance(row, dict) else vars(row) for row in rows])
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(_STYLE):
             for path, draw in zip(paths[1:], figures.values(), strict=True):
                 save_figure(draw(rows), path)
         self.values["tables"][name] = len(rows)

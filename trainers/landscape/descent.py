@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import group_by, line, make_legend_entry, panel_for_each
-from trainers.experiments.program import Results
+from trainers.experiments.panels import line, make_legend_entry, panel_for_each
+from trainers.experiments.program import Results, group_by
 
 SMALL_START = 1e-3
 # In units of the inverse of the largest curvature at the optimum of smallest norm: stable, and close to the fastest
@@ -55,8 +55,7 @@ def run(results: Results, targets: Mapping[str, NDArray[np.float64]], depths: Se
         for depth in depths
         for network in STYLES
     ]
-    rows = results.measure("descent", measure, cases)
-    results.save("descent", rows, {"descent": draw, "certificate": draw_certificate})
+    results.report("descent", measure, cases, {"descent": draw, "certificate": draw_certificate})
 
 
 def measure(
@@ -89,7 +88,7 @@ def draw(rows: Sequence[DescentRow]) -> Figure:
     handles += [make_legend_entry(network, **style) for network, style in STYLES.items()]
     handles.append(make_legend_entry("leaves the ball", linestyle="", marker="x"))
     panel = functools.partial(_panel, colors)
-    return panel_for_each(rows, "target", panel, "risk f - C", most=6, lowest=1e-12, handles=handles)
+    return panel_for_each(rows, "target", panel, label="risk f - C", most=6, lowest=1e-12, handles=handles)
 
 
 def _color_by_depth(rows: Sequence[DescentRow]) -> dict[int, str]:
@@ -112,7 +111,7 @@ def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
     handles += [make_legend_entry(**style) for style in CERTIFICATE.values()]
     panel = functools.partial(_certificate_panel, colors)
     label = "squared gradient of f, and lower bounds"
-    return panel_for_each(rows, "target", panel, label, most=4, lowest=1e-14, handles=handles)
+    return panel_for_each(rows, "target", panel, label=label, most=4, lowest=1e-14, handles=handles)
 
 
 def _certificate_panel(colors: Mapping[int, str], axes: Axes, rows: Sequence[DescentRow]) -> None:

@@ -69,8 +69,8 @@ class FactorizationRow:
 def run(results: Results, targets: Targets, depths: Sequence[int]) -> None:
     """Factorize the targets with a positive determinant at each depth."""
     positive = {name: R for name, R in targets.items() if np.linalg.slogdet(R)[0] == 1}
-    rows = results.measure("factorization", measure, [(*item, depth) for item in positive.items() for depth in depths])
-    results.save("factorization", rows, {"factorization": draw})
+    cases = [(*item, depth) for item in positive.items() for depth in depths]
+    results.report("factorization", measure, cases, {"factorization": draw})
 
 
 def measure(name: str, R: NDArray[np.float64], depth: int) -> list[FactorizationRow]:
@@ -90,7 +90,7 @@ def measure(name: str, R: NDArray[np.float64], depth: int) -> list[Factorization
 
 def draw(rows: Sequence[FactorizationRow]) -> Figure:
     """Draw |||A||| against depth, with a panel for each of the first four targets."""
-    return panel_for_each(rows, "target", _panel, "|||A|||, the largest layer norm", most=4)
+    return panel_for_each(rows, "target", _panel, label="|||A|||, the largest layer norm", most=4)
 
 
 def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:

@@ -3,12 +3,13 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from trainers.backends import import_tensorflow
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.startup import print_message, run_program
 from trainers.experiments.program import EXIT_CODES, ExperimentProgram, Results
-from trainers.shortcuts.settings import COMMANDS, CommandSettings
+from trainers.shortcuts.settings import COMMANDS
 
 SUMMARIES = {command: str(settings.__doc__).rstrip(".") for command, settings in COMMANDS.items()}
 EXAMPLES = f"""
@@ -27,7 +28,7 @@ examples:
 """
 
 
-def _measure(settings: CommandSettings, results: Results) -> None:
+def _measure(settings: Any, results: Results) -> None:
     import threadpoolctl
 
     import_tensorflow()

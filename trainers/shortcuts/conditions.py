@@ -3,17 +3,18 @@
 import concurrent.futures
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import joblib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from idmatters_tf.curvature import Summary, summarize
-from trainers.experiments.panels import add_legend, group_by, mark_sizes, panels
-from trainers.experiments.program import Results, Verdict
-from trainers.shortcuts.settings import ConditionsSettings
+from trainers.experiments.panels import mark_sizes, panel_for_each
+from trainers.experiments.program import Results, Verdict, group_by
 from trainers.shortcuts.training import COLORS, LINEAR_NETWORKS, Regression, deviation
 
 
@@ -31,7 +32,7 @@ class ConditionsRow:
     index: float  # mean fraction of negative eigenvalues
 
 
-def run(problem: Regression, settings: ConditionsSettings, results: Results) -> None:
+def run(problem: Regression, settings: Any, results: Results) -> None:
     """Measure each kind of network at each depth that is a multiple of its units."""
     cases = [
         (problem.statistics, kind, depth, settings.networks.starts)
@@ -39,8 +40,7 @@ def run(problem: Regression, settings: ConditionsSettings, results: Results) -> 
         for depth in settings.networks.depths
         if depth % network.shortcut_depth == 0
     ]
-    rows = results.measure("conditions", measure, cases)
-    results.save("conditions", rows, {"conditions": draw}, [verdict(rows)])
+    results.report("conditions", measure, cases, {"conditions": draw}, lambda rows: [verdict(rows)])
 
 
 def summarize_hessians(hessians: Iterable[NDArray[np.float64]]) -> list[Summary]:
@@ -91,12 +91,13 @@ def verdict(rows: Sequence[ConditionsRow]) -> Verdict:
 
 def draw(rows: Sequence[ConditionsRow]) -> Figure:
     """Draw the condition number of each kind against depth."""
-    figure, (axes,) = panels(1)
+    return panel_for_each(rows, "runs", _panel)
+
+
+def _panel(axes: Axes, rows: Sequence[ConditionsRow]) -> None:
     for kind, chosen in group_by(rows, "kind").items():
         depths, means, deviations = zip(*((row.depth, row.lg_condition, row.deviation) for row in chosen), strict=True)
         axes.errorbar(depths, means, deviations, color=COLORS[kind], marker="o", markersize=4, capsize=3, label=kind)
     mark_sizes(axes, rows, "depth")
     axes.set_ylabel("log10 of the condition number at initialization")
     axes.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0].runs} runs")
-    add_legend(figure)
-    return figure

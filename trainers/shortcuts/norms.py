@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from trainers.experiments.panels import add_legend, group_by, line, panels
-from trainers.experiments.program import Results, Verdict
-from trainers.shortcuts.settings import NormsSettings
+from trainers.experiments.panels import line, panel_for_each
+from trainers.experiments.program import Results, Verdict, group_by
 from trainers.shortcuts.training import Regression, ShortcutTraining, trainings
 
 # Number of runs with which the learning rate of each depth is chosen, and of epochs between records.
@@ -30,11 +31,11 @@ class NormsRow:
     mean_frobenius: float  # mean of the layers' Frobenius norms
 
 
-def run(problem: Regression, settings: NormsSettings, results: Results) -> None:
+def run(problem: Regression, settings: Any, results: Results) -> None:
     """Measure networks with each activation and each depth that is a multiple of two."""
     depths = [depth for depth in settings.networks.depths if depth % 2 == 0]
-    rows = results.measure("norms", measure, itertools.product(trainings(problem, settings), depths))
-    results.save("norms", rows, {"norms": draw}, map(verdict, group_by(rows, "activation").values()))
+    cases = itertools.product(trainings(problem, settings), depths)
+    results.report("norms", measure, cases, {"norms": draw}, lambda rows: [verdict(rows)], by="activation")
 
 
 def measure(training: ShortcutTraining, depth: int) -> Iterator[NormsRow]:
@@ -67,16 +68,16 @@ def verdict(rows: Sequence[NormsRow]) -> Verdict:
 
 def draw(rows: Sequence[NormsRow]) -> Figure:
     """Draw a panel for each activation, with a color for each depth."""
-    activations = group_by(rows, "activation")
-    figure, axes = panels(len(activations))
-    for panel, (activation, chosen) in zip(axes, activations.items(), strict=True):
-        depths = sorted({row.depth for row in chosen})
-        for (depth, run), curve in group_by(chosen, "depth", "run").items():
-            label = None if run else f"depth {depth}"
-            line(panel, curve, "loss", "mean_frobenius", color=f"C{depths.index(depth)}", label=label)
-        panel.set(title=f"2-shortcuts, {activation}; Figure 3", ylabel="mean Frobenius norm", xscale="log")
-        panel.set_xlabel("loss - optimum" if activation == "linear" else "loss")
-        # Smaller values are rounding errors.
-        panel.set_xlim(left=max(panel.get_xlim()[0], 1e-9))
-    add_legend(figure)
-    return figure
+    return panel_for_each(rows, "activation", _panel)
+
+
+def _panel(axes: Axes, rows: Sequence[NormsRow]) -> None:
+    activation = rows[0].activation
+    depths = sorted({row.depth for row in rows})
+    for (depth, run), curve in group_by(rows, "depth", "run").items():
+        label = None if run else f"depth {depth}"
+        line(axes, curve, "loss", "mean_frobenius", color=f"C{depths.index(depth)}", label=label)
+    axes.set(title=f"2-shortcuts, {activation}; Figure 3", ylabel="mean Frobenius norm", xscale="log")
+    axes.set_xlabel("loss - optimum" if activation == "linear" else "loss")
+    # Smaller values are rounding errors.
+    axes.set_xlim(left=max(axes.get_xlim()[0], 1e-9))

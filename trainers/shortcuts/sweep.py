@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from trainers.experiments.panels import add_legend, group_by, line, mark_sizes, panels
-from trainers.experiments.program import Results, Verdict
-from trainers.shortcuts.settings import SweepSettings
+from trainers.experiments.panels import line, mark_sizes, panel_for_each
+from trainers.experiments.program import Results, Verdict, group_by
 from trainers.shortcuts.training import COLORS, Regression, ShortcutTraining, best_rate, deviation, trainings
 
 
@@ -28,11 +29,10 @@ class SweepRow:
     deviation: float  # standard deviation of the final losses
 
 
-def run(problem: Regression, settings: SweepSettings, results: Results) -> None:
+def run(problem: Regression, settings: Any, results: Results) -> None:
     """Measure networks with each activation and depth."""
     cases = itertools.product(trainings(problem, settings), settings.networks.depths)
-    rows = results.measure("sweep", measure, cases)
-    results.save("sweep", rows, {"sweep": draw}, map(verdict, group_by(rows, "activation").values()))
+    results.report("sweep", measure, cases, {"sweep": draw}, lambda rows: [verdict(rows)], by="activation")
 
 
 def measure(training: ShortcutTraining, depth: int) -> Iterator[SweepRow]:
@@ -74,17 +74,17 @@ def verdict(rows: Sequence[SweepRow]) -> Verdict:
 
 def draw(rows: Sequence[SweepRow]) -> Figure:
     """Draw for each activation the loss and the rate, both against depth."""
-    activations = group_by(rows, "activation")
-    figure, axes = panels(2 * len(activations))
-    for (activation, chosen), losses, rates in zip(activations.items(), axes[::2], axes[1::2], strict=True):
-        best = [row for row in chosen if row.best and row.loss is not None]
-        for kind, curve in group_by(best, "kind").items():
-            for panel, column in ((losses, "loss"), (rates, "rate")):
-                line(panel, curve, "depth", column, color=COLORS[kind], marker="o", markersize=4, label=kind)
-        losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")
-        rates.set_ylabel("best learning rate")
-        for panel in (losses, rates):
-            mark_sizes(panel, chosen, "depth")
-            panel.set(title=f"{activation}; Figure {9 if activation == 'linear' else 10}", yscale="log")
-    add_legend(figure)
-    return figure
+    return panel_for_each(rows, "activation", _panels, 2)
+
+
+def _panels(losses: Axes, rates: Axes, rows: Sequence[SweepRow]) -> None:
+    activation = rows[0].activation
+    best = [row for row in rows if row.best and row.loss is not None]
+    for kind, curve in group_by(best, "kind").items():
+        for panel, column in ((losses, "loss"), (rates, "rate")):
+            line(panel, curve, "depth", column, color=COLORS[kind], marker="o", markersize=4, label=kind)
+    losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")
+    rates.set_ylabel("best learning rate")
+    for panel in (losses, rates):
+        mark_sizes(panel, rows, "depth")
+        panel.set(title=f"{activation}; Figure {9 if activation == 'linear' else 10}", yscale="log")

@@ -12,7 +12,7 @@ from idmatters_tf.curvature import Summary, dense_hessian, summarize
 from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_network
 from trainers.cli.startup import print_lines
 from trainers.experiments.program import Results
-from trainers.shortcuts.settings import Theorem1Settings, UnitSettings
+from trainers.shortcuts.settings import UnitSettings
 from trainers.shortcuts.training import CLASSES, Regression
 
 # Derivatives at zero.
@@ -70,7 +70,7 @@ def stationary_order(problem: Regression, network: UnitSettings) -> tuple[int, l
     return round(float(np.median(exponents))) - 1, exponents
 
 
-def run(problem: Regression, settings: Theorem1Settings, results: Results) -> None:
+def run(problem: Regression, settings: Any, results: Results) -> None:
     """Analyze the zero point, print the results, and store them as numbers."""
     network = settings.networks
     problem = problem.first(settings.networks.samples)

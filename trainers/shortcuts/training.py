@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf import linear
-from trainers.shortcuts.settings import NormsSettings, RegressionSettings, SweepSettings, TrajectorySettings
+from trainers.shortcuts.settings import RegressionSettings
 
 Floats = NDArray[np.floating]
 # (weights, number of updates) -> (weights after the updates, their losses, norms of their gradients).
@@ -230,10 +230,8 @@ class ShortcutTraining:
         return record(relu_descent(self.problem, W.shape, rates, network.shortcut), W, self.epochs, every)
 
 
-def trainings(
-    problem: Regression, settings: SweepSettings | NormsSettings | TrajectorySettings
-) -> Iterator[ShortcutTraining]:
-    """Yield the training with each activation; linear networks use all examples."""
+def trainings(problem: Regression, settings: Any) -> Iterator[ShortcutTraining]:
+    """Yield the training with each activation, by the settings of a command; linear networks use all examples."""
     descent = settings.descent
     starts = settings.networks.starts
     rates = np.sort(np.asarray(descent.rates, dtype=float)) if descent.rates else RATES

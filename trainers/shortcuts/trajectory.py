@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, group_by, line, make_legend_entry, panels
-from trainers.experiments.program import Results, Verdict
+from trainers.experiments.panels import line, make_legend_entry, panel_for_each
+from trainers.experiments.program import Results, Verdict, group_by
 from trainers.shortcuts.conditions import summarize_hessians
-from trainers.shortcuts.settings import TrajectorySettings
 from trainers.shortcuts.training import CLASSES, COLORS, Regression, ShortcutTraining, trainings
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ class TrajectoryRow:
     gradient_norm: float  # norm of the whole gradient
 
 
-def run(problem: Regression, settings: TrajectorySettings, results: Results) -> None:
+def run(problem: Regression, settings: Any, results: Results) -> None:
     """Measure networks of each kind with each activation."""
     networks = settings.networks
     cases = [
@@ -47,9 +47,8 @@ def run(problem: Regression, settings: TrajectorySettings, results: Results) -> 
         for kind in KINDS
         if kind in training.networks
     ]
-    rows = results.measure("trajectory", measure, cases)
-    found = [verdict for chosen in group_by(rows, "activation").values() for verdict in verdicts(chosen)]
-    results.save("trajectory", rows, {"trajectory": draw, "single": draw_single}, found)
+    figures = {"trajectory": draw, "single": draw_single}
+    results.report("trajectory", measure, cases, figures, verdicts, by="activation")
 
 
 def measure(training: ShortcutTraining, kind: str, depth: int, records: int) -> Iterator[TrajectoryRow]:
@@ -193,22 +192,22 @@ def verdicts(rows: Sequence[TrajectoryRow]) -> Iterator[Verdict]:
 
 def draw(rows: Sequence[TrajectoryRow]) -> Figure:
     """Draw eigenvalues and index against the loss for each activation, as means over the runs."""
-    activations = group_by(rows, "activation")
-    figure, axes = panels(2 * len(activations))
-    for (activation, chosen), eigenvalues, index in zip(activations.items(), axes[::2], axes[1::2], strict=True):
-        log10_losses = [np.log10(row.loss) for row in chosen if row.loss > 0]
-        grid = np.linspace(min(log10_losses), max(log10_losses), 200)
-        for kind, by_kind in group_by(chosen, "kind").items():
-            for quantity, style in (("log10_max_abs", "-"), ("log10_p10_abs", "--"), ("index", "-")):
-                panel = index if quantity == "index" else eigenvalues
-                panel.plot(grid, interpolate(by_kind, quantity, grid), style, color=COLORS[kind])
-        loss = "log10(loss - optimum)" if activation == "linear" else "log10 loss"
-        for panel, label in ((eigenvalues, "log10 |eigenvalue|"), (index, "index")):
-            panel.set(title=f"{activation}, depth {chosen[0].depth}; Figures 6 to 8", xlabel=loss, ylabel=label)
     handles = [make_legend_entry(kind, color=COLORS[kind]) for kind in KINDS]
     handles += [make_legend_entry("largest |eigenvalue|, index"), make_legend_entry("10th percentile", linestyle="--")]
-    add_legend(figure, handles)
-    return figure
+    return panel_for_each(rows, "activation", _panels, 2, handles=handles)
+
+
+def _panels(eigenvalues: Axes, index: Axes, rows: Sequence[TrajectoryRow]) -> None:
+    activation = rows[0].activation
+    log10_losses = [np.log10(row.loss) for row in rows if row.loss > 0]
+    grid = np.linspace(min(log10_losses), max(log10_losses), 200)
+    for kind, by_kind in group_by(rows, "kind").items():
+        for quantity, style in (("log10_max_abs", "-"), ("log10_p10_abs", "--"), ("index", "-")):
+            panel = index if quantity == "index" else eigenvalues
+            panel.plot(grid, interpolate(by_kind, quantity, grid), style, color=COLORS[kind])
+    loss = "log10(loss - optimum)" if activation == "linear" else "log10 loss"
+    for panel, label in ((eigenvalues, "log10 |eigenvalue|"), (index, "index")):
+        panel.set(title=f"{activation}, depth {rows[0].depth}; Figures 6 to 8", xlabel=loss, ylabel=label)
 
 
 def interpolate(rows: Sequence[TrajectoryRow], quantity: str, grid: Floats) -> Floats:
@@ -219,13 +218,13 @@ def interpolate(rows: Sequence[TrajectoryRow], quantity: str, grid: Floats) -> F
 
 def draw_single(rows: Sequence[TrajectoryRow]) -> Figure:
     """Draw gradient norm and index of one run of a 2-shortcut network against epochs (Figure 8, right)."""
-    activations = group_by((row for row in rows if row.kind == "2-shortcut" and row.run == 0), "activation")
-    figure, axes = panels(len(activations))
-    for panel, (activation, chosen) in zip(axes, activations.items(), strict=True):
-        right = panel.twinx()
-        for side, column, color in ((panel, "gradient_norm", "tab:blue"), (right, "index", "tab:red")):
-            line(side, chosen, "epoch", column, color=color)
-            side.set_ylabel(column.replace("_", " "), color=color)
-        panel.set(title=f"2-shortcut, {activation}, one run; Figure 8 right", xlabel="epoch")
-        panel.set_xscale("symlog", linthresh=10)
-    return figure
+    single = [row for row in rows if row.kind == "2-shortcut" and row.run == 0]
+    return panel_for_each(single, "activation", _single_panel)
+
+
+def _single_panel(axes: Axes, rows: Sequence[TrajectoryRow]) -> None:
+    for side, column, color in ((axes, "gradient_norm", "tab:blue"), (axes.twinx(), "index", "tab:red")):
+        line(side, rows, "epoch", column, color=color)
+        side.set_ylabel(column.replace("_", " "), color=color)
+    axes.set(title=f"2-shortcut, {rows[0].activation}, one run; Figure 8 right", xlabel="epoch")
+    axes.set_xscale("symlog", linthresh=10)
