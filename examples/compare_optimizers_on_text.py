@@ -100,6 +100,8 @@ class Runs:
             keras.utils.set_random_seed(seed)
             optimizer = OPTIMIZERS[name][0](text_data.WarmUpAndDecay(rate, steps))
             model = text_data.build_gpt(options.layers, options.width, optimizer, jit_compile=options.jit or "auto")
+            if name == "muon":
+                optimizer.build_for(model)
             draws = (text_data.draw_batch(training, options.batch_size, seed, step) for step in itertools.count())
             title = f"run {number} of {len(missing)}: {name}, rate {rate:g}, seed {seed}"
             points = text_data.fit(model, draws, steps, options.every, validation, title)

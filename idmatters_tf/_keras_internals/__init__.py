@@ -79,7 +79,6 @@ from idmatters_tf._keras_internals.variables import (
     recurrent_states,
     replicas,
     restore_adapted,
-    search_owners,
     seed_states,
     set_path,
     strategy_scope,

@@ -1,7 +1,6 @@
 """Internals of Keras 3.15: variables of generators, recurrent layers and optimizers, and values while tracing."""
 
 import contextlib
-import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,38 +45,6 @@ def variable_owners(model: keras.Model) -> dict[int, keras.layers.Layer]:
 def own_trainable_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Return the attributes of a layer that were made as trainable variables, also if they have been frozen since."""
     return getattr(layer, "_trainable_variables", [])
-
-
-def search_owners(
-    variables: Sequence[keras.Variable], optimizer: keras.optimizers.Optimizer
-) -> tuple[list[keras.layers.Layer], list[keras.Model]]:
-    """Return the layers that own given variables, and the models that may be the trained one.
-
-    These are the models that are compiled with the optimizer, or else those with the same trainable variables, or else
-    those that contain all of the layers and are not part of another such model. Keras passes variables to optimizers
-    without their layers or model, so that all objects of the process are searched.
-    """
-    wanted = {id(variable) for variable in variables}
-    layers: Any = [thing for thing in gc.get_objects() if issubclass(type(thing), keras.layers.Layer)]
-    owners = [layer for layer in layers if any(id(v) in wanted for v in own_trainable_variables(layer))]
-    if gc.get_freeze_count() and not wanted <= {id(v) for layer in owners for v in own_trainable_variables(layer)}:
-        raise ValueError(
-            "The layers of the variables cannot be found because `gc.freeze()` hides them. Call "
-            "`optimizer.build_for(model)` or `gc.unfreeze()` first."
-        )
-    inside = {id(layer): set(map(id, layers_within(layer))) for layer in layers if isinstance(layer, keras.Model)}
-    models = [layer for layer in layers if set(map(id, owners)) <= inside.get(id(layer), set()) and owners]
-    compiled = [model for model in models if optimizer in _optimizers(model)]
-    equal = [model for model in models if {id(variable) for variable in model.trainable_variables} == wanted]
-    largest = [model for model in models if not any(id(model) in inside[id(m)] for m in models if m is not model)]
-    return owners, compiled or equal or largest
-
-
-def _optimizers(model: Any) -> list[Any]:
-    """Return the optimizer with which a model is compiled and the optimizers inside of it."""
-    compiled = getattr(model, "optimizer", None)
-    compiled = getattr(compiled, "inner_optimizer", compiled)
-    return [compiled, *getattr(compiled, "optimizers", ())]
 
 
 def global_seed_state() -> keras.Variable | None:

@@ -206,10 +206,6 @@ class DepthScaled(keras.optimizers.Optimizer):
 class DepthScaledKernels(DepthScaled, Muon):
     """Muon with the factors of `DepthScaling`."""
 
-    def build_for(self, model: keras.Model) -> None:
-        super().build_for(model)
-        self._set_factors()
-
     def _keeps_norm(self, index: int) -> bool:
         return self.norm == "keep" and index in self._kernels
 

@@ -22,6 +22,7 @@ from idmatters_tf._keras_internals import (
     weight_decay_exclusions,
 )
 from idmatters_tf.depth._scaled_optimizers import SCALED, DepthScaling
+from idmatters_tf.optimizers.muon import build_optimizer
 from idmatters_tf.surgery._carrying import new_optimizer
 
 WINDOWS, LIMIT = 10, 2.0
@@ -135,9 +136,7 @@ class Trials:
             if settings is None or settings != self._settings:
                 self._settings = settings
                 keras.Model.compile(model, optimizer, **self._options)
-                if hasattr(optimizer, "build_for"):
-                    optimizer.build_for(model)
-                model.optimizer.build(model.trainable_variables)
+                build_optimizer(model.optimizer, model)
                 self._optimizer_start = [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables]
                 return
         for variable, value in zip(model.optimizer.variables, self._optimizer_start, strict=True):

@@ -11,80 +11,22 @@ References:
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import keras
 import numpy as np
 from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
-from idmatters_tf._keras_internals import layers_within, replicas, search_owners, value_outside_functions
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_internals import replicas, value_outside_functions
 from idmatters_tf._results import tabulate
-from idmatters_tf.optimizers.kernels import KernelMatrices, last_layers, layer_kernels
+from idmatters_tf.optimizers.kernels import KernelMatrices, find_kernels_by_layer, find_kernels_by_path
 from idmatters_tf.optimizers.momentum import LearningRate, Momentum
-
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Coefficients of Jordan et al. (2024): of all odd quintic polynomials that keep singular values within about 0.7 to
-1.2, this one has the steepest slope at zero.
-"""
+from idmatters_tf.optimizers.orthogonalization import orthogonalize
 
 Norm = Literal["keep", "free"]
 Scale = Literal["spectral", "rms"]
 Other = Literal["momentum", "adamw"]
-
-
-def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None) -> Tensor:
-    """Move the singular values of a matrix towards 1 and keep its singular vectors: U S V^T becomes about U V^T.
-
-    The matrix is divided by its Frobenius norm. Each iteration then applies s -> a s + b s^3 + c s^5 to all singular
-    values s, by matrix products alone. The iteration does not converge to 1: after 5 iterations, singular values above
-    0.004 of the Frobenius norm are between 0.68 and 1.21; after 3 iterations, those above 0.05.
-
-    Only even powers of the matrix change between iterations, so the iterations are computed on the smaller of its two
-    Gram matrices, and the matrix itself enters twice. For 2304 x 256 and 3 iterations this takes 0.47 of the
-    multiplications of the plain form. Rounding makes the smallest eigenvalues of a Gram matrix negative, and each
-    iteration multiplies them by about a^2 = 12. The Gram matrix is therefore computed anew after the first 5
-    iterations (2 in 16 bits) and after every 2 further ones.
-
-    Source: Jordan et al., *Muon: An optimizer for hidden layers in neural networks* (2024).
-
-    Args:
-        matrix: `(..., rows, columns)`, of any float type. Leading axes are a batch of matrices.
-        iterations: a positive integer.
-        dtype: type of the matrix products and of the result; by default that of the matrix. The norm is computed in
-            float32 or float64.
-
-    Returns:
-        A tensor of the same shape. A matrix of zeros stays zero.
-    """
-    is_wide = matrix.shape[-2] < matrix.shape[-1]
-    x: Any = ops.swapaxes(matrix, -1, -2) if is_wide else matrix
-    # In float16 the norm of small matrices would be 0, and its inverse infinite.
-    x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
-    squares: Any = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
-    x = ops.cast(x * ops.rsqrt(squares + 1e-30), dtype or matrix.dtype)
-    longest = 2 if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16") else 5
-    while iterations > 0:
-        count = min(longest, iterations)
-        x = ops.matmul(x, _iterate_on_gram(x, count))
-        iterations, longest = iterations - count, 2
-    return ops.swapaxes(x, -1, -2) if is_wide else x
-
-
-def _iterate_on_gram(x: Any, iterations: int) -> Any:
-    """Return the product of the polynomials in the Gram matrix of x by which the iterations multiply x."""
-    a, b, c = NEWTON_SCHULZ
-    gram: Any = ops.matmul(ops.swapaxes(x, -1, -2), x)
-    identity: Any = ops.eye(x.shape[-1], dtype=x.dtype)
-    factor: Any = None
-    for iteration in range(iterations):
-        square: Any = ops.matmul(gram, gram)
-        polynomial = a * identity + b * gram + c * square
-        factor = polynomial if factor is None else ops.matmul(factor, polynomial)
-        if iteration < iterations - 1:
-            gram = ops.matmul(polynomial, ops.matmul(gram, polynomial))
-    return factor
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -117,13 +59,14 @@ class Muon(Momentum):
     Weight decay is decoupled: `weight_decay=` subtracts `lr * weight_decay * W` first, as in all Keras optimizers.
 
     The rows and columns of a kernel follow from its layer: dense layers, `EinsumDense`, so also the projections of
-    attention in Keras and KerasHub, KerasHub's banks of experts with a matrix for each expert, ordinary, transposed and
-    separable convolutions, and recurrent layers. `describe` lists them. All other variables are updated by momentum or
-    AdamW, with the learning rate multiplied by `other_rate`: biases, gains, embeddings, normalization, depthwise
-    convolutions, LoRA's matrices, kernels that a custom layer adds itself, and the last layer.
+    attention in Keras and KerasHub, banks of experts with a matrix for each expert, ordinary, transposed and separable
+    convolutions, and recurrent layers. `describe` lists them. All other variables are updated by momentum or AdamW,
+    with the learning rate multiplied by `other_rate`: biases, gains, embeddings, normalization, depthwise convolutions,
+    LoRA's matrices, and the last layer.
 
-    The layers and the model of the variables are searched for among the objects of the process when the optimizer is
-    built. In a training loop of your own, call `build_for(model)` instead, which searches for nothing.
+    `build_for(model)` gives the optimizer the layers. Keras passes variables to optimizers without their layers, so
+    that an optimizer which has been compiled only reads their paths and shapes, by the rules in
+    `docs/reference/api/layers.md`, and raises an error where they are ambiguous. A saved model keeps its matrices.
 
     Kernels whose matrices have equal shapes are orthogonalized in one batched product, except in `model.fit` under a
     `tf.distribute` strategy of several replicas.
@@ -134,7 +77,7 @@ class Muon(Momentum):
     # For a transformer, in place of keras.optimizers.AdamW(3e-4, weight_decay=0.1).
     decays = {"weight_decay": 0.1, "other_weight_decay": 0.1}
     optimizer = Muon(3e-4, 0.95, norm="free", scale="rms", iterations=5, other="adamw", other_rate=1.0, **decays)
-    model.compile(optimizer, "sparse_categorical_crossentropy")
+    model.compile(optimizer.build_for(model), "sparse_categorical_crossentropy")
     print(optimizer.describe(model))
     ```
 
@@ -163,14 +106,15 @@ class Muon(Momentum):
             2,400 random matrices from 2 x 2 to 256 x 64 differed in norm from those of float32 by at most 12 % with 3
             iterations (median 1 to 9 % by kind of matrix) and 33 % with 5. With 5, matrices of rank one, whose
             rounding errors are amplified, differed by up to 128 %. Singular values stayed below 1.25.
+        kernels: Matrices of all variables, from the configuration of an optimizer that `build_for` has built. They hold
+            for a model whose variables have the same paths.
         kwargs: See `keras.optimizers.SGD`.
 
     Raises:
         ValueError: For another `norm`, `scale` or `other`, for `weight_decay` or `scale="rms"` with `norm="keep"`, for
             `other_weight_decay` with momentum, and for a momentum of 0 with AdamW; in `build` and `model.fit` for a
             name in `exclude` or `split` that is in no path, parts that do not divide an axis, a kernel of zeros with
-            `norm="keep"`, and several models with the same variables and different last layers, of which none is
-            compiled with the optimizer.
+            `norm="keep"`, and, without `build_for`, variables whose paths and shapes do not determine their matrices.
     """
 
     def __init__(
@@ -189,6 +133,7 @@ class Muon(Momentum):
         per_head: bool = False,
         split: Mapping[str, int] | None = None,
         orthogonalize_dtype: str = "float32",
+        kernels: Sequence[Any] | None = None,
         name: str = "muon",
         **kwargs: Any,
     ):
@@ -222,24 +167,19 @@ class Muon(Momentum):
         self.split = {name: positive_integer(f"split[{name!r}]", parts) for name, parts in (split or {}).items()}
         self.orthogonalize_dtype = orthogonalize_dtype
         self._kernels: dict[int, KernelMatrices] = {}
+        # Paths of the variables and their matrices, if they follow from the layers of a model.
+        self._table = [(path, matrices and KernelMatrices.from_config(matrices)) for path, matrices in kernels or ()]
 
     def build(self, variables: Any) -> None:
-        if not self.built:
-            self._build(variables, self._find_kernels(variables))
-
-    def build_for(self, model: keras.Model) -> None:
-        """Build the optimizer for the trainable variables of a built model."""
-        if not self.built:
-            self._build(model.trainable_variables, self._find_kernels(model.trainable_variables, model))
-
-    def _build(self, variables: Any, kernels: list[tuple[keras.Variable, KernelMatrices]]) -> None:
-        for variable, _ in kernels:
-            if self._stays_zero(variable):
-                raise ValueError(
-                    f"Muon with norm='keep' keeps the norm of every kernel. {variable.path!r} is zero and would never "
-                    f"learn. Initialize it otherwise, such as with HeNormal, or use ScaledResidualConv2D(branch_gain=0)"
-                    f" or norm='free'."
-                )
+        if self.built:
+            return
+        kernels = self._find_kernels(variables)
+        if zeros := self._filter_zeros(variable for variable, _ in kernels):
+            raise ValueError(
+                f"Muon with norm='keep' keeps the norm of every kernel. {zeros[0].path!r} is zero and would never "
+                f"learn. Initialize it otherwise, such as with HeNormal, or use ScaledResidualConv2D(branch_gain=0)"
+                f" or norm='free'."
+            )
         super().build(variables)
         self._kernels = {self._get_variable_index(variable): matrices for variable, matrices in kernels}
         if self.other == "adamw":
@@ -248,6 +188,20 @@ class Muon(Momentum):
                 None if index in self._kernels else self.add_variable_from_reference(variable, "velocity")
                 for index, variable in enumerate(variables)
             ]
+
+    def build_for(self, model: keras.Model, variables: Sequence[keras.Variable] | None = None) -> Self:
+        """Build the optimizer with the layers of a model, and return it.
+
+        Args:
+            model: A built model.
+            variables: Trainable variables of the model that the optimizer updates. If None, all of them.
+        """
+        if not self.built:
+            variables = model.trainable_variables if variables is None else variables
+            matrices = {id(variable): view for variable, view in self._find_kernels(variables, model)}
+            self._table = [(variable.path, matrices.get(id(variable))) for variable in variables]
+            self.build(variables)
+        return self
 
     def describe(self, model: keras.Model) -> str:
         """Return a table of a model's trainable variables and the matrices as which Muon uses them.
@@ -263,32 +217,30 @@ class Muon(Momentum):
             lines.append((variable.path, " x ".join(map(str, variable.shape)) or "scalar", use))
         return tabulate(("variable", "shape", "use"), lines)
 
-    def select_kernels(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
-        """Return the variables that are orthogonalized.
+    def select_kernels(self, model: keras.Model) -> list[keras.Variable]:
+        """Return the trainable variables of a built model that are orthogonalized."""
+        return [variable for variable, _ in self._find_kernels(model.trainable_variables, model)]
 
-        Args:
-            variables: The trainable variables of a model, or of a part of it.
-        """
-        return [variable for variable, _ in self._find_kernels(variables)]
+    def kernels_of_zeros(self, model: keras.Model) -> list[keras.Variable]:
+        """Return the kernels of a model that would stay zero: those whose values are all zero, with `norm="keep"`."""
+        return self._filter_zeros(self.select_kernels(model))
 
-    def kernels_of_zeros(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
-        """Return the kernels that would stay zero: those whose values are all zero, with `norm="keep"`."""
-        return [variable for variable in self.select_kernels(variables) if self._stays_zero(variable)]
-
-    def _stays_zero(self, kernel: keras.Variable) -> bool:
-        return self.norm == "keep" and not np.any(value_outside_functions(kernel))
+    def _filter_zeros(self, kernels: Iterable[keras.Variable]) -> list[keras.Variable]:
+        return [kernel for kernel in kernels if self.norm == "keep" and not np.any(value_outside_functions(kernel))]
 
     def _find_kernels(
         self, variables: Sequence[keras.Variable], model: keras.Model | None = None
     ) -> list[tuple[keras.Variable, KernelMatrices]]:
         """Return the variables that are orthogonalized and their matrices."""
-        layers, models = search_owners(variables, self) if model is None else (layers_within(model), [model])
+        if model is None and [variable.path for variable in variables] == [path for path, _ in self._table]:
+            pairs = zip(variables, self._table, strict=True)
+            return [(variable, matrices) for variable, (_, matrices) in pairs if matrices is not None]
         excluded = {id(variable) for name in self.exclude for variable in _find_named("exclude", name, variables)}
-        found = {
-            id(variable): matrices for layer in layers for variable, matrices in layer_kernels(layer, self.per_head)
-        }
-        excluded |= _last_kernels(models, {id(variable) for variable in variables})
-        kernels = [variable for variable in variables if id(variable) in found and id(variable) not in excluded]
+        if model is None:
+            found, last = find_kernels_by_path(variables, self.per_head, excluded)
+        else:
+            found, last = find_kernels_by_layer(model, self.per_head)
+        kernels = [v for v in variables if id(v) in found and id(v) not in excluded | last]
         for name, parts in self.split.items():
             for variable in _find_named("split", name, kernels):
                 try:
@@ -375,27 +327,17 @@ class Muon(Momentum):
             "split": dict(self.split),
             "orthogonalize_dtype": self.orthogonalize_dtype,
         }
+        if self._table:
+            config["kernels"] = [[path, matrices and matrices.get_config()] for path, matrices in self._table]
         return {**super().get_config(), **config}
 
 
-def _last_kernels(models: Sequence[keras.Model], variables: set[int]) -> frozenset[int]:
-    """Return those variables that are kernels of the last layers of the models, all as identities.
-
-    Raises:
-        ValueError: if two models end in different layers. Models that end in none of the variables do not count.
-    """
-    names: dict[frozenset[int], str] = {}
-    for model in models:
-        kernels = {id(variable) for layer in last_layers(model) for variable, _ in layer_kernels(layer)}
-        if kernels & variables:
-            names[frozenset(kernels & variables)] = model.name
-    if len(names) > 1:
-        raise ValueError(
-            f"Muon treats the last layer differently, and several models have these variables and different last "
-            f"layers: {', '.join(names.values())}. Compile one of them with the optimizer, or call "
-            f"`optimizer.build_for(model)`."
-        )
-    return next(iter(names), frozenset())
+def build_optimizer(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> None:
+    """Build an optimizer for the trainable variables of a model. `Muon`, also inside of it, learns the layers."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(inner, Muon):
+        inner.build_for(model)
+    optimizer.build(model.trainable_variables)
 
 
 def _find_named(argument: str, name: str, variables: Sequence[keras.Variable]) -> list[keras.Variable]:

@@ -9,6 +9,7 @@ from keras import ops
 
 from idmatters_tf import _keras_internals
 from idmatters_tf.optimizers import Muon
+from idmatters_tf.optimizers.muon import build_optimizer
 
 
 def compile_like(
@@ -37,6 +38,8 @@ def compile_like(
         return
     elif own is not None:
         optimizer = new_optimizer(own, original, variables)
+        if isinstance(getattr(optimizer, "inner_optimizer", optimizer), Muon):
+            build_optimizer(optimizer, model)
     # The optimizer scales the loss as before: `compile` would decide again by the current dtype policy.
     options: dict[str, Any] = {"optimizer": optimizer, "auto_scale_loss": False}
     if arguments is None:
@@ -46,14 +49,15 @@ def compile_like(
         model.compile(**arguments | copied | options)
 
 
-def check_norms_can_grow(optimizer: Any, blocks: Mapping[str, Sequence[keras.Variable]]) -> None:
-    """Raise a ValueError if Muon, which preserves kernel norms, would keep a block at the identity.
+def check_norms_can_grow(optimizer: Any, model: keras.Model, blocks: Mapping[str, Sequence[keras.Variable]]) -> None:
+    """Raise a ValueError if Muon, which preserves kernel norms, would keep a block of a model at the identity.
 
     `blocks` is a dict from names of blocks to their variables.
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    for name, variables in blocks.items() if isinstance(optimizer, Muon) else ():
-        for variable in optimizer.kernels_of_zeros([variable for variable in variables if variable.trainable]):
+    zeros = {id(kernel) for kernel in optimizer.kernels_of_zeros(model)} if isinstance(optimizer, Muon) else ()
+    for name, variables in blocks.items():
+        for variable in (variable for variable in variables if id(variable) in zeros):
             raise ValueError(
                 f"Muon preserves the norm of each kernel: {variable.path} of the block {name!r} would stay zero. Use "
                 f"Muon(norm='free'), or pass a block with a trained factor on its branch, such as "
@@ -93,7 +97,7 @@ def _carry_optimizer(
             "Pass model.optimizer."
         )
     new = new_optimizer(optimizer, original, variables)
-    new.build(model.trainable_variables)
+    build_optimizer(new, model)
     if optimizer.built:
         _carry_state(optimizer, new, [variables.get(id(variable)) for variable in old])
     return new

@@ -156,7 +156,7 @@ def _deepen(model, after, block, count, optimizer, init, tolerance, data):
     before = compute_outputs(model, inputs, given=data is not None)
     check_outputs(before, compute_outputs(copy.model, inputs, given=True), tolerance)
     check_gradients(copy.model, inputs, variables)
-    check_norms_can_grow(optimizer or getattr(model, "optimizer", None), variables)
+    check_norms_can_grow(optimizer or getattr(model, "optimizer", None), copy.model, variables)
     compile_like(copy.model, model, copy.variables, optimizer)
     return copy.model
 

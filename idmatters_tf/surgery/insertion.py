@@ -46,7 +46,7 @@ def insert_layers(
         raise ValueError(
             f"Argument `init` must be 'zero' after {names}: the next layer is of another kind and cannot be a copy."
         )
-    check_norms_can_grow(optimizer or getattr(model, "optimizer", None), blocks)
+    check_norms_can_grow(optimizer or getattr(model, "optimizer", None), rebuilt.model, blocks)
     compile_like(rebuilt.model, model, rebuilt.variables, optimizer)
     return rebuilt.model
 

@@ -198,7 +198,7 @@ CASES = {
     "Muon": Case(
         lambda: [
             keras.layers.Reshape((6, 6)),
-            keras.layers.EinsumDense("abc,cde->abde", (6, 2, 3)),
+            keras.layers.EinsumDense("abc,cde->abde", (6, 2, 3), bias_axes="de"),
             *dense(keras.layers.Dropout(0.3)),
         ],
         lambda: with_loss(Muon(norm="free", other="adamw", use_ema=True, gradient_accumulation_steps=2)),

@@ -94,6 +94,10 @@ def test_training_equals_that_of_explicit_multipliers_and_rates(name, alpha):
     factors = ratio ** (1 - 2 * alpha), ratio ** (1 - alpha), ratio**alpha
     explicit, scaled = build(factor=factors[2]), build()
     kinds = optimizers.OptimizerMap(cases()[name], {"block.*": cases(*factors)[name]})
+    for optimizer in (kinds.default_optimizer, kinds["block.*"]):
+        if isinstance(optimizer, Muon):
+            own = [variable for variable in explicit.trainable_variables if kinds[variable.path] is optimizer]
+            optimizer.build_for(explicit, own)
     # Muon's steps for weights other than kernels are those of AdamW with an epsilon of 1e-7.
     tolerance = 1e-4 if "Muon" in name else 1e-6
     losses = train(explicit, optimizers.MultiOptimizer(kinds))

@@ -11,7 +11,9 @@ from keras import layers
 
 from idmatters_tf import layers as our_layers
 from idmatters_tf.expressivity import ResidualDenseStack
-from idmatters_tf.optimizers.muon import Muon, orthogonalize
+from idmatters_tf.optimizers import Muon
+from idmatters_tf.optimizers.muon import build_optimizer
+from idmatters_tf.optimizers.orthogonalization import orthogonalize
 from tests.support import two_devices
 from tests.support.muon_fits import by_svd, moved, polynomial
 
@@ -68,6 +70,16 @@ def test_small_matrices_in_16_bits_keep_their_bounds(size):
                 assert (np.linalg.norm(half - single, axis=(1, 2)) < difference * norms).all()
 
 
+class Parts(keras.Model):
+    """A model of layers and a last layer, which the optimizer treats differently."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = list(parts)
+        self.head = layers.Dense(2, name="head")
+        self.head.build((None, 2))
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_kernels_follow_the_formula_also_if_some_have_equal_shapes(nesterov):
     rng = np.random.default_rng(5)
@@ -78,7 +90,7 @@ def test_kernels_follow_the_formula_also_if_some_have_equal_shapes(nesterov):
     variables = [layer.kernel for layer in dense]
     expected = [np.array(variable) for variable in variables]
     velocities = [np.zeros_like(kernel) for kernel in expected]
-    optimizer = Muon(0.1, momentum=0.8, nesterov=nesterov, iterations=4)
+    optimizer = Muon(0.1, momentum=0.8, nesterov=nesterov, iterations=4).build_for(Parts(*dense), variables)
     for rate in rates:
         optimizer.learning_rate = rate
         gradients = [rng.normal(size=kernel.shape).astype("float32") for kernel in expected]
@@ -169,6 +181,19 @@ def gates(count, cell):
     return {f"{cell}/{name}": lambda kernel: np.split(kernel, count, 1) for name in ("kernel", "recurrent_kernel")}
 
 
+class Gated(layers.Layer):
+    """A layer of weights of its own, of which only the one called `kernel` counts."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(name="kernel", shape=(shape[-1], 5))
+        self.gate = self.add_weight(name="gate", shape=(shape[-1], 5))
+        self.tokens = self.add_weight(name="tokens", shape=(1, 3, 4))
+        self.positions = self.add_weight(name="positions", shape=(1, 7, 4))
+
+    def call(self, x):
+        return x @ self.kernel * keras.ops.sigmoid(x @ self.gate)
+
+
 PROJECTIONS = ("query/kernel", "key/kernel", "value/kernel")
 # Layer, shape of its input, and the matrices of each orthogonalized kernel as views of a NumPy array.
 LAYERS = [
@@ -215,6 +240,8 @@ LAYERS = [
     (lambda: our_layers.ScaledResidualConv2D(5), IMAGES, {"conv1/kernel": flat, "conv2/kernel": flat}),
     (lambda: our_layers.ResidualDense(3), VECTORS, {"U": flat, "V": flat}),
     (lambda: ResidualDenseStack(2, 3), VECTORS, {"U": list, "V": list}),
+    (lambda: ResidualDenseStack(1, 3), VECTORS, {"U": list, "V": list}),
+    (lambda: Gated(), VECTORS, {"kernel": flat}),
     (lambda: our_layers.ShortcutUnit(2), VECTORS, {"kernel1": flat, "kernel2": flat}),
 ]
 
@@ -228,6 +255,7 @@ def check_matrices(norm, build, shapes, expected, **options):
         variable.assign(rng.normal(size=variable.shape))
     before = [np.array(variable) for variable in variables]
     optimizer = Muon(0.5, norm=norm, other_rate=1.0, momentum=0.0, **options)
+    optimizer.build_for(Parts(layer), variables)
     optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients], variables)
     found = set()
     for variable, start, gradient in zip(variables, before, gradients, strict=True):
@@ -285,6 +313,7 @@ def test_other_variables_descend_as_by_adamw_of_keras(clipping):
     start = ours.get_weights()
     for model, optimizer in ((ours, muon), (theirs, adamw)):
         optimizer.exclude_from_weight_decay(var_names=["gamma", "bias"])
+        build_optimizer(optimizer, model)
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
         model.fit(tokens, tokens, batch_size=8, epochs=4, verbose=0)
     for before, own, expected in zip(start, ours.get_weights(), theirs.get_weights(), strict=True):
@@ -296,6 +325,7 @@ def test_steps_of_scale_rms_are_as_long_as_those_of_adamw():
     dense = layers.Dense(40, use_bias=False, kernel_initializer="zeros")
     dense.build((None, 60))
     optimizer = Muon(0.1, norm="free", scale="rms", weight_decay=0.5, iterations=5)
+    optimizer.build_for(Parts(dense), dense.trainable_variables)
     gradient = np.random.default_rng(0).normal(size=(60, 40)).astype("float32")
     optimizer.apply([gradient], dense.trainable_variables)
     # Singular values of D are 0.68 to 1.21; with 1, the root mean square is exactly 0.2 lr.
@@ -308,7 +338,7 @@ def test_last_layer_and_excluded_layers_count_as_other_variables():
     hidden = layers.Conv2D(6, 3, name="second")(hidden)
     head = layers.Dense(4, name="head")(layers.GlobalAveragePooling2D()(hidden))
     model = keras.Model(inputs, [layers.Softmax()(head), layers.Reshape((16, 6))(hidden)])
-    names = lambda optimizer: [v.path for v in optimizer.select_kernels(model.trainable_variables)]  # noqa: E731
+    names = lambda optimizer: [v.path for v in optimizer.select_kernels(model)]  # noqa: E731
     assert names(Muon()) == ["first/kernel"]
     assert names(Muon(exclude=["first"])) == []
     assert Muon.from_config(Muon(exclude=[model.get_layer("first")]).get_config()).exclude == ("first",)
@@ -320,8 +350,5 @@ def test_last_layer_and_excluded_layers_count_as_other_variables():
     # A model whose head is frozen has no trainable last layer.
     model.get_layer("head").trainable = False
     assert names(Muon()) == ["first/kernel"]
-    # The compiled one of several models with the same layers counts, here a nested one.
     nested = keras.Sequential([keras.Input((8, 8, 3)), keras.Model(inputs, head)])
-    nested.compile(keras.optimizers.LossScaleOptimizer(Muon()))
-    chosen = nested.optimizer.inner_optimizer.select_kernels(nested.trainable_variables)
-    assert [variable.path for variable in chosen] == ["first/kernel", "second/kernel"]
+    assert [variable.path for variable in Muon().select_kernels(nested)] == ["first/kernel", "second/kernel"]

@@ -1,4 +1,4 @@
-"""Muon on whole models: layers found behind the variables, and models of KerasHub."""
+"""Muon on whole models: matrices from layers or from paths, and models of KerasHub."""
 
 from typing import Any
 
@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from keras import layers
 
+from idmatters_tf.expressivity import ResidualDenseStack
+from idmatters_tf.layers import LinearResidual, ResidualConv2D, ResidualDense, ShortcutUnit
 from idmatters_tf.optimizers import Muon
 from tests.support import hub_models
 
@@ -27,7 +29,13 @@ class Subclassed(keras.Model):
         return self.head(x)
 
 
-def test_layers_are_found_in_models_of_every_kind(tmp_path):
+def names(optimizer):
+    """Return the names of the layers whose kernels an optimizer orthogonalizes."""
+    variables = optimizer._trainable_variables
+    return [variables[index].path.split("/")[-2] for index in sorted(optimizer._kernels)]
+
+
+def test_the_last_layers_of_models_of_every_kind():
     inputs = keras.Input((4,))
     shared, first, second = (layers.Dense(4, name=name) for name in ("shared", "first", "second"))
     one = keras.Model(inputs, first(layers.Dense(4, name="own")(shared(inputs))))
@@ -37,36 +45,99 @@ def test_layers_are_found_in_models_of_every_kind(tmp_path):
     probe = keras.Model(inputs, [layer.output for layer in one.layers[1:]])
     subclassed = Subclassed()
     subclassed(np.zeros((1, 4)))
-    one.compile("sgd", "mse")
-    one.save(tmp_path / "one.keras")
-    loaded = keras.saving.load_model(tmp_path / "one.keras")
 
-    def found(variables, model=None):
-        """Return the names of the layers without `compile`, as in a training loop."""
-        optimizer = Muon(norm="free")
-        optimizer.build(variables) if model is None else optimizer.build_for(model)
-        return [variables[index].path.split("/")[-2] for index in sorted(optimizer._kernels)]
+    def found(model):
+        return names(Muon(norm="free").build_for(model))
 
-    assert found(other.trainable_variables) == found(trunk.trainable_variables) == ["shared"]
-    for model in (both, keras.models.clone_model(one), loaded):
-        assert found(model.trainable_variables) == found(model.trainable_variables, model) == ["shared", "own"]
-    with pytest.raises(ValueError, match=r"several models .* different last layers: .*build_for\(model\)"):
-        found(one.trainable_variables)
-    assert found(one.trainable_variables, one) == ["shared", "own"]
-    assert found(one.trainable_variables, probe) == []
-    assert found(subclassed.trainable_variables) == ["block0", "block1", "hidden"]
+    assert found(other) == found(trunk) == ["shared"]
+    assert found(one) == found(both) == ["shared", "own"]
+    assert found(probe) == []
+    assert found(subclassed) == ["block0", "block1", "hidden"]
     subclassed.head.layers[-1].trainable = False
-    assert found(subclassed.trainable_variables) == ["block0", "block1", "hidden"]
+    assert found(subclassed) == ["block0", "block1", "hidden"]
     # A generator whose outputs are the inputs of a frozen discriminator.
     adversarial = keras.Sequential([subclassed, layers.Dense(2, trainable=False), layers.Dense(1, trainable=False)])
     subclassed.head.layers[-1].trainable = True
     adversarial(np.zeros((1, 4)))
-    assert found(subclassed.trainable_variables) == ["block0", "block1", "hidden"]
-    # An optimizer of a part of the variables, whose layers are also in larger models.
+    assert found(adversarial) == ["block0", "block1", "hidden", "logits"]
+    # An optimizer of a part of the variables.
     muon, sgd = Muon(norm="free"), keras.optimizers.SGD()
-    trunk.compile(keras.optimizers.MultiOptimizer(lambda variable: muon if "kernel" in variable.path else sgd))
-    trunk.optimizer.build(trunk.trainable_variables)
-    assert [muon._trainable_variables[index].path for index in muon._kernels] == ["shared/kernel"]
+    muon.build_for(one, [variable for variable in one.trainable_variables if "kernel" in variable.path])
+    one.compile(keras.optimizers.MultiOptimizer(lambda variable: muon if "kernel" in variable.path else sgd))
+    one.optimizer.build(one.trainable_variables)
+    assert names(muon) == ["shared", "own"]
+
+
+def multiheaded():
+    x = keras.Input((6, 8))
+    return keras.Model(x, layers.Dense(3)(layers.Flatten()(layers.MultiHeadAttention(2, 4, name="mha")(x, x))))
+
+
+def recurrent():
+    cells = [layers.LSTM(4, return_sequences=True), layers.GRU(4), layers.Dense(1)]
+    return keras.Sequential([keras.Input((6, 8)), *cells])
+
+
+def convolutional():
+    images = keras.Input((8, 8, 3))
+    x = layers.SeparableConv2D(4, 3)(layers.Conv2D(4, 3, use_bias=False)(images))
+    x = layers.BatchNormalization()(ResidualConv2D(4)(layers.DepthwiseConv2D(3)(x)))
+    return keras.Model(images, layers.Dense(5)(layers.Flatten()(x)))
+
+
+def dense():
+    parts = [ResidualDense(3), ShortcutUnit(2), LinearResidual(), ResidualDenseStack(2, 3)]
+    return keras.Sequential([keras.Input((4,)), *parts, layers.Dense(5)])
+
+
+def single(*parts, size=(6, 8)):
+    """Return a function that builds a model of layers and a last one."""
+    return lambda: keras.Sequential([keras.Input(size), *parts, layers.Flatten(), layers.Dense(2)])
+
+
+@pytest.mark.parametrize("build", [multiheaded, recurrent, convolutional, dense, Subclassed])
+def test_paths_and_shapes_give_the_matrices_of_the_layers(build):
+    model = build()
+    if build is Subclassed:
+        model(np.zeros((1, 4)))
+    by_path, by_layer = Muon(norm="free"), Muon(norm="free").build_for(model)
+    by_path.build(model.trainable_variables)
+    assert by_path._kernels == by_layer._kernels
+    assert len(by_path._kernels) > 1
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (single(layers.EinsumDense("abc,cde->abde", (6, 2, 3))), r"einsum_dense.*/kernel, of shape \(8, 2, 3\)"),
+        (single(layers.Conv1D(4, 3, use_bias=False)), r"conv1d.*/kernel, of shape \(3, 8, 4\)"),
+        (single(layers.Conv2DTranspose(3, 3), size=(5, 5, 3)), "conv2d_transpose.*/kernel"),
+        (single(layers.Conv2DTranspose(4, 3, name="up"), size=(5, 5, 3)), "up/kernel"),
+        (single(layers.DepthwiseConv2D(3, depth_multiplier=2, name="spatial"), size=(5, 5, 3)), "spatial/kernel"),
+        (single(layers.Embedding(9, 4), layers.Dense(4), size=(6,)), "embeddings' may be the last layer"),
+    ],
+)
+def test_ambiguous_paths_raise(build, message):
+    model = build()
+    with pytest.raises(ValueError, match=rf"{message}.*`optimizer.build_for\(model\)`"):
+        Muon(norm="free").build(model.trainable_variables)
+    exclude = [variable.path for variable in model.trainable_variables if len(variable.shape) > 2]
+    if exclude:
+        Muon(norm="free", exclude=exclude).build(model.trainable_variables)
+
+
+def test_a_saved_model_keeps_the_matrices_of_its_layers(tmp_path):
+    model = multiheaded()
+    optimizer = Muon(norm="free", other="adamw", per_head=True).build_for(model)
+    model.compile(optimizer, "mse")
+    model.save(tmp_path / "model.keras")
+    loaded: Any = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer._kernels == optimizer._kernels
+    assert loaded.optimizer.get_config() == optimizer.get_config()
+    assert len(loaded.optimizer.variables) == len(optimizer.variables)
+    # Those of another model are not its own.
+    with pytest.raises(ValueError, match="build_for"):
+        Muon.from_config(optimizer.get_config()).build(multiheaded().trainable_variables[:-1])
 
 
 SIZES: dict[str, Any] = {"num_layers": 1, "num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 8}
@@ -103,6 +174,24 @@ HUB = {
             "expert_feedforward_gate_dense": "3 of 8 x 6",
             "expert_feedforward_intermediate_dense": "3 of 8 x 6",
             "expert_feedforward_output_dense": "3 of 6 x 8",
+        },
+    ),
+    "Gemma 4": (
+        lambda: keras_hub.models.Gemma4Backbone(
+            *(20, 16, 1, 2, 1, 8, 16, 4),
+            enable_moe_block=True,
+            num_experts=3,
+            expert_intermediate_dim=6,
+            num_experts_per_token=2,
+        ),
+        {"exclude": ["attention", "ffw_linear"]},
+        {
+            "ffw_gating": "8 x 16",
+            "ffw_gating_2": "8 x 16",
+            "moe_router/proj": "8 x 3",
+            "gate_proj": "3 of 8 x 6",
+            "up_proj": "3 of 8 x 6",
+            "down_proj": "3 of 6 x 8",
         },
     ),
     "GPT-OSS": (

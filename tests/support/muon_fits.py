@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from idmatters_tf.optimizers import Muon
-from idmatters_tf.optimizers.muon import NEWTON_SCHULZ
+from idmatters_tf.optimizers.muon import build_optimizer
+from idmatters_tf.optimizers.orthogonalization import NEWTON_SCHULZ
 from tests.support import two_devices
 
 RATE, STEPS, DECAY, AVERAGE = 0.1, 3, 0.5, 0.6
@@ -61,6 +62,8 @@ def fitted(optimizer, batch_size=6, kernel=KERNEL, **options):
     convolution = keras.layers.Conv2D(4, 2, name="conv")
     model = keras.Sequential([keras.Input((2, 2, 3)), convolution, keras.layers.Flatten(), last])
     convolution.set_weights([kernel, BIAS])
+    # The last layer is frozen, which the paths of the trainable variables do not show.
+    build_optimizer(optimizer, model)
     model.compile(optimizer, "mse", **options)
     model.fit(IMAGES, TARGETS, batch_size=batch_size, epochs=STEPS, verbose=0)
     return convolution.get_weights()

@@ -11,6 +11,8 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf.optimizers.muon import build_optimizer
+
 Arrays = list[Any]
 
 
@@ -55,9 +57,7 @@ class Stack:
         trained: Any = model.trainable_variables
         order = {id(variable): index for index, variable in enumerate(model.variables)}
         trainable = [order[id(variable)] for variable in trained]
-        if hasattr(optimizer, "build_for"):
-            optimizer.build_for(model)
-        optimizer.build(trained)
+        build_optimizer(optimizer, model)
         state: Any = optimizer.variables
         slots = {
             id(slot)

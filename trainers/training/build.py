@@ -13,6 +13,7 @@ from idmatters_tf.data.numpy_batches import NumpyBatches, compute_ahead
 from idmatters_tf.depth._scaled_optimizers import DepthScaling
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.determinism import make_deterministic
+from idmatters_tf.optimizers.muon import build_optimizer
 from trainers.cli.arguments import UsageError
 from trainers.training.measure import make_loss, make_metrics
 from trainers.training.optimizers import make_optimizer
@@ -44,7 +45,7 @@ def build_model(task: Task, strategy: Any = None) -> keras.Model:
         loss, metrics = make_loss(recipe.label_smoothing), make_metrics(data.classes)
         model.compile(optimizer, loss, weighted_metrics=metrics, jit_compile=jit)
         # Inside the scope: slot variables created while tracing break under several replicas.
-        optimizer.build(model.trainable_variables)
+        build_optimizer(optimizer, model)
     return model
 
 
