@@ -191,7 +191,7 @@ def draw(runs, names):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--steps", type=int, default=300, help="training steps (default: %(default)s)")
     parser.add_argument("--every", type=int, default=25, help="steps between validations (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="sequences of 128 bytes (default: %(default)s)")

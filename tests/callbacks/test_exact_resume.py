@@ -4,6 +4,8 @@ The parts of a run use the same compiled model, whose variables are overwritten 
 `test_killed_fit` kills processes. The tests run on the backend of KERAS_BACKEND. `test_devices` runs them on JAX.
 """
 
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportOptionalSubscript=false
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Scaled branches, compared with explicit multipliers and learning rates for each layer, on both backends."""
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false, reportPossiblyUnboundVariable=false
+
 import keras
 import numpy as np
 import pytest

@@ -1,5 +1,7 @@
 """Orthogonalized momentum compared with the singular value decomposition and with NumPy."""
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false
+
 import importlib.util
 
 import keras

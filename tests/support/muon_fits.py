@@ -3,6 +3,8 @@
 `python -m tests.support.muon_fits` prints the number of modes.
 """
 
+# pyright: reportArgumentType=false
+
 import keras
 import numpy as np
 import pytest
