@@ -10,7 +10,7 @@ TEST_PROCESSES ?= 4
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help train test slow lowest lint format docs wheel clean
+.PHONY: help train test slow lowest nightly lint format docs wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -39,6 +39,15 @@ lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=
 	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow-cpu,train,test]'
 	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
 
+nightly:  ## run the tests with keras-nightly, which may fail (TESTS=tests/linear: a part of them)
+	$(PYTHON) -m venv $(VENV)-nightly
+	$(VENV)-nightly/bin/pip install --quiet --upgrade pip
+	$(VENV)-nightly/bin/pip install --quiet --editable '.[tensorflow-cpu,train,test]'
+	# Both packages install the module `keras`.
+	$(VENV)-nightly/bin/pip uninstall --quiet --yes keras keras-nightly
+	$(VENV)-nightly/bin/pip install --quiet --no-deps --pre keras-nightly
+	$(VENV)-nightly/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
+
 lint: $(VENV)/installed  ## check style, docstrings, spelling, annotations, imports and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff check --select ANN201,ANN204,ANN205,ANN206 --config lint.flake8-annotations.ignore-fully-untyped=false .
@@ -63,4 +72,4 @@ wheel: $(VENV)/installed  ## build the wheel in dist/
 	$(BIN)/python -m build --no-isolation --wheel
 
 clean:  ## remove environments, builds and caches; keep runs/
-	rm -rf $(VENV) $(VENV)-lowest build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-nightly build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

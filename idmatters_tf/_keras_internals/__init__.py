@@ -1,4 +1,4 @@
-"""Internals of Keras 3.15. No other module of the package uses any.
+"""Internals of Keras 3.13 to 3.16. No other module of the package uses any.
 
 graphs      graphs of functional models, their calls, copies and masks
 variables   variables of random generators, recurrent layers and optimizers
@@ -6,6 +6,7 @@ fit         the running `model.fit`, its callbacks, the arguments of `model.comp
 logs        the file of `CSVLogger`
 losses      compiled losses, their labels and weights
 scope       evaluation of layers without changing them
+versions    differences between the versions
 """
 
 # ruff: noqa: F401 - the modules above under one name
@@ -88,3 +89,4 @@ from idmatters_tf._keras_internals.variables import (
     weight_averages,
     weight_decay_exclusions,
 )
+from idmatters_tf._keras_internals.versions import OPTIMIZER_MAPS_SINCE_3_15, ORBAX_CHECKPOINTS_SINCE_3_14

@@ -1,4 +1,4 @@
-"""Corrections of Keras 3.15's data adapters on several workers: equal data in an equal order.
+"""Corrections of Keras's data adapters on several workers: equal data in an equal order.
 
 Each worker reads all batches and takes its part of each. TensorFlow's default is to assign whole files to workers.
 """

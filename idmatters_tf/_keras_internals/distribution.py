@@ -1,4 +1,4 @@
-"""Corrections of Keras 3.15's training on several replicas of `tf.distribute`.
+"""Corrections of Keras's training on several replicas of `tf.distribute`.
 
 Each correction is made only if the function of Keras still contains the defect.
 """
@@ -25,9 +25,10 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from idmatters_tf._keras_internals import data_order, normalization, trial_steps
 from idmatters_tf._keras_internals.absent import replace_none, replace_none_of_batch, restore_none
 from idmatters_tf._keras_internals.normalization import count_replicas, in_step
+from idmatters_tf._keras_internals.versions import trainer_until_3_15
 from idmatters_tf._patching import Patch
 
-_Trainer: Any = tf_trainer.TensorFlowTrainer
+_Trainer: Any = trainer_until_3_15(tf_trainer)
 _Optimizer: Any = tf_optimizer.TFOptimizer
 _EpochIterator: Any = tf_trainer.TFEpochIterator
 # Constant of the golden ratio, which separates the seeds of replicas.

@@ -1,4 +1,4 @@
-"""Internals of `model.fit` and `model.compile` in Keras 3.15."""
+"""Internals of `model.fit` and `model.compile` in Keras."""
 
 import copy
 import dataclasses

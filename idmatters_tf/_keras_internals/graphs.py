@@ -1,4 +1,4 @@
-"""Internals of functional models in Keras 3.15: their graphs, calls, copies and masks."""
+"""Internals of functional models in Keras: their graphs, calls, copies and masks."""
 
 import contextlib
 import dataclasses

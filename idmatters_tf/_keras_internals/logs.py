@@ -1,4 +1,4 @@
-"""Internals of the log file of `CSVLogger` in Keras 3.15."""
+"""Internals of the log file of `CSVLogger` in Keras."""
 
 import pathlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Internals of Keras 3.15 for losses: compiled losses, and their labels and weights."""
+"""Internals of Keras for losses: compiled losses, and their labels and weights."""
 
 from collections.abc import Callable
 from typing import Any

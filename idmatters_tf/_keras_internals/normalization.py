@@ -1,4 +1,4 @@
-"""Normalization of losses, gradients and metrics of Keras 3.15 on several replicas of `tf.distribute`.
+"""Normalization of losses, gradients and metrics of Keras on several replicas of `tf.distribute`.
 
 A loss is a sum of terms divided by the number of examples, of unmasked elements, or by the sum of the weights. Keras
 divides on each replica by that replica's own divisor. Here the mean over the replicas, of losses and of gradients, is
@@ -32,8 +32,9 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from idmatters_tf._keras_internals.absent import restore_none
 from idmatters_tf._keras_internals.graphs import get_mask, set_mask
 from idmatters_tf._keras_internals.losses import couples_examples, overrides_compute_loss
+from idmatters_tf._keras_internals.versions import MULTI_OPTIMIZERS_SINCE_3_15
 
-_OPTIMIZERS = (BaseOptimizer, keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
+_OPTIMIZERS = (BaseOptimizer, keras.optimizers.LossScaleOptimizer, *MULTI_OPTIMIZERS_SINCE_3_15)
 _originals: dict[Any, Any] = {
     "apply_mask": keras_loss.apply_mask,
     "reduce_values": keras_loss.reduce_values,

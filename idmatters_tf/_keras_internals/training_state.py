@@ -1,4 +1,4 @@
-"""Internals of Keras 3.15 for a training that leaves no trace in a model."""
+"""Internals of Keras for a training that leaves no trace in a model."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Internals of Keras 3.15: variables of generators, recurrent layers and optimizers, and values while tracing."""
+"""Internals of Keras: variables of generators, recurrent layers and optimizers, and values while tracing."""
 
 import contextlib
 from collections.abc import Sequence

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import (
+    OPTIMIZER_MAPS_SINCE_3_15,
     global_seed_state,
     make_global_seed_state,
     optimizer_variables,
@@ -33,7 +34,7 @@ _STATEFUL_RANDOM = re.compile(
 
 # Objects of these packages are not searched, except for Keras' layers, optimizers and maps of optimizers.
 _OTHERS = ("builtins", "jax", "jaxlib", "keras", "numpy", "tensorflow")
-_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer, keras.optimizers.OptimizerMap, Mapping, list, tuple)
+_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer, *OPTIMIZER_MAPS_SINCE_3_15, Mapping, list, tuple)
 
 
 def find_optimizers(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
@@ -59,7 +60,7 @@ def find_optimizers(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]
 
 def list_parts(owner: Any) -> list[tuple[str, Any]]:
     """Return the attributes or items of an object by name, such as ".name" or "[0]"."""
-    if isinstance(owner, Mapping) and not isinstance(owner, keras.optimizers.OptimizerMap):
+    if isinstance(owner, Mapping) and not isinstance(owner, OPTIMIZER_MAPS_SINCE_3_15):
         return [(f"[{key!r}]", value) for key, value in owner.items()]
     if isinstance(owner, (list, tuple)):
         return [(f"[{index}]", value) for index, value in enumerate(owner)]

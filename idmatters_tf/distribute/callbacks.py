@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from idmatters_tf._keras_internals import ORBAX_CHECKPOINTS_SINCE_3_14
 from idmatters_tf._keras_types import Logs
 from idmatters_tf.distribute.description import ClusterDescription, find_cluster
 from idmatters_tf.distribute.tasks import add_over_workers, known_cluster
@@ -13,9 +14,9 @@ from idmatters_tf.distribute.tasks import add_over_workers, known_cluster
 WRITE_FILES = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ModelCheckpoint,
-    keras.callbacks.OrbaxCheckpoint,
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
+    *ORBAX_CHECKPOINTS_SINCE_3_14,
 )
 CHANGE_TRAINING = (
     keras.callbacks.EarlyStopping,

@@ -18,9 +18,9 @@ def normalization(adapts):
 
 
 def discretization(adapts):
-    layer = keras.layers.Discretization(num_bins=4, output_mode="one_hot")
+    layer = keras.layers.Discretization(num_bins=4)
     layer.adapt(X if adapts else X + 2)
-    return [keras.Input((2,)), layer, keras.layers.Flatten(), keras.layers.Dense(1)], X
+    return [keras.Input((2,)), layer, keras.layers.Rescaling(1.0), keras.layers.Dense(1)], X
 
 
 def lookup(adapts):

@@ -14,6 +14,7 @@ from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.models.linear import linear_residual
 from idmatters_tf.models.resnet import preresnet
 from idmatters_tf.optimizers import Momentum
+from tests.support.versions import needs_several_optimizers
 
 DEPTH, STEPS, BATCH = 4, 20, 8
 rng = np.random.default_rng(0)
@@ -89,6 +90,7 @@ def each_case():
     return [pytest.param(*pair, marks=() if pair[0] in usual and pair[1] == 1 else slow) for pair in pairs]
 
 
+@needs_several_optimizers
 @pytest.mark.parametrize(("name", "alpha"), each_case())
 def test_training_equals_that_of_explicit_multipliers_and_rates(name, alpha):
     base = 1
@@ -113,6 +115,7 @@ def test_training_equals_that_of_explicit_multipliers_and_rates(name, alpha):
         assert np.abs(np.array(old) - start[old.path]).max() > 1e-3, "every weight is trained"
 
 
+@needs_several_optimizers
 def test_penalties_act_as_in_the_shallow_model():
     for make in (lambda: optimizers.SGD(EXACT, 0.5), lambda: optimizers.Adam(EXACT)):
         scaled, explicit = build(penalties=(0.5, 0.25)), build(factor=0.25, penalties=(0.125, 0.0625))
@@ -341,8 +344,11 @@ def test_models_that_cannot_be_scaled_are_refused(make, message):
 
 def test_optimizers_of_other_updates_and_second_scales_are_refused():
     model = build()
-    several = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD()))
-    for optimizer in (optimizers.Lamb(), optimizers.Ftrl(), several):
+    others = [optimizers.Lamb(), optimizers.Ftrl()]
+    # Keras before 3.15 has one optimizer for all variables.
+    if hasattr(optimizers, "MultiOptimizer"):
+        others.append(optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD())))
+    for optimizer in others:
         with pytest.raises(ValueError, match=f"must be one of keras.SGD.*Received: {type(optimizer).__name__}"):
             scale_depth(model, 1, optimizer)
     for alpha in (0.4, 2):

@@ -12,6 +12,7 @@ from keras import layers
 
 from idmatters_tf import find_rate, rate_profile, scale_depth
 from idmatters_tf.depth.trials import Trials
+from tests.support.versions import needs_several_optimizers
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(24, 3)).astype("float32")
@@ -206,7 +207,7 @@ def test_ftrl_has_a_finite_first_loss():
 
 
 def test_settings_of_the_compiled_optimizer():
-    """Exclusions from weight decay and loss scaling are kept; several optimizers are refused."""
+    """Exclusions from weight decay and loss scaling are kept."""
     model = keras.Sequential([keras.Input((3,)), layers.Dense(1, kernel_initializer="ones")])
     adamw: Any = keras.optimizers.AdamW(1.0, weight_decay=100.0)
     adamw.exclude_from_weight_decay(var_names=["kernel"])
@@ -215,6 +216,11 @@ def test_settings_of_the_compiled_optimizer():
         excluded = find_rate(model, PAIRS, **OPTIONS)
         plain = find_rate(model, PAIRS, None, keras.optimizers.Adam, **OPTIONS)
         np.testing.assert_allclose(excluded.losses, plain.losses, rtol=1e-2)
+
+
+@needs_several_optimizers
+def test_several_optimizers_are_refused():
+    model = network()
     several: Any = keras.optimizers.MultiOptimizer([(sgd(0.1), [layer]) for layer in model.layers])
     model.compile(several, "mse")
     with pytest.raises(ValueError, match="or with several"):

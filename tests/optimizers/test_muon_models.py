@@ -12,6 +12,7 @@ from idmatters_tf.expressivity import ResidualDenseStack
 from idmatters_tf.layers import LinearResidual, ResidualConv2D, ResidualDense, ShortcutUnit
 from idmatters_tf.optimizers import Muon
 from tests.support import hub_models
+from tests.support.versions import needs_several_optimizers
 
 
 class Subclassed(keras.Model):
@@ -60,11 +61,15 @@ def test_the_last_layers_of_models_of_every_kind():
     subclassed.head.layers[-1].trainable = True
     adversarial(np.zeros((1, 4)))
     assert found(adversarial) == ["block0", "block1", "hidden", "logits"]
-    # An optimizer of a part of the variables.
+
+
+@needs_several_optimizers
+def test_an_optimizer_of_some_variables():
+    model = keras.Sequential([keras.Input((4,)), *(layers.Dense(4, name=name) for name in ("shared", "own", "last"))])
     muon, sgd = Muon(norm="free"), keras.optimizers.SGD()
-    muon.build_for(one, [variable for variable in one.trainable_variables if "kernel" in variable.path])
-    one.compile(keras.optimizers.MultiOptimizer(lambda variable: muon if "kernel" in variable.path else sgd))
-    one.optimizer.build(one.trainable_variables)
+    muon.build_for(model, [variable for variable in model.trainable_variables if "kernel" in variable.path])
+    model.compile(keras.optimizers.MultiOptimizer(lambda variable: muon if "kernel" in variable.path else sgd))
+    model.optimizer.build(model.trainable_variables)
     assert names(muon) == ["shared", "own"]
 
 

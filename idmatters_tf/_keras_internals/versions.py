@@ -1,0 +1,25 @@
+"""Differences between the supported versions of Keras, 3.13 to 3.16.
+
+Each name ends in the versions that it is for. It is deleted when support for these versions ends.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import keras
+
+
+def _existing(module: ModuleType, name: str) -> tuple[Any, ...]:
+    """Return a tuple of the class with a name, for `isinstance`; an empty one without the class."""
+    return (getattr(module, name),) if hasattr(module, name) else ()
+
+
+# Keras 3.13 has no `OrbaxCheckpoint`; 3.13 and 3.14 have one optimizer for all variables.
+ORBAX_CHECKPOINTS_SINCE_3_14 = _existing(keras.callbacks, "OrbaxCheckpoint")
+OPTIMIZER_MAPS_SINCE_3_15 = _existing(keras.optimizers, "OptimizerMap")
+MULTI_OPTIMIZERS_SINCE_3_15 = _existing(keras.optimizers, "MultiOptimizer")
+
+
+def trainer_until_3_15(module: ModuleType) -> Any:
+    """Return the class of TensorFlow's `fit` from Keras' module, `TensorFlowTrainer`, or `Trainer` since 3.16."""
+    return getattr(module, "TensorFlowTrainer", None) or module.Trainer
