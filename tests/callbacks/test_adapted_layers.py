@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """Preprocessing layers that only the first process has adapted to its data."""
 
 import keras

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false
 """Warnings of a finished `fit`, and errors for another configuration."""
 
 import functools

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false, reportPossiblyUnboundVariable=false
 """Scaled branches, compared with explicit multipliers and learning rates for each layer, on both backends."""
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false, reportPossiblyUnboundVariable=false

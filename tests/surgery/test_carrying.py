@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 import keras
 import numpy as np
 import pytest

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """Copies keep more than weights: vocabularies, state, trainability and compile arguments."""
 
 import keras
