@@ -12,7 +12,7 @@ from idmatters_tf.isometry import find_blocks
 from tests.support.programs import run_here
 from trainers.depth.__main__ import Block, ExampleSettings
 from trainers.depth.blocks import load
-from trainers.depth.scaling import summarize
+from trainers.depth.scaling import summarize, summarize_curves
 
 
 def read(path):
@@ -74,6 +74,15 @@ def test_summary_of_a_measurement_of_scale_depth():
     assert numbers["depth 4, unscaled"] == own
     assert numbers["depth 4, alpha 1"]["transfers"]
     assert numbers["depth 4, alpha 1"]["not_worse"]
+
+
+def test_summary_of_curves_is_the_mean_of_the_last_tenth():
+    rows = [
+        {"depth": depth, "scale": "unscaled", "seed": 0, "rate": 0.1, "step": 20 * n, "loss": depth + n}
+        for depth in (4, 16)
+        for n in range(1, 21)
+    ]
+    assert summarize_curves(rows) == {"rate": 0.1, "depth 4, unscaled": 23.5, "depth 16, unscaled": 35.5}
 
 
 @pytest.mark.slow

@@ -147,21 +147,21 @@ def _measure_rates(problem: "Problem", networks: NetworkSettings, rates: RateSet
 
 
 def _measure_scaling(problem: "Problem", networks: NetworkSettings, rates: RateSettings, results: Results) -> None:
-    from trainers.depth.scaling import Networks, draw_curves, measure_case, measure_curves, summarize
+    from trainers.depth import scaling
 
     rows: list[Any] = []
     deepest = max(networks.base, *networks.depths)
     options = (rates.batch_size, networks.seeds)
-    made = Networks(problem, rates.optimizer, networks.base, deepest, rates.steps, *options)
+    made = scaling.Networks(problem, rates.optimizer, networks.base, deepest, rates.steps, *options)
     if networks.measure == "scaling":
-        for rows in measure_case(made, networks.depths, rates.optimizer, print_lines):
+        for rows in scaling.measure_case(made, networks.depths, rates.optimizer, print_lines):
             results.save("scaling", rows, {})
-        results.values["numbers"] = summarize(rows, networks.base)
+        results.values["numbers"] = scaling.summarize(rows, networks.base)
         return
-    short = Networks(problem, rates.optimizer, networks.base, networks.base, 200, *options)
-    for rows in measure_curves(made, short, networks.depths, rates.optimizer):
-        results.save("curves", rows, {"curves": draw_curves})
-    results.values["numbers"] = {"rate": rows[0]["rate"]}
+    short = scaling.Networks(problem, rates.optimizer, networks.base, networks.base, 200, *options)
+    for rows in scaling.measure_curves(made, short, networks.depths, rates.optimizer):
+        results.save("curves", rows, {"curves": scaling.draw_curves})
+    results.values["numbers"] = scaling.summarize_curves(rows)
 
 
 PROGRAM = ExperimentProgram("trainers.depth", __doc__, EXAMPLES, DepthSettings, _measure)

@@ -205,6 +205,16 @@ def summarize(rows: Sequence[Mapping[str, Any]], base: int) -> dict[str, Any]:
     return numbers
 
 
+def summarize_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the rate of `measure_curves`, and the mean loss of the last tenth of the steps by depth and scale."""
+    after = 0.9 * max(row["step"] for row in rows)
+    losses: dict[str, list[float]] = {}
+    for row in rows:
+        if row["step"] > after:
+            losses.setdefault(f"depth {row['depth']}, {row['scale']}", []).append(row["loss"])
+    return {"rate": rows[0]["rate"]} | {name: float(np.mean(values)) for name, values in losses.items()}
+
+
 def draw_curves(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Return a figure of the losses of `measure_curves`, means over the seeds."""
     from matplotlib.figure import Figure
