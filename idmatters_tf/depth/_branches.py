@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -17,7 +17,6 @@ from idmatters_tf._keras_internals import (
     Call,
     find_ancestors,
     get_graph,
-    graph_calls,
     graph_inputs,
     intercepted,
     is_addition,
@@ -27,7 +26,7 @@ from idmatters_tf._keras_internals import (
     substitute_values,
 )
 from idmatters_tf._keras_types import Structure, Tensor
-from idmatters_tf.isometry.blocks import Block, find_operations
+from idmatters_tf.isometry.blocks import Block, checked_calls, find_operations
 from idmatters_tf.layers._images import ConvolutionBlock
 from idmatters_tf.surgery._checks import example_inputs
 
@@ -73,17 +72,10 @@ def find_branches(model: keras.Model, data: Structure | None = None) -> list[Bra
         ValueError: for a model without a graph or without blocks, for shared weights, for a branch that is not linear
             in its last weights, and for a normalization after the sums.
     """
-    calls = graph_calls(model)
-    if calls is None:
-        raise ValueError(
-            f"Argument `model` must be a built functional or Sequential model. Received: {type(model).__name__} "
-            f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
-        )
-    ancestors = find_ancestors(calls)
-    blocks = [block for block in find_operations(model).values() if not _continues_sum(block, calls)]
+    calls = checked_calls(model)
+    blocks = list(find_operations(model).values())
     _check_streams(blocks, calls)
-    record = _Record(model, calls, data)
-    finder = _Finder(record, calls, ancestors, blocks, {id(tensor) for tensor in get_graph(model).outputs})
+    finder = _Finder(model, calls, blocks, _Record(model, calls, data))
     found = [branch for block in blocks if (branch := finder.find(block)) is not None]
     if not found:
         raise ValueError(
@@ -104,12 +96,6 @@ def find_branches(model: keras.Model, data: Structure | None = None) -> list[Bra
 def count_sums(branches: Iterable[Branch]) -> int:
     """Return the number of residual sums in blocks."""
     return sum(len(branch.last) for branch in branches)
-
-
-def _continues_sum(block: Block, calls: Sequence[Call]) -> bool:
-    """Return True for the second addition of (x + f(x)) + g(x), which belongs to the block of the first one."""
-    call = next((call for call in calls if call.operation is block.operation), None)
-    return call is not None and is_addition(block.operation) and call.inputs[block.index] is not block.start
 
 
 def _check_streams(blocks: Iterable[Block], calls: Sequence[Call]) -> None:
@@ -145,24 +131,24 @@ class _Record:
     def __init__(self, model: keras.Model, calls: Sequence[Call], data: Structure | None):
         rng = np.random.default_rng(0)
         self.values: Values = {}
-        for layer in layers_within(model):
-            for variable in own_trainable_variables(layer):
-                if not np.any(ops.convert_to_numpy(variable)):
-                    noise = 0.1 * rng.normal(size=tuple(variable.shape))
-                    self.values[id(variable)] = variable, ops.convert_to_tensor(noise, dtype=variable.dtype)
+        layers = layers_within(model)
+        for variable in itertools.chain(*map(own_trainable_variables, layers)):
+            if not np.any(ops.convert_to_numpy(variable)):
+                noise = 0.1 * rng.normal(size=tuple(variable.shape))
+                self.values[id(variable)] = variable, ops.convert_to_tensor(noise, dtype=variable.dtype)
         self.arguments: dict[int, tuple[Any, Any]] = {}
         self.counts: dict[int, int] = {}
         self._order: dict[int, int] = {}
         self.tensors: dict[int, Tensor] = {}
         failure: Exception | None = None
-        operations = {id(layer): layer for layer in layers_within(model) if not isinstance(layer, keras.Model)}
+        operations = {id(layer): layer for layer in layers if not isinstance(layer, keras.Model)}
         handlers = [(layer, functools.partial(self._observe, layer)) for layer in operations.values()]
         # Sizes that a model leaves open, long ones first. Some models of sequences have a largest length.
         for size in (32, 8):
             self.arguments.clear()
             self.counts.clear()
             try:
-                with substitute_values(self.values.values()), intercepted(handlers):
+                with self.substituted({}), intercepted(handlers):
                     self.tensors = graph_inputs(model, example_inputs(model, data, size))
                     run_calls(calls, self.tensors, training=False)
                 return
@@ -183,6 +169,10 @@ class _Record:
             self._order.setdefault(id(variable), len(self._order))
         return outputs
 
+    def substituted(self, values: Values) -> Any:
+        """Return a context in which variables have other values, and those of zeros random ones."""
+        return substitute_values({**self.values, **values}.values())
+
     def variables(self, operations: Iterable[Any]) -> list[keras.Variable]:
         """Return the variables of operations in the order of their use, each once."""
         layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
@@ -190,22 +180,25 @@ class _Record:
         return sorted(found.values(), key=lambda variable: self._order.get(id(variable), len(self._order)))
 
 
-@dataclasses.dataclass
 class _Finder:
     """Search for the weights of the blocks of a model."""
 
-    record: _Record
-    calls: Sequence[Call]
-    ancestors: Mapping[int, set[int]]
-    blocks: Iterable[Block]
-    outputs: set[int]
+    def __init__(self, model: keras.Model, calls: Sequence[Call], blocks: Collection[Block], record: _Record):
+        self.calls, self.blocks, self.record = calls, blocks, record
+        self.ancestors = find_ancestors(calls)
+        self.call_of = {id(call.operation): call for call in calls}
+        # Calls that use a tensor, by `id`. Outputs are also used outside of the model.
+        self.users: dict[int, set[int]] = {id(tensor): {0} for tensor in get_graph(model).outputs}
+        for call in calls:
+            for tensor in (*call.inputs, *call.masks):
+                self.users.setdefault(id(tensor), set()).add(id(call))
 
     def find(self, block: Block) -> Branch | None:
-        """Return the branch of a block, or None for a layer without a residual sum."""
+        """Return the branch of a block; None for a layer without a residual sum, and for a part of another block."""
         operation = block.operation
-        listed = sum(call.operation is operation for call in self.calls)
+        listed = [call for call in self.calls if call.operation is operation]
         # The calls of a nested model that is called several times are not listed.
-        if self.record.counts.get(id(operation), listed) > 1 or (block.start is not None and not listed):
+        if self.record.counts.get(id(operation), len(listed)) > 1 or (block.start is not None and not listed):
             raise ValueError(
                 f"The block {block.name!r} is called several times. Give each block layers of its own, also a layer "
                 f"`Add` for each sum."
@@ -216,60 +209,50 @@ class _Finder:
             return self._find_in_convolutions(block)
         return self._find_in_layer(block)
 
-    def _find_in_graph(self, block: Block) -> Branch:
-        ends, branches = self._terms(block)
+    def _find_in_graph(self, block: Block) -> Branch | None:
+        ends = [self.call_of[id(block.operation)]]
+        if ends[0].inputs[block.index] is not block.start:
+            # The second addition of (x + f(x)) + g(x).
+            return None
+        terms = [tensor for index, tensor in enumerate(ends[0].inputs) if index != block.index]
+        for other in self.blocks:
+            call = self.call_of.get(id(other.operation))
+            if call and other.start is block.start and call.inputs[other.index] is ends[-1].outputs[0]:
+                ends.append(call)
+                terms.append(call.inputs[1 - other.index])
         calls = self._branch_calls(block, ends)
 
         def evaluate(values: Values) -> NDArray[np.float64]:
             tensors = dict(self.record.tensors)
-            with substitute_values(({**self.record.values, **values}).values()):
+            with self.record.substituted(values):
                 run_calls(calls, tensors, training=False)
-            return np.asarray(sum(_to_array(tensors[id(branch)]) for branch in branches))
+            return np.asarray(sum(_to_array(tensors[id(term)]) for term in terms))
 
         # The operation of the input and the output of a nested model is the model, whose calls are listed.
         operations = [call.operation for call in calls if call.way is None]
-        counts = {id(operation): sum(call.operation is operation for call in self.calls) for operation in operations}
         for operation in operations:
-            if counts[id(operation)] > 1 and getattr(operation, "weights", ()):
+            if getattr(operation, "weights", ()) and sum(call.operation is operation for call in self.calls) > 1:
                 raise ValueError(
                     f"The block {block.name!r} contains {operation.name!r}, which is called several times with the "
                     f"same weights. Give each block weights of its own."
                 )
-        return self._search(block.name, evaluate, operations, self.record.variables(operations))
+        return self._search(block.name, evaluate, self.record.variables(operations), {})
 
-    def _terms(self, block: Block) -> tuple[list[Call], list[Any]]:
-        """Return the additions of a sum x + f(x) + g(x) + ..., and its terms without x."""
-        end = next(call for call in self.calls if call.operation is block.operation)
-        ends, branches = [end], [tensor for index, tensor in enumerate(end.inputs) if index != block.index]
-        while True:
-            total = end.outputs[0]
-            users = [call for call in self.calls if any(tensor is total for tensor in call.inputs)]
-            if len(users) != 1 or not is_addition(users[0].operation) or len(users[0].inputs) != 2:
-                return ends, branches
-            other = next((tensor for tensor in users[0].inputs if tensor is not total), total)
-            if id(block.start) not in self.ancestors.get(id(other), ()):
-                return ends, branches
-            end = users[0]
-            ends.append(end)
-            branches.append(other)
-
-    def _branch_calls(self, block: Block, ends: Sequence[Call]) -> list[Call]:
+    def _branch_calls(self, block: Block, ends: Collection[Call]) -> list[Call]:
         """Return the calls whose outputs are used only by the branch of a block, which some additions add to x."""
-        consumers: dict[int, list[int]] = {}
-        for index, call in enumerate(self.calls):
-            for tensor in (*call.inputs, *call.masks):
-                consumers.setdefault(id(tensor), []).append(index)
-        sums = {id(other.end) for other in self.blocks if other.end is not None and other is not block}
-        additions = {index for index, call in enumerate(self.calls) if any(call is end for end in ends)}
-        inside = set(additions)
-        for index, call in reversed(list(enumerate(self.calls))):
+        others = {id(other.end) for other in self.blocks if other.end is not None and other is not block}
+        inside = {id(end) for end in ends}
+        found: list[Call] = []
+        for call in reversed(self.calls):
             tensors = {id(tensor) for tensor in call.outputs}
-            above = set().union(*(self.ancestors.get(key, set()) for key in tensors)) | tensors
-            is_used = all(key in consumers and inside.issuperset(consumers[key]) for key in tensors)
-            is_end = id(block.start) in tensors or tensors & self.outputs
-            if is_used and not is_end and (id(block.start) in above or not above & sums):
-                inside.add(index)
-        return [self.calls[index] for index in sorted(inside - additions)]
+            is_used = all(self.users.get(key, {0}) <= inside for key in tensors)
+            if not is_used or id(call) in inside or id(block.start) in tensors:
+                continue
+            above = tensors.union(*(self.ancestors.get(key, ()) for key in tensors))
+            if id(block.start) in above or not above & others:
+                inside.add(id(call))
+                found.insert(0, call)
+        return found
 
     def _find_in_convolutions(self, block: Block) -> Branch | None:
         layer = block.operation
@@ -286,37 +269,20 @@ class _Finder:
         (images, *_), _ = self.record.arguments[id(layer)]
 
         def evaluate(values: Values) -> NDArray[np.float64]:
-            with substitute_values(({**self.record.values, **values}).values()):
+            with self.record.substituted(values):
                 return _to_array(layer.branch(images, False))
 
-        steps = [step for step in layer.branch_steps() if isinstance(step, keras.layers.Layer)]
-        return self._search(block.name, evaluate, steps, variables)
-
-    def _search(
-        self, name: str, evaluate: Evaluate, operations: Sequence[Any], variables: Sequence[keras.Variable]
-    ) -> Branch:
-        """Return the branch with a given value as a function of its weights."""
-        candidates: list[keras.Variable] = []
-        for operation in reversed(operations):
-            own = self.record.variables([operation])
-            candidates = own + candidates
-            if own and not np.any(evaluate(_zeros(candidates))):
-                break
-        else:
-            raise _nonlinear_error(name, "it is not zero when all of its weights are zero")
-        last = _last_weights(evaluate, candidates, lambda value: not np.any(value))
-        self._check_linear(name, evaluate, last, 0.0)
-        chosen = {id(variable) for variable in last}
-        return Branch(name, (tuple(last),), tuple(v for v in variables if id(v) not in chosen))
+        return self._search(block.name, evaluate, variables, {})
 
     def _find_in_layer(self, block: Block) -> Branch | None:
         layer = block.operation
-        variables = self.record.variables([layer])
         if id(layer) not in self.record.arguments:
             return None
         args, kwargs = self.record.arguments[id(layer)]
         tensors = keras.tree.flatten((args, kwargs))
-        first = next(index for index, tensor in enumerate(tensors) if keras.ops.is_tensor(tensor))
+        # Masks may come first among named arguments.
+        are_values = [ops.is_tensor(t) and keras.backend.is_float_dtype(ops.dtype(t)) for t in tensors]
+        first = are_values.index(True)
 
         def evaluate(values: Values, factor: float = 1.0) -> NDArray[np.float64]:
             # Positive inputs, which pass a rectifier after the sum. Copies have no masks.
@@ -324,13 +290,13 @@ class _Finder:
             positive: Any = ops.abs(given[first])
             given[first] = factor * positive + 1
             positional, named = keras.tree.pack_sequence_as((args, kwargs), given)
-            with substitute_values(({**self.record.values, **values}).values()):
+            with self.record.substituted(values):
                 return _to_array(keras.tree.flatten(layer.call(*positional, **named))[0])
 
         positive: Any = ops.abs(tensors[first])
         inputs = _to_array(positive + 1)
-        zeros = _zeros(variables)
-        if not np.array_equal(evaluate(zeros), inputs):
+        variables = self.record.variables([layer])
+        if not np.array_equal(evaluate(_zeros(variables)), inputs):
             kernels = _zeros([variable for variable in variables if len(variable.shape) > 1])
             if np.array_equal(evaluate(kernels), evaluate(kernels, 0.5)):
                 return None
@@ -339,24 +305,43 @@ class _Finder:
                 f"normalization, which undoes a part of the scale. Use blocks that normalize the input of the branch, "
                 f"as by `normalize_first=True`."
             )
-        last = _last_weights(evaluate, variables, lambda value: np.array_equal(value, inputs))
-        groups: dict[int, list[keras.Variable]] = {}
-        owners = {id(v): id(part) for part in layers_within(layer) for v in own_trainable_variables(part)}
+        layers = {id(v): id(part) for part in layers_within(layer) for v in own_trainable_variables(part)}
+        return self._search(block.name, lambda values: evaluate(values) - inputs, variables, layers)
+
+    def _search(
+        self, name: str, evaluate: Evaluate, variables: Sequence[keras.Variable], layers: Mapping[int, int]
+    ) -> Branch:
+        """Return the branch with a given value as a function of its weights.
+
+        Args:
+            name: name of the block.
+            evaluate: function of the values of weights that returns the value of the branch.
+            variables: weights of the branch in the order of their use.
+            layers: layers of the weights, both by `id`; the last weights in each one are those of a sum.
+        """
+        tails = (variables[index:] for index in reversed(range(len(variables))))
+        last = next((tail for tail in tails if not np.any(evaluate(_zeros(tail)))), None)
+        if last is None:
+            raise _nonlinear_error(name, "it is not zero when all of its weights are zero")
         for variable in last:
-            groups.setdefault(owners[id(variable)], []).append(variable)
-        for group in groups.values():
-            others = _zeros([variable for variable in last if owners[id(variable)] != owners[id(group[0])]])
-            self._check_linear(block.name, functools.partial(_evaluate_with, evaluate, others), group, inputs)
+            fewer = [other for other in last if other is not variable]
+            last = last if np.any(evaluate(_zeros(fewer))) else fewer
+        sums: dict[int, list[keras.Variable]] = {}
+        for variable in last:
+            sums.setdefault(layers.get(id(variable), 0), []).append(variable)
+        for group in sums.values():
+            others = _zeros([variable for key in sums for variable in sums[key] if sums[key] is not group])
+            self._check_linear(name, lambda values, others=others: evaluate({**others, **values}), group)
         chosen = {id(variable) for variable in last}
         inner = tuple(variable for variable in variables if id(variable) not in chosen)
-        return Branch(block.name, tuple(map(tuple, groups.values())), inner)
+        return Branch(name, tuple(map(tuple, sums.values())), inner)
 
-    def _check_linear(self, name: str, evaluate: Evaluate, last: Sequence[keras.Variable], base: Any) -> None:
-        """Raise a ValueError if the part of a value beyond `base` is not proportional to the size of weights."""
+    def _check_linear(self, name: str, evaluate: Evaluate, last: Sequence[keras.Variable]) -> None:
+        """Raise a ValueError if a branch is not proportional to the size of its last weights."""
 
         def scaled(size: float) -> NDArray[np.float64]:
             values = {id(v): self.record.values.get(id(v), (v, ops.convert_to_tensor(v)))[1] for v in last}
-            return evaluate({id(v): (v, ops.cast(size, v.dtype) * values[id(v)]) for v in last}) - base
+            return evaluate({id(v): (v, ops.cast(size, v.dtype) * values[id(v)]) for v in last})
 
         # In steps, because values of 16 bits may be very small. The larger size gives values up to a half.
         size = 1.0
@@ -378,25 +363,9 @@ def _nonlinear_error(name: str, reason: str) -> ValueError:
     )
 
 
-def _evaluate_with(evaluate: Evaluate, fixed: Values, values: Values) -> NDArray[np.float64]:
-    return evaluate({**fixed, **values})
-
-
 def _to_array(tensor: Tensor) -> NDArray[np.float64]:
     return np.asarray(ops.convert_to_numpy(tensor)).astype(np.float64)
 
 
 def _zeros(variables: Iterable[keras.Variable]) -> Values:
     return {id(variable): (variable, ops.zeros(variable.shape, variable.dtype)) for variable in variables}
-
-
-def _last_weights(
-    evaluate: Evaluate, variables: Sequence[keras.Variable], is_off: Callable[[NDArray[np.float64]], bool]
-) -> list[keras.Variable]:
-    """Return the last variables, in order of use and as few as possible, whose zeros turn a branch off."""
-    zeros = dict(_zeros(variables))
-    for variable in variables:
-        fewer = {key: value for key, value in zeros.items() if key != id(variable)}
-        if is_off(evaluate(fewer)):
-            zeros = fewer
-    return [variable for variable, _ in zeros.values()]

@@ -242,6 +242,20 @@ class Block(layers.Layer):
         return x + (self.factor * branch if self.kind == "rezero" else self.norm(branch))
 
 
+class Masked(Block):
+    """A block with a mask of integers, which precedes the input among named arguments."""
+
+    def build(self, x_shape, attended_shape):
+        super().build(x_shape)
+
+    def call(self, x, attended):
+        return super().call(x)
+
+
+def masked(x):
+    return Masked("norm")(x=x, attended=keras.ops.cast(x > 0, "int32"))
+
+
 def attention(x):
     branch = layers.LayerNormalization()(x)
     x = x + layers.MultiHeadAttention(2, 3)(branch, branch)
@@ -270,6 +284,13 @@ def two_stages():
     return keras.Model(inputs, layers.Dense(2)(x))
 
 
+def used_twice():
+    """Return a sum (x + f(x)) + g(x) whose first addition is also an output."""
+    x = keras.Input((6,))
+    first = x + mlp()(x)
+    return keras.Model(x, [layers.Dense(2)(first + mlp()(x)), first])
+
+
 def conditioned(x):
     """Return x + gate(x) * V x, where both factors have weights."""
     return x + layers.Dense(6, "sigmoid")(x) * layers.Dense(6)(x)
@@ -283,9 +304,11 @@ def conditioned(x):
         (lambda: stack(convolutions, shape=(4, 4, 6)), 2, ["gamma", "beta"], 4),
         (lambda: stack(lambda x: Block("rezero")(x)), 2, ["factor"], 6),
         (lambda: stack(lambda x: Block("norm")(x)), 2, ["gamma", "beta"], 4),
+        (lambda: stack(masked), 2, ["gamma", "beta"], 4),
         (lambda: stack(parallel), 2, ["kernel", "bias", "kernel", "bias"], 2),
         (lambda: stack(three_terms), 2, ["kernel", "bias", "kernel", "bias"], 2),
         (two_stages, 4, ["kernel", "bias"], 2),
+        (used_twice, 1, ["kernel", "bias", "kernel", "bias"], 4),
         (lambda: stack(conditioned), 2, ["kernel", "bias"], 2),
         (lambda: identity_resnet((8, 8, 3), blocks=1, widths=(4, 8, 8), stem=3), 3, ["stage1_block1/conv2/kernel"], 1),
         (lambda: preresnet((8, 8, 3), 4, depth=8), 3, ["stage1_block1/conv2/kernel"], 3),
