@@ -1,7 +1,7 @@
 """Optimizers with a factor on the gradient and on the step of each variable, for branches scaled with depth."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import keras
@@ -10,6 +10,7 @@ from keras import ops
 from idmatters_tf._keras_internals import dense_gradient, optimized_variables
 from idmatters_tf._results import Result, tabulate
 from idmatters_tf.optimizers import Momentum, Muon
+from idmatters_tf.surgery._carrying import new_optimizer
 
 Use = Literal["last", "inner", "other"]
 
@@ -54,7 +55,7 @@ class DepthScaling(Result):
         base: number of residual sums for which the learning rate was chosen.
         sums: number of residual sums of the model.
         alpha: exponent of the scale.
-        weights: all weights of the model that can be trained: its trainable variables in order, then frozen ones.
+        weights: all weights of the model that can be trained, in its order, also frozen ones.
     """
 
     base: int
@@ -98,30 +99,24 @@ class DepthScaling(Result):
                 lines.append((weight.block, weight.path, weight.use, start, factors.gradient, factors.step))
         return tabulate(("block", "weights", "use", "initial values", "gradient", "step"), lines)
 
-    def match(self, variables: Sequence[keras.Variable]) -> list[ScaledWeight]:
-        """Return the weights that belong to the trainable variables of a model.
+    def match(self, variables: Iterable[keras.Variable]) -> list[ScaledWeight]:
+        """Return the weights that belong to variables, which are in the order of the model, without frozen ones.
 
-        They are in the order of the variables, as in the file of an optimizer, unless layers have been frozen since.
         Paths in a loaded model may lack the name of the model.
 
         Raises:
             ValueError: for variables of another model.
         """
-        listed = list(self.weights[: len(variables)])
-        pairs = [(weight.path, variable.path) for weight, variable in zip(listed, variables, strict=False)]
-        if len(pairs) == len(variables) and all(
-            f"/{a}".endswith(f"/{b}") or f"/{b}".endswith(f"/{a}") for a, b in pairs
-        ):
-            return listed
         found: list[ScaledWeight] = []
+        weights = iter(self.weights)
         for variable in variables:
-            weights = [weight for weight in self.weights if weight.path == variable.path]
-            if len({weight[1:] for weight in weights}) != 1:
+            weight = next((weight for weight in weights if _are_equal_paths(weight.path, variable.path)), None)
+            if weight is None:
                 raise ValueError(
-                    f"The optimizer is that of `scale_depth` for a model without {variable.path!r}, or with several "
-                    f"weights of this path. Compile this model with another optimizer."
+                    f"The optimizer is that of `scale_depth` for a model without {variable.path!r}, or with another "
+                    f"order of its variables. Compile this model with another optimizer."
                 )
-            found.append(weights[0])
+            found.append(weight)
         return found
 
     def get_config(self) -> dict[str, Any]:
@@ -194,8 +189,11 @@ class DepthScaled(keras.optimizers.Optimizer):
             gradient = gradient + factors.penalty * value
         return gradient
 
+    def _rate(self, variable: Any, learning_rate: Any) -> Any:
+        return _times(learning_rate, self._factors(variable).step)
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        rate = _times(learning_rate, self._factors(variable).step)
+        rate = self._rate(variable, learning_rate)
         super().update_step(self._finish_gradient(gradient, variable), variable, rate)
 
     def get_config(self) -> dict[str, Any]:
@@ -213,13 +211,12 @@ class DepthScaledKernels(DepthScaled, Muon):
         self.update_steps([gradient], [variable], learning_rate)
 
     def update_steps(self, gradients: Sequence[Any], variables: Sequence[Any], learning_rate: Any) -> None:
-        groups: dict[float, tuple[list[Any], list[Any]]] = {}
-        for gradient, variable in zip(gradients, variables, strict=True):
-            members = groups.setdefault(self._factors(variable).step, ([], []))
-            members[0].append(self._finish_gradient(gradient, variable))
-            members[1].append(variable)
-        for step, members in groups.items():
-            super().update_steps(*members, _times(learning_rate, step))
+        pairs = zip(gradients, variables, strict=True)
+        super().update_steps([self._finish_gradient(*pair) for pair in pairs], variables, learning_rate)
+
+
+def _are_equal_paths(a: str, b: str) -> bool:
+    return a in (b, b.partition("/")[2]) or b == a.partition("/")[2]
 
 
 def _times(value: Any, factor: float) -> Any:
@@ -242,3 +239,22 @@ SCALED: dict[type[keras.optimizers.Optimizer], Any] = {
     Momentum: _define(DepthScaled, Momentum, "DepthScaledMomentum"),
     Muon: _define(DepthScaledKernels, Muon, "DepthScaledMuon"),
 }
+
+
+def make_scaled(optimizer: Any, model: keras.Model, scaling: DepthScaling | None) -> Any:
+    """Return an optimizer of a model with the same settings and the factors of a scale.
+
+    Raises:
+        ValueError: for an optimizer that is not among `SCALED`.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if type(inner) not in SCALED:
+        names = ", ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in SCALED)
+        raise ValueError(
+            f"Argument `optimizer` must be one of {names}, whose steps do not depend on the weights or keep norms. "
+            f"Received: {type(inner).__name__}."
+        )
+    same = {id(variable): variable for variable in model.variables}
+    return new_optimizer(
+        optimizer, model, same, lambda old, config: SCALED[type(old)].from_config(config | {"depth_scaling": scaling})
+    )

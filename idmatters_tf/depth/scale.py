@@ -11,8 +11,7 @@ from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import layers_within, own_trainable_variables
 from idmatters_tf._keras_types import Structure
 from idmatters_tf.depth._branches import count_sums, find_branches
-from idmatters_tf.depth._scaled_optimizers import SCALED, DepthScaling, ScaledWeight, Use
-from idmatters_tf.surgery._carrying import new_optimizer
+from idmatters_tf.depth._scaled_optimizers import DepthScaling, ScaledWeight, Use, make_scaled
 
 _scaled_models: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
@@ -25,7 +24,7 @@ def scale_depth(
     *,
     data: Structure | None = None,
 ) -> Any:
-    """Scale the residual branches of a new model such that the learning rate of a shallow one is right.
+    """Scale the residual branches of a new model such that the learning rate of a shallow one can be kept.
 
     With L residual sums in the model, L0 in the shallow one and a = (L0 / L)^alpha, the model is trained as if each sum
     were x + a f(x) instead of x + f(x), with learning rates for which the change of the outputs in a step does not
@@ -82,23 +81,10 @@ def scale_depth(
     >>> optimizer.depth_scaling.sums, optimizer.depth_scaling.scale
     (64, 0.0625)
     """
-    given: Any = keras.optimizers.get(optimizer)
-    inner = getattr(given, "inner_optimizer", given)
-    if type(inner) not in SCALED:
-        names = ", ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in SCALED)
-        raise ValueError(
-            f"Argument `optimizer` must be one of {names}, whose steps do not depend on the weights or keep norms. "
-            f"Received: {type(inner).__name__}."
-        )
-    made: list[Any] = []
-
-    def make(optimizer: Any, config: dict[str, Any]) -> Any:
-        made.append(SCALED[type(optimizer)].from_config(config))
-        return made[-1]
-
-    new = new_optimizer(given, model, {id(variable): variable for variable in model.variables}, make)
-    made[-1].depth_scaling = scale_branches(model, base, alpha, data=data)
-    return new
+    # The model changes last, so that it is the same after an error.
+    scaled = make_scaled(keras.optimizers.get(optimizer), model, None)
+    getattr(scaled, "inner_optimizer", scaled).depth_scaling = scale_branches(model, base, alpha, data=data)
+    return scaled
 
 
 def scale_branches(
@@ -119,8 +105,8 @@ def scale_branches(
     blocks = {id(variable): branch.name for branch in branches for variable in branch.variables}
     last = {id(variable) for branch in branches for variable in itertools.chain(*branch.last)}
     weights: list[ScaledWeight] = []
-    frozen = [variable for layer in layers_within(model) for variable in own_trainable_variables(layer)]
-    for variable in {id(variable): variable for variable in (*model.trainable_variables, *frozen)}.values():
+    trained = {id(variable) for layer in layers_within(model) for variable in own_trainable_variables(layer)}
+    for variable in (variable for variable in model.variables if id(variable) in trained):
         use: Use = "last" if id(variable) in last else "inner" if id(variable) in blocks else "other"
         block = blocks.get(id(variable), "")
         weights.append(ScaledWeight(variable.path, use, block, _find_penalty(variable, block) if block else 0.0))

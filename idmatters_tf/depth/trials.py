@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ from idmatters_tf._keras_internals import (
     strategy_scope,
     weight_decay_exclusions,
 )
-from idmatters_tf.depth._scaled_optimizers import SCALED, DepthScaling
+from idmatters_tf.depth._scaled_optimizers import DepthScaling, make_scaled
 from idmatters_tf.optimizers.muon import build_optimizer
 from idmatters_tf.surgery._carrying import new_optimizer
 
@@ -31,7 +31,7 @@ WINDOWS, LIMIT = 10, 2.0
 MakeOptimizer = Callable[[float], keras.optimizers.Optimizer]
 
 
-class Trials:
+class Trials(contextlib.ExitStack):
     """Trainings of a model with `fit`, each from the same start and on the same batches for a seed.
 
     Use it as a context manager: the weights, the optimizer and the compiled state of the model are restored at the end.
@@ -55,11 +55,11 @@ class Trials:
         batch_size: int,
         scaling: DepthScaling | None = None,
     ):
+        super().__init__()
         _check_model(model)
         self.model, self._batches = model, TrialBatches(data, batch_size)
-        self._make = _compiled_optimizer(model) if optimizer is None else optimizer
-        if scaling is not None:
-            self._make = _scaled_optimizer(self._make, model, scaling)
+        make = _compiled_optimizer(model) if optimizer is None else optimizer
+        self._make = make if scaling is None else lambda rate: make_scaled(make(rate), model, scaling)
         positive_integer("steps", steps)
         self.window = max(1, steps // WINDOWS)
         # The mean loss of the first steps is that of a window of its own.
@@ -79,14 +79,10 @@ class Trials:
         self._options["auto_scale_loss"] = optimizer is not None
         self._settings: Any = None
         self._optimizer_start: list[Any] = []
-        self._kept = contextlib.ExitStack()
 
-    def __enter__(self) -> "Trials":
-        self._kept.enter_context(kept_training_state(self.model))
+    def __enter__(self) -> Self:
+        self.enter_context(kept_training_state(self.model))
         return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._kept.close()
 
     def train(self, start: Sequence[Any], rate: float, seed: int, first: float = np.inf) -> NDArray[np.float64]:
         """Train from a start, up to the first window whose mean loss is not finite or above `first` by its size.
@@ -204,16 +200,6 @@ def _compiled_optimizer(model: keras.Model) -> MakeOptimizer:
         )
 
     return make
-
-
-def _scaled_optimizer(make: MakeOptimizer, model: keras.Model, scaling: DepthScaling) -> MakeOptimizer:
-    """Return a function of a learning rate that returns an optimizer with the factors of a scale."""
-    same = {id(variable): variable for variable in model.variables}
-
-    def scaled(old: Any, config: dict[str, Any]) -> Any:
-        return SCALED[type(old)].from_config(config | {"depth_scaling": scaling})
-
-    return lambda rate: new_optimizer(make(rate), model, same, scaled)
 
 
 class _Losses(keras.callbacks.Callback):

@@ -260,14 +260,15 @@ class Muon(Momentum):
             variables: Variables that the optimizer was built for.
             learning_rate: A scalar.
         """
-        groups: dict[tuple[Any, ...], list[tuple[Any, Any, KernelMatrices]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[Any, Any, KernelMatrices, Any]]] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
+            own_rate = self._rate(variable, learning_rate)
             matrices = self._kernels.get(self._get_variable_index(variable))
             if matrices is not None:
                 step = matrices.split(self.advance_velocity(gradient, variable))
-                groups.setdefault((*matrices.size[1:], variable.dtype), []).append((step, variable, matrices))
+                groups.setdefault((*matrices.size[1:], variable.dtype), []).append((step, variable, matrices, own_rate))
                 continue
-            rate: Any = ops.multiply(ops.cast(learning_rate, variable.dtype), self.other_rate)
+            rate: Any = ops.multiply(ops.cast(own_rate, variable.dtype), self.other_rate)
             if self.other == "momentum":
                 super().update_step(gradient, variable, rate)
                 continue
@@ -278,13 +279,17 @@ class Muon(Momentum):
             adam: Any = keras.optimizers.Adam
             adam.update_step(self, gradient, variable, rate)
         for members in groups.values():
-            steps = ops.concatenate([step for step, _, _ in members])
+            steps = ops.concatenate([step for step, *_ in members])
             directions = orthogonalize(steps, self.iterations_of_orthogonalization, self.orthogonalize_dtype)
             start = 0
-            for _, variable, matrices in members:
+            for _, variable, matrices, own_rate in members:
                 stop = start + matrices.size[0]
-                self._move(variable, directions[start:stop], matrices, learning_rate)
+                self._move(variable, directions[start:stop], matrices, own_rate)
                 start = stop
+
+    def _rate(self, variable: Any, learning_rate: Any) -> Any:
+        """Return the learning rate of a variable, which subclasses may scale."""
+        return learning_rate
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         # With several replicas Keras reduces the gradients and updates one variable at a time, each in its own context.
