@@ -1,8 +1,6 @@
 """Learning rates of short trainings: the best and the largest stable one, of one model and across depth."""
 
 import dataclasses
-import functools
-import gc
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -77,9 +75,7 @@ class RateCurve(Result, Drawing):
     def table(self) -> str:
         """Return a table of the losses at each rate."""
         header = ("rate", *(f"loss, seed {seed}" for seed in range(self.losses.shape[1])))
-        return tabulate(
-            header, [(float(rate), *map(float, row)) for rate, row in zip(self.rates, self.losses, strict=True)]
-        )
+        return tabulate(header, np.column_stack([self.rates, self.losses]).tolist())
 
     def draw(self, figure: Figure) -> None:
         """Draw the losses of all seeds, their means, and both rates."""
@@ -120,13 +116,11 @@ class RateProfile(Result, Drawing):
     def table(self) -> str:
         """Return a table with both rates and the lowest loss at each depth."""
         header = ("depth", "best rate", "largest stable", "unstable at", "first loss", "lowest loss")
-        return tabulate(
-            header,
-            [
-                (depth, c.best, c.largest_stable, c.smallest_unstable, float(c.first.mean()), c.lowest_loss)
-                for depth, c in self.curves.items()
-            ],
-        )
+        rows = [
+            (depth, c.best, c.largest_stable, c.smallest_unstable, float(c.first.mean()), c.lowest_loss)
+            for depth, c in self.curves.items()
+        ]
+        return tabulate(header, rows)
 
     def draw(self, figure: Figure) -> None:
         """Draw loss against rate for each depth, and both rates against depth."""
@@ -202,12 +196,10 @@ def rate_profile(
     chosen = sorted({positive_integer("depths", depth) for depth in depths})
     if not chosen:
         raise ValueError("Argument `depths` must contain a depth. Received: none.")
-    most = MOST if rates is None else len(rates)
     curves: dict[int, RateCurve] = {}
     start = START
-    with Progress(most * positive_integer("seeds", seeds) * sum(chosen), "rate profile", progress, unit="units") as bar:
-        for number, depth in enumerate(chosen):
-            model: Any = None
+    with Progress(sum(chosen), "rate profile", progress, unit="units") as bar:
+        for depth in chosen:
             trials: Any = None
             starts = []
             for model in build_models(build, depth, seeds):
@@ -215,14 +207,11 @@ def rate_profile(
                 # The first model is trained, with the weights of the others.
                 trials = trials or Trials(model, optimizer, data, loss, steps, batch_size, scaling)
                 starts.append(_values(model))
-            advance = functools.partial(bar.advance, depth, f"depth {depth}")
-            curves[depth] = _Search(trials, starts, advance).run(rates, start)
-            # A search that needs fewer rates than the largest number.
-            bar.advance(most * seeds * sum(chosen[: number + 1]) - bar.done, None)
+            curves[depth] = _measure(trials, starts, rates, start)
             if rates is None and np.isfinite(best := curves[depth].best):
                 start = START * STEP ** round(math.log(best / START, STEP))
+            bar.advance(depth, f"depth {depth}")
             model = trials = None
-            gc.collect()
     return RateProfile(curves)
 
 
@@ -262,81 +251,73 @@ def find_rate(
     True
     """
     starts = [_values(model)] * positive_integer("seeds", seeds)
-    return _Search(Trials(model, optimizer, data, loss, steps, batch_size), starts).run(rates)
+    return _measure(Trials(model, optimizer, data, loss, steps, batch_size), starts, rates)
 
 
 def _values(model: keras.Model) -> list[Any]:
     return [keras.ops.convert_to_numpy(variable) for variable in model.variables]
 
 
-class _Search:
-    """Trainings from the start of each seed at several learning rates. `advance()` is called after each."""
+def _measure(
+    trials: Trials,
+    starts: Sequence[list[Any]],
+    rates: Sequence[float] | NDArray[np.float64] | None,
+    start: float = START,
+) -> RateCurve:
+    """Train from the start of each seed at given rates, or at those of a search from a start."""
+    given = None if rates is None else sorted({float(rate) for rate in rates})
+    if given is not None and not (given and 0 < given[0] <= given[-1] < math.inf):
+        raise ValueError(f"Argument `rates` must contain positive learning rates. Received: {given}")
+    losses: dict[float, list[float]] = {}
+    with trials:
+        first = [trials.first_loss(values, seed) for seed, values in enumerate(starts)]
+        if not np.isfinite(first).all():
+            raise ValueError(f"The loss before training must be finite. Received: {first}")
 
-    def __init__(self, trials: Trials, starts: list[list[Any]], advance: Callable[[], None] = lambda: None):
-        self._trials, self._starts, self._advance = trials, starts, advance
-        self._first: list[float] = []
-        self._losses: dict[float, list[float]] = {}
+        def train(rate: float) -> list[float]:
+            """Record and return the losses after training at a rate, infinite for unstable trainings."""
+            losses[rate] = []
+            for seed, values in enumerate(starts):
+                windows = trials.train(values, rate, seed, first[seed])
+                is_stable = len(windows) == trials.windows and windows[-1] < first[seed]
+                losses[rate].append(float(windows[-1]) if is_stable else np.inf)
+            return losses[rate]
 
-    def run(self, rates: Sequence[float] | NDArray[np.float64] | None = None, start: float = START) -> RateCurve:
-        """Train at given rates, or at those of a search from `start`."""
-        given = None if rates is None else sorted(_check_rates(rates))
-        with self._trials:
-            self._first = [self._trials.first_loss(values, seed) for seed, values in enumerate(self._starts)]
-            if not np.isfinite(self._first).all():
-                raise ValueError(f"The loss before training must be finite. Received: {self._first}")
-            if given is None:
-                self._search(start)
-            else:
-                for rate in given:
-                    self._train(rate)
-        tried = sorted(self._losses)
-        return RateCurve(np.array(tried), np.array([self._losses[rate] for rate in tried]), np.array(self._first))
-
-    def _train(self, rate: float) -> list[float]:
-        """Record and return the losses after training at a rate, infinite for unstable trainings."""
-        losses = []
-        for seed, (start, first) in enumerate(zip(self._starts, self._first, strict=True)):
-            windows = self._trials.train(start, rate, seed, first)
-            is_stable = len(windows) == self._trials.windows and windows[-1] < first
-            losses.append(float(windows[-1]) if is_stable else np.inf)
-            self._advance()
-        self._losses[rate] = losses
-        return losses
-
-    def _search(self, start: float) -> None:
-        """Train at the rates that `rate_profile` describes, a start times powers of `STEP`."""
-        tried: dict[int, list[float]] = {}
-
-        def attempt(*powers: int) -> None:
-            for power in powers:
-                if power not in tried and len(tried) < MOST:
-                    tried[power] = self._train(start * STEP**power)
-
-        def best() -> int:
-            """Return the power of the lowest mean loss; the smallest power if no rate is stable."""
-            return min(sorted(tried), key=lambda power: np.mean(tried[power]))
-
-        def is_stable(power: int) -> bool:
-            return bool(np.isfinite(tried[power]).mean() >= 0.5)
-
-        attempt(0, -COARSE, COARSE)
-        while len(tried) < MOST and (best() == min(tried) or is_stable(max(tried))):
-            attempt(min(tried) - COARSE if best() == min(tried) else max(tried) + COARSE)
-        for distance in (2, 1, 2):
-            center = None
-            while center != best():
-                center = best()
-                attempt(center - distance, center + distance)
-        while any(map(is_stable, tried)):
-            low = max(filter(is_stable, tried))
-            high = min((power for power in tried if power > low), default=low)
-            if high - low < 2 or len(tried) == MOST:
-                break
-            attempt((low + high) // 2)
+        if given is None:
+            _search(lambda power: train(start * STEP**power))
+        for rate in given or ():
+            train(rate)
+    tried = sorted(losses)
+    return RateCurve(np.array(tried), np.array([losses[rate] for rate in tried]), np.array(first))
 
 
-def _check_rates(rates: Sequence[float] | NDArray[np.float64]) -> set[float]:
-    found = {float(rate) for rate in rates}
-    if not found or not all(0 < rate < math.inf for rate in found):
-        raise ValueError(f"Argument `rates` must contain positive learning rates. Received: {list(rates)}")
-    return found
+def _search(train: Callable[[int], list[float]]) -> None:
+    """Train at the rates that `rate_profile` describes, powers of `STEP`."""
+    tried: dict[int, list[float]] = {}
+
+    def attempt(*powers: int) -> None:
+        for power in powers:
+            if power not in tried and len(tried) < MOST:
+                tried[power] = train(power)
+
+    def best() -> int:
+        """Return the power of the lowest mean loss; the smallest power if no rate is stable."""
+        return min(sorted(tried), key=lambda power: np.mean(tried[power]))
+
+    def is_stable(power: int) -> bool:
+        return bool(np.isfinite(tried[power]).mean() >= 0.5)
+
+    attempt(0, -COARSE, COARSE)
+    while len(tried) < MOST and (best() == min(tried) or is_stable(max(tried))):
+        attempt(min(tried) - COARSE if best() == min(tried) else max(tried) + COARSE)
+    for distance in (2, 1, 2):
+        center = None
+        while center != best():
+            center = best()
+            attempt(center - distance, center + distance)
+    while any(map(is_stable, tried)):
+        low = max(filter(is_stable, tried))
+        high = min((power for power in tried if power > low), default=low)
+        if high - low < 2 or len(tried) == MOST:
+            break
+        attempt((low + high) // 2)
