@@ -24,24 +24,16 @@ def require_packages(*packages: str) -> None:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow without the messages that it logs in spite of TF_CPP_MIN_LOG_LEVEL.
+    """Import TensorFlow, whose Python code then logs errors only.
 
     On JAX it does nothing if TensorFlow is not installed.
     """
-    if DEBUG in sys.argv or "tensorflow" in sys.modules or not (runs_on_tensorflow() or has_tensorflow()):
+    if "tensorflow" in sys.modules or not (runs_on_tensorflow() or has_tensorflow()):
         return
-    visible = os.dup(2)
-    with open(os.devnull, "wb") as hidden:
-        os.dup2(hidden.fileno(), 2)
-    try:
-        import tensorflow
+    import tensorflow
 
-        # The first query of devices logs that there are no GPUs.
-        tensorflow.config.list_physical_devices()
-        if not runs_on_tensorflow():
-            # TensorFlow prepares the batches only, and would reserve the memory of the GPUs.
-            tensorflow.config.set_visible_devices([], "GPU")
+    if not runs_on_tensorflow():
+        # TensorFlow prepares the batches only, and would reserve the memory of the GPUs.
+        tensorflow.config.set_visible_devices([], "GPU")
+    if DEBUG not in sys.argv:
         tensorflow.get_logger().setLevel("ERROR")
-    finally:
-        os.dup2(visible, 2)
-        os.close(visible)
