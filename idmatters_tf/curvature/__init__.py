@@ -18,7 +18,7 @@ from idmatters_tf.spectra import Eigenpairs, top_eigenpairs
 from idmatters_tf.spectra import SpectralDensity, spectral_density
 
 # Stochastic estimates with standard errors.
-from idmatters_tf.spectra import Estimate, trace
+from idmatters_tf.spectra import Estimate, diagonal, trace
 
 # During training.
 from idmatters_tf.curvature.measurement import Measurement, measure
@@ -35,6 +35,7 @@ __all__ = [
     "SpectralDensity",
     "Summary",
     "dense_hessian",
+    "diagonal",
     "measure",
     "spectral_density",
     "stability_threshold",

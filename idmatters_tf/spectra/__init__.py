@@ -1,4 +1,4 @@
-"""Spectra of SciPy operators and matrices, in NumPy: eigenpairs, density, trace, singular values.
+"""Spectra of SciPy operators and matrices, in NumPy: eigenpairs, density, trace, diagonal, singular values.
 
 `idmatters_tf.curvature` applies them to Hessians and `idmatters_tf.isometry` to Jacobians; both export these names.
 """
@@ -11,7 +11,7 @@ from idmatters_tf.spectra.density import SpectralDensity, spectral_density
 from idmatters_tf.spectra.summary import Summary, summarize
 
 # Stochastic estimates with standard errors.
-from idmatters_tf.spectra.estimators import Estimate, trace
+from idmatters_tf.spectra.estimators import Estimate, diagonal, trace
 
 # Singular values: all, and extreme ones.
 from idmatters_tf.spectra.singular import (
@@ -27,6 +27,7 @@ __all__ = [
     "ExtremeSingularValues",
     "SpectralDensity",
     "Summary",
+    "diagonal",
     "extreme_singular_values",
     "singular_values",
     "spectral_density",

@@ -1,4 +1,4 @@
-"""Stochastic estimation of the trace of an operator, with its standard error."""
+"""Trace and diagonal of an operator: exact, or stochastic estimates with standard errors."""
 
 import dataclasses
 from typing import Any, Generic, TypeVar
@@ -92,3 +92,55 @@ def trace(operator: Matrix, products: int = 60, seed: int = 0, progress: bool = 
         bar.advance(share)
     rest = estimate_mean(samples)
     return Estimate(float(exact) + rest.value, rest.standard_error, share)
+
+
+def diagonal(operator: Matrix, products: int | None = None, seed: int = 0, progress: bool = False) -> Estimate[Array]:
+    """Compute the diagonal of an operator by products with unit vectors, or estimate it by Hutchinson's method.
+
+    The estimate is the mean of z * (A z) over vectors z of random signs, elementwise. Its variance for entry i is the
+    sum of the squares of the other entries in row i, divided by the number of products.
+    Source: Bekas, Kokiopoulou & Saad, *An estimator for the diagonal of a matrix*, 2007, section 2.
+
+    Args:
+        operator: operator or matrix, (P, P).
+        products: number of products of the estimate. None, or P and more, computes the diagonal by P products.
+        seed: seed of the random signs.
+        progress: True shows a progress bar on standard error.
+
+    Returns:
+        `Estimate` whose value and standard error are float64 arrays, (P,). The memory beside them is that of `chunk`
+        products of the operator, or 64, at once.
+
+    Raises:
+        ValueError: if the operator is not square or not real, or `products` is less than 2.
+
+    Example:
+
+    >>> diagonal(np.array([[2.0, 1.0], [1.0, 3.0]])).value
+    array([2., 3.])
+    """
+    operator = as_operator(operator)
+    size = operator.shape[0]
+    if operator.shape[1] != size:
+        raise ValueError(f"Argument `operator` must be square. Received: shape={operator.shape}")
+    if products is not None and positive_integer("products", products) < 2:
+        raise ValueError(f"Argument `products` must be at least 2. Received: products={products}")
+    mean, squares = np.zeros(size), np.zeros(size)
+    if products is None or products >= size:
+        for span, block in columns(operator, slice(0, size), "diagonal", progress):
+            mean[span] = np.diagonal(block[span])
+        return Estimate(mean, squares, size)
+    rng = np.random.default_rng(seed)
+    chunk, count = getattr(operator, "chunk", 64), 0
+    with Progress(products, "diagonal", progress, unit="products") as bar:
+        while count < products:
+            new = min(chunk, products - count)
+            signs = (rng.integers(0, 2, (size, new)) * 2.0 - 1).astype(operator.dtype)
+            samples = signs * np.asarray(operator @ signs, np.float64)
+            # Mean and sum of squared deviations of the samples so far and of new ones (Chan, Golub & LeVeque, 1979).
+            center = samples.mean(axis=1)
+            squares += samples.var(axis=1) * new + (center - mean) ** 2 * (count * new / (count + new))
+            mean += (center - mean) * (new / (count + new))
+            count += new
+            bar.advance(new)
+    return Estimate(mean, np.sqrt(squares / (products * (products - 1))), products)
