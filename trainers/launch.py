@@ -10,14 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import make_parser, setting, with_defaults
-from trainers.cli.startup import print_lines, run_program
+from trainers.cli.startup import print_message, run_program
 from trainers.run.signals import SignalHandler
 
 EXAMPLES = """
@@ -26,9 +24,9 @@ examples:
   python -m trainers.launch --workers 2 --ps 1 -- cifar --preset quick    asynchronous, with one parameter server
   python -m trainers.launch --workers 2 train.py --epochs 5               a script with multi_worker_strategy()
 
-The processes share the cores of this machine: this is for testing, not for speed. Ctrl-C and SIGTERM are forwarded to
-all processes, which save a checkpoint and exit. The same command resumes the run. If one process fails, the others are
-ended.
+The processes share the cores of this machine and the terminal: this is for testing, not for speed. Ctrl-C and SIGTERM
+are forwarded to all processes, which save a checkpoint and exit. The same command resumes the run. If one process
+fails, the others are ended.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """
@@ -68,13 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = with_defaults(LaunchSettings, typed)
     words = _as_command(command)
     jobs = local_cluster(settings.workers, settings.ps)
-    processes = Processes()
-    with processes.signals:
-        for job, addresses in jobs.items():
-            for index in range(len(addresses)):
-                config = json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})
-                processes.start(f"{job} {index}", words, child_environment({"TF_CONFIG": config}))
-        return processes.wait()
+    commands = {}
+    for job, addresses in jobs.items():
+        for index in range(len(addresses)):
+            config = json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})
+            commands[f"{job} {index}"] = words, child_environment({"TF_CONFIG": config})
+    return run_together(commands)
 
 
 def _as_command(words):
@@ -113,63 +110,41 @@ def local_cluster(workers: int, ps: int = 0) -> dict[str, list[str]]:
     return jobs
 
 
-class Processes:
-    """Child processes whose output is printed line by line with their names.
+def run_together(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> int:
+    """Run processes until all have ended, and end the others if one fails. Return the first nonzero exit code, or 0.
 
-    Attributes:
-        signals: context in which SIGTERM and Ctrl-C are forwarded to all processes; the third signal kills them.
+    SIGTERM and Ctrl-C are forwarded to all processes; the third signal kills them.
+
+    Args:
+        commands: command and environment of each process by its name.
     """
+    processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __init__(self) -> None:
-        self._processes: dict[str, subprocess.Popen[str]] = {}
-        self._readers: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self.signals = SignalHandler(self._forward, patience=None)
+    def send(number: int, count: int = 1) -> None:
+        for process in processes.values():
+            process.send_signal(number if count < 3 else signal.SIGKILL)
 
-    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start a process in its own session, so that Ctrl-C reaches it once, through `signals`."""
-        options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        options |= {"errors": "backslashreplace", "start_new_session": True}
-        process = subprocess.Popen(command, env=environment, **options)
-        self._processes[name] = process
-        reader = threading.Thread(target=self._copy, args=(name, process.stdout), daemon=True)
-        reader.start()
-        self._readers.append(reader)
-        if self.signals.received is not None:
-            # Received during the start of this process.
-            process.send_signal(self.signals.received)
-
-    def wait(self) -> int:
-        """Wait for all processes, end the others if one fails, and return the first nonzero exit code, or 0."""
-        failure, failed_at = 0, 0.0
-        # Each process is polled: one that fails may not be the first.
-        while None in (codes := [process.poll() for process in self._processes.values()]):
-            for name, code in zip(self._processes, codes, strict=True):
+    with SignalHandler(send, patience=None) as signals:
+        for name, (command, environment) in commands.items():
+            # In its own session, so that Ctrl-C reaches it once, through `send`.
+            processes[name] = subprocess.Popen(command, env=environment, start_new_session=True)
+        if signals.received is not None:
+            # Received before all processes were started.
+            send(signals.received)
+        failure, failed_at, is_running = 0, 0.0, True
+        while is_running:
+            codes = {name: process.poll() for name, process in processes.items()}
+            is_running = None in codes.values()
+            for name, code in codes.items():
                 if code and not failure:
                     failure, failed_at = code, time.monotonic()
-                    if not self.signals.received and len(codes) > 1:
-                        print(f"{name} ended with exit code {code}; ending the others", file=sys.stderr, flush=True)
-            if failure and not self.signals.received and time.monotonic() - failed_at > GRACE_SECONDS:
-                self._send(signal.SIGKILL)
+                    if is_running and signals.received is None:
+                        print_message(f"{name} ended with exit code {code}; ending the others")
+            if failure and signals.received is None and time.monotonic() - failed_at > GRACE_SECONDS:
+                send(signal.SIGKILL)
             time.sleep(0.05)
-        for reader in self._readers:
-            reader.join(timeout=5)
-        code = failure or next(filter(None, codes), 0)
-        # Shells report 128 + signal in place of a negative number.
-        return 128 - code if code < 0 else code
-
-    def _forward(self, number: int, count: int) -> None:
-        self._send(number if count < 3 else signal.SIGKILL)
-
-    def _send(self, number: int) -> None:
-        for process in self._processes.values():
-            if process.poll() is None:
-                process.send_signal(number)
-
-    def _copy(self, name: str, stream: IO[str]) -> None:
-        for line in stream:
-            with self._lock:
-                print_lines(f"[{name}] {line.removesuffix(chr(10))}")
+    # Shells report 128 + signal in place of a negative number.
+    return 128 - failure if failure < 0 else failure
 
 
 if __name__ == "__main__":
