@@ -12,11 +12,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from idmatters_tf._keras_internals.absent import replace_none
+from idmatters_tf._keras_internals.corrections import corrects
+from idmatters_tf._keras_internals.keras_source import data_adapters, tf_trainer
 from idmatters_tf._patching import Patch
 from idmatters_tf._tensorflow_internals.pipelines import is_dataset, sharding_policy
 
@@ -55,25 +54,22 @@ def is_within_fit() -> bool:
     return len(_running) > 1
 
 
-def make_epoch_iterator(original: Callable[..., None]) -> Callable[..., None]:
-    """Return `TFEpochIterator.__init__` that gives all workers the same batches."""
-
-    def initialize(self, distribute_strategy=None, **arguments):
-        if not tf_trainer._collective_all_reduce_multi_worker(distribute_strategy):
-            original(self, distribute_strategy=distribute_strategy, **arguments)
-            return
-        order, x = _running[-1], arguments["x"]
-        if order is not None and isinstance(x, keras.utils.PyDataset):
-            rows = _OrderedBatches(x, self, order, arguments.get("shuffle", False))
-            original(self, distribute_strategy=distribute_strategy, **{**arguments, "x": rows, "shuffle": False})
-            self.data_adapter.on_epoch_begin = rows.begin_epoch_of(self.data_adapter)
-            rows.check()
-            return
-        original(self, distribute_strategy=distribute_strategy, **{**arguments, "x": _divide_by_examples(x)})
-        if order is not None and isinstance(self.data_adapter, GeneratorDataAdapter):
-            order.check("the first batches of the generator", self.data_adapter._first_batches)
-
-    return initialize
+@corrects(tf_trainer.TFEpochIterator, "__init__", "experimental_distribute_dataset(")
+def _initialize_epoch_iterator(original, self, distribute_strategy=None, **arguments):
+    """Create an iterator that gives all workers the same batches."""
+    if not tf_trainer._collective_all_reduce_multi_worker(distribute_strategy):
+        original(self, distribute_strategy=distribute_strategy, **arguments)
+        return
+    order, x = _running[-1], arguments["x"]
+    if order is not None and isinstance(x, keras.utils.PyDataset):
+        rows = _OrderedBatches(x, self, order, arguments.get("shuffle", False))
+        original(self, distribute_strategy=distribute_strategy, **{**arguments, "x": rows, "shuffle": False})
+        self.data_adapter.on_epoch_begin = rows.begin_epoch_of(self.data_adapter)
+        rows.check()
+        return
+    original(self, distribute_strategy=distribute_strategy, **{**arguments, "x": _divide_by_examples(x)})
+    if order is not None and isinstance(self.data_adapter, data_adapters.GeneratorDataAdapter):
+        order.check("the first batches of the generator", self.data_adapter._first_batches)
 
 
 class _OrderedBatches(keras.utils.PyDataset):
@@ -101,7 +97,7 @@ class _OrderedBatches(keras.utils.PyDataset):
         # For processes that load batches.
         return {**vars(self), "_iterator": None, "_order": None}
 
-    def begin_epoch_of(self, adapter: PyDatasetAdapter) -> Callable[[], None]:
+    def begin_epoch_of(self, adapter: data_adapters.PyDatasetAdapter) -> Callable[[], None]:
         """Return the method `on_epoch_begin` of an adapter."""
 
         def on_epoch_begin():
@@ -112,7 +108,7 @@ class _OrderedBatches(keras.utils.PyDataset):
             if self._shuffle and length is not None and (begins_pass or iterator._current_iterator is None):
                 self._indices = list(range(length))
                 random.shuffle(self._indices)
-            PyDatasetAdapter.on_epoch_begin(adapter)
+            data_adapters.PyDatasetAdapter.on_epoch_begin(adapter)
 
         return on_epoch_begin
 
@@ -150,21 +146,18 @@ def _divide_by_examples(data):
     return data.with_options(options)
 
 
-def arrange_arrays(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a method that shuffles arrays, in a new order for each epoch."""
+@corrects(data_adapters.ArrayDataAdapter, "get_tf_dataset", "def get_tf_dataset(")
+def _arrange_arrays(original, self):
+    """Return a dataset of shuffled arrays, in a new order for each epoch."""
+    order = _running[-1]
+    if order is None or order.seed is None or not self._shuffle:
+        return replace_none(original(self))
+    rng = np.random.default_rng(order.seed)
 
-    def get_tf_dataset(self):
-        order = _running[-1]
-        if order is None or order.seed is None or not self._shuffle:
-            return replace_none(original(self))
-        rng = np.random.default_rng(order.seed)
+    @tf.autograph.experimental.do_not_convert
+    def shuffle(indices):
+        draw = tf.numpy_function(rng.permutation, [tf.size(indices)], tf.int64)
+        return tf.gather(indices, tf.ensure_shape(draw, indices.shape))
 
-        @tf.autograph.experimental.do_not_convert
-        def shuffle(indices):
-            draw = tf.numpy_function(rng.permutation, [tf.size(indices)], tf.int64)
-            return tf.gather(indices, tf.ensure_shape(draw, indices.shape))
-
-        with Patch((tf.random, "shuffle", shuffle)):
-            return replace_none(original(self))
-
-    return get_tf_dataset
+    with Patch((tf.random, "shuffle", shuffle)):
+        return replace_none(original(self))

@@ -1,6 +1,6 @@
-"""Corrections of Keras's training on several replicas of `tf.distribute`.
+"""Corrections of Keras' training on several replicas of `tf.distribute`.
 
-Each correction is made only if the function of Keras still contains the defect.
+`corrections` makes them, and those of `data_order` and `normalization`.
 """
 
 import contextlib
@@ -13,71 +13,51 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow import optimizer as tf_optimizer
-from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.optimizers.base_optimizer import BaseOptimizer
-from keras.src.random.seed_generator import SeedGenerator
-from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
-from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
-from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
-from idmatters_tf._keras_internals import data_order, normalization, trial_steps
+from idmatters_tf._keras_internals import data_order, normalization, trial_steps  # noqa: F401 - registers corrections
 from idmatters_tf._keras_internals.absent import replace_none, replace_none_of_batch, restore_none
+from idmatters_tf._keras_internals.corrections import correct_keras, corrects
+from idmatters_tf._keras_internals.keras_source import data_adapters, tf_trainer
 from idmatters_tf._keras_internals.normalization import count_replicas, in_step
-from idmatters_tf._keras_internals.versions import trainer_until_3_15
-from idmatters_tf._patching import Patch
 
-_Trainer: Any = trainer_until_3_15(tf_trainer)
-_Optimizer: Any = tf_optimizer.TFOptimizer
-_EpochIterator: Any = tf_trainer.TFEpochIterator
 # Constant of the golden ratio, which separates the seeds of replicas.
 _SEED_OF_REPLICA = 0x9E3779B1
 # Each replica is traced in a thread of its own.
 _of_replica = threading.local()
-_originals: dict[str, Any] = {}
+_Check = Callable[[keras.Model, dict[str, Any]], contextlib.AbstractContextManager[Any]]
+_checks: list[_Check] = []
 
 
-def correct_fit(check: Callable[[keras.Model, dict[str, Any]], contextlib.AbstractContextManager[Any]]) -> None:
+def correct_fit(check: _Check) -> None:
     """Correct `fit`, `evaluate` and `predict` under strategies with several replicas, until the process ends.
 
     Args:
         check: called with the model and the arguments of each `fit`, which it may change. `fit` runs in the context
             that it returns.
     """
-    if _originals:
-        return
-    _originals["fit"] = _Trainer.fit
-    _originals["check"] = check
-    replacements: list[tuple[Any, str, Any]] = [
-        (_Trainer, "fit", _fit),
-        (_EpochIterator, "__init__", data_order.make_epoch_iterator(_EpochIterator.__init__)),
-        (ArrayDataAdapter, "get_tf_dataset", data_order.arrange_arrays(ArrayDataAdapter.get_tf_dataset)),
-    ]
-    for owner, name, defect, correction in _CORRECTIONS:
-        original = getattr(owner, name)
-        if defect in inspect.getsource(original):
-            _originals[owner.__name__ if name == "get_tf_dataset" else name] = original
-            replacements.append((owner, name, correction))
-    Patch(*replacements).__enter__()
+    _checks[:] = [check]
+    correct_keras()
 
 
-def _fit(self, *args, **kwargs):
+@corrects(keras.Model, "fit", "def fit(")
+def _fit(original, self, *args, **kwargs):
     """`fit` that is checked first."""
-    bound = inspect.signature(_originals["fit"]).bind(self, *args, **kwargs)
+    bound = inspect.signature(original).bind(self, *args, **kwargs)
     bound.apply_defaults()
-    with _originals["check"](self, bound.arguments):
-        return _originals["fit"](*bound.args, **bound.kwargs)
+    with _checks[0](self, bound.arguments):
+        return original(*bound.args, **bound.kwargs)
 
 
-def _reduce_per_replica(values, strategy, reduction):
+@corrects(tf_trainer, "reduce_per_replica", 'strategy.reduce("MEAN", v, axis=0)')
+def _reduce_per_replica(original, values, strategy, reduction):
     """Reduce results of replicas. Keras passes axis=0 for the mean over workers, which fails for scalars."""
     if reduction in ("auto", "mean") and tf_trainer._collective_all_reduce_multi_worker(strategy):
         return keras.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
-    return _originals["reduce_per_replica"](values, strategy, reduction)
+    return original(values, strategy, reduction)
 
 
-def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+@corrects(keras.Model, "_maybe_symbolic_build", "maybe_distributed_data_batch = next(it)")
+def _maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     """Build the model from the types of the data.
 
     Keras takes a batch and averages it over the replicas. This fails for parts of different sizes, and a generator
@@ -96,19 +76,20 @@ def _spec_of_replica(spec):
     return getattr(spec, "_value_specs", (spec,))[0]
 
 
-def _make_function(self, step_function):
+@corrects(keras.Model, "_make_function", "tf.while_loop(")
+def _make_function(original, self, step_function):
     """Return a function for several steps, which are normalized.
 
     Keras' collective operations in `tf.cond` in `tf.while_loop` fail.
     """
     if self.distribute_strategy.num_replicas_in_sync == 1:
-        return _originals["_make_function"](self, step_function)
+        return original(self, step_function)
     normalization.correct_overrides(self)
     is_training = step_function == self.train_step
     kinds = trial_steps.kinds_of_losses(self)
     needs_equal_parts = trial_steps.overrides_step(self, is_training)
     step = normalization.normalized(step_function, kinds, is_training, needs_equal_parts)
-    execute = _originals["_make_function"](self, step)
+    execute = original(self, step)
     is_tried = False
 
     def function(iterator):
@@ -127,38 +108,34 @@ def _make_function(self, step_function):
     return function
 
 
-def _autoconvert_optionals(self, step_function):
+@corrects(keras.Model, "_autoconvert_optionals", "tf.experimental.Optional")
+def _autoconvert_optionals(original, self, step_function):
     """Return a step that replaces optional values, and tensors without elements in their place, by None."""
     return functools.wraps(step_function)(lambda data: step_function(restore_none(data)))
 
 
-def _standardize_batch(self, batch):
+@corrects(data_adapters.PyDatasetAdapter, "_standardize_batch", "return batch")
+def _standardize_batch(original, self, batch):
     """Return a batch of a `PyDataset` without None, which a generator of TensorFlow cannot yield."""
-    return replace_none_of_batch(_originals["_standardize_batch"](self, batch))
+    return replace_none_of_batch(original(self, batch))
 
 
-def _replacing(kind):
-    """Return a method that makes the dataset of a data adapter without None."""
-
-    def get_tf_dataset(self):
-        data = _originals[kind.__name__](self)
-        return replace_none(data) if isinstance(data, tf.data.Dataset) else data
-
-    return get_tf_dataset
+@corrects(data_adapters.TFDatasetAdapter, "get_tf_dataset", "return self._dataset")
+def _get_dataset(original, self):
+    """Return the dataset without None, unless it is distributed."""
+    data = original(self)
+    return replace_none(data) if isinstance(data, tf.data.Dataset) else data
 
 
-def _copying(kind):
-    """Return a method that makes the dataset of a data adapter with copies of the arrays of each batch.
+@corrects(data_adapters.GeneratorDataAdapter, "get_tf_dataset", "from_generator")
+@corrects(data_adapters.PyDatasetAdapter, "get_tf_dataset", "from_generator")
+def _copy_batches(original, self):
+    """Return a dataset of copies of the arrays of each batch.
 
     TensorFlow shares the memory of arrays that a generator or a `PyDataset` returns. Operations on the parts of the
     replicas then compute in place and overwrite them: with the mean squared error, the labels of the user.
     """
-
-    def get_tf_dataset(self):
-        data = replace_none(_originals[kind.__name__](self))
-        return data.map(lambda *batch: keras.tree.map_structure(_copy, batch))
-
-    return get_tf_dataset
+    return replace_none(original(self)).map(lambda *batch: keras.tree.map_structure(_copy, batch))
 
 
 def _copy(value):
@@ -170,9 +147,10 @@ def _batches(iterator):
         yield batch.get_value()
 
 
-def _next(self, ordered=True):
+@corrects(keras.random.SeedGenerator, "next", "new_seed_value = seed_state.value * 1")
+def _next(original, self, ordered=True):
     """Return the next seed of a generator. Keras returns the same seed on all replicas."""
-    seed = _originals["next"](self, ordered)
+    seed = original(self, ordered)
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1 or not tf.is_tensor(seed):
         return seed
@@ -181,14 +159,15 @@ def _next(self, ordered=True):
     return seed + tf.stack([index * tf.cast(_SEED_OF_REPLICA, seed.dtype), tf.zeros((), seed.dtype)])
 
 
-def _backend_apply_gradients(self, grads, trainable_variables):
+@corrects(keras.optimizers.Optimizer, "_backend_apply_gradients", "self._clip_gradients(grads)")
+def _backend_apply_gradients(original, self, grads, trainable_variables):
     """Sum the gradients over the replicas before anything else. Keras clips the part of each replica before the sum.
 
     Keras' `cond` for steps that only accumulate gradients or that overwrite weights by averages fails on a replica.
     """
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
-        return _originals["_backend_apply_gradients"](self, grads, trainable_variables)
+        return original(self, grads, trainable_variables)
     grads = [gradient for gradient, _ in self._all_reduce_sum_gradients(zip(grads, trainable_variables, strict=True))]
     steps = self.gradient_accumulation_steps
     if steps:
@@ -245,11 +224,12 @@ def _nothing(_):
     return None
 
 
-def _tf_apply(self, grads, trainable_variables=None):
+@corrects(keras.optimizers.LossScaleOptimizer, "_tf_apply", "finite_per_replica")
+def _tf_apply(original, self, grads, trainable_variables=None):
     """Sum scaled gradients over the replicas before the check that they are finite, which Keras makes on each."""
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
-        return _originals["_tf_apply"](self, grads, trainable_variables)
+        return original(self, grads, trainable_variables)
     variables = trainable_variables or self.inner_optimizer._trainable_variables
     pairs = self.inner_optimizer._all_reduce_sum_gradients(zip(grads, variables, strict=True))
 
@@ -277,11 +257,12 @@ def _summed():
         _of_replica.has_sums = before
 
 
-def _all_reduce_sum_gradients(self, grads_and_vars):
+@corrects(keras.optimizers.Optimizer, "_all_reduce_sum_gradients", "tf.distribute.ReduceOp.SUM")
+def _all_reduce_sum_gradients(original, self, grads_and_vars):
     """Sum gradients over the replicas, or compute their mean in a step of `fit`, unless this has been done."""
     if getattr(_of_replica, "has_sums", False):
         return list(grads_and_vars)
-    sums = _originals["_all_reduce_sum_gradients"](self, grads_and_vars)
+    sums = original(self, grads_and_vars)
     return [(_divide(gradient, count_replicas()), variable) for gradient, variable in sums] if in_step() else sums
 
 
@@ -289,20 +270,3 @@ def _divide(gradient, number):
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / number, gradient.indices, gradient.dense_shape)
     return None if gradient is None else gradient / number
-
-
-# Owner and name of the function, text of the defect in its source, correction.
-_CORRECTIONS: tuple[tuple[Any, str, str, Any], ...] = (
-    (tf_trainer, "reduce_per_replica", 'strategy.reduce("MEAN", v, axis=0)', _reduce_per_replica),
-    (_Trainer, "_maybe_symbolic_build", "maybe_distributed_data_batch = next(it)", _maybe_symbolic_build),
-    (_Trainer, "_make_function", "tf.while_loop(", _make_function),
-    (SeedGenerator, "next", "new_seed_value = seed_state.value * 1", _next),
-    (BaseOptimizer, "_backend_apply_gradients", "self._clip_gradients(grads)", _backend_apply_gradients),
-    (keras.optimizers.LossScaleOptimizer, "_tf_apply", "finite_per_replica", _tf_apply),
-    (_Optimizer, "_all_reduce_sum_gradients", "tf.distribute.ReduceOp.SUM", _all_reduce_sum_gradients),
-    (_Trainer, "_autoconvert_optionals", "tf.experimental.Optional", _autoconvert_optionals),
-    (PyDatasetAdapter, "_standardize_batch", "return batch", _standardize_batch),
-    (TFDatasetAdapter, "get_tf_dataset", "return self._dataset", _replacing(TFDatasetAdapter)),
-    *((kind, "get_tf_dataset", "from_generator", _copying(kind)) for kind in (GeneratorDataAdapter, PyDatasetAdapter)),
-    *normalization.CORRECTIONS,
-)

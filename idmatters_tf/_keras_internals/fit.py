@@ -12,18 +12,9 @@ from unittest import mock
 
 import keras
 import numpy as np
-from keras.src.saving.keras_saveable import KerasSaveable
-from keras.src.trainers.data_adapters import array_slicing
-from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
-from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetAdapter
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
-from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
-from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchDataLoaderAdapter
-from keras.src.utils.module_utils import tensorflow as tf
 
 from idmatters_tf._keras_internals.graphs import layers_within
+from idmatters_tf._keras_internals.keras_source import array_slicing, data_adapters
 
 # Attributes of Keras' callbacks that change during training, without files, writers and settings.
 CALLBACK_STATES: dict[type, tuple[str, ...]] = {
@@ -52,12 +43,12 @@ def assigned_attributes(kind: type) -> set[str]:
 
 # Kinds of training data by Keras' data adapter.
 _KINDS = {
-    ArrayDataAdapter: "arrays",
-    GeneratorDataAdapter: "a generator",
-    GrainDatasetAdapter: "a Grain dataset",
-    PyDatasetAdapter: "a PyDataset",
-    TFDatasetAdapter: "a tf.data.Dataset",
-    TorchDataLoaderAdapter: "a torch DataLoader",
+    data_adapters.ArrayDataAdapter: "arrays",
+    data_adapters.GeneratorDataAdapter: "a generator",
+    data_adapters.GrainDatasetAdapter: "a Grain dataset",
+    data_adapters.PyDatasetAdapter: "a PyDataset",
+    data_adapters.TFDatasetAdapter: "a tf.data.Dataset",
+    data_adapters.TorchDataLoaderAdapter: "a torch DataLoader",
 }
 
 _DENSE = {
@@ -86,7 +77,7 @@ class RunningFit:
 
     callbacks: list[keras.callbacks.Callback]
     kind: str
-    adapter: DataAdapter
+    adapter: data_adapters.data_adapter.DataAdapter
     data: Any
     shuffle: Any
     class_weight: dict[int, float] | None
@@ -135,10 +126,13 @@ class RunningFit:
         """
         class_weight = None if self.kind == "arrays" else self.class_weight
         on_tensorflow = keras.backend.backend() == "tensorflow"
-        adapter = (_OptionalInputs if on_tensorflow else PyDatasetAdapter)(data, class_weight, shuffle=False)
+        make = _OptionalInputs if on_tensorflow else data_adapters.PyDatasetAdapter
+        adapter = make(data, class_weight, shuffle=False)
         iterator = self._iterator
         iterator.data_adapter = adapter
         if on_tensorflow:
+            import tensorflow as tf
+
             dataset = adapter.get_tf_dataset()
             if not isinstance(dataset, tf.distribute.DistributedDataset):
                 dataset = iterator._distribute_strategy.experimental_distribute_dataset(dataset)
@@ -168,6 +162,8 @@ class RunningFit:
             self._count(begin, lambda: None, steps)
 
     def _distribute(self, batches):
+        import tensorflow as tf
+
         is_distributed = isinstance(batches, tf.distribute.DistributedIterator)
         return batches if is_distributed else _split_among_replicas(batches, self.strategy)
 
@@ -311,7 +307,7 @@ def copy_metric(metric: keras.metrics.Metric) -> keras.metrics.Metric:
 
     `copy.deepcopy` of a metric builds it from its configuration, which may lack arguments.
     """
-    with mock.patch.object(KerasSaveable, "__reduce__", object.__reduce__):
+    with mock.patch.object(keras.Metric, "__reduce__", object.__reduce__):
         copied = copy.deepcopy(metric)
     copied.reset_state()
     return copied
@@ -352,7 +348,7 @@ def _dense(array):
     return sliceable.convert_to_numpy(sliceable.array)
 
 
-class _OptionalInputs(PyDatasetAdapter):
+class _OptionalInputs(data_adapters.PyDatasetAdapter):
     """Data adapter for TensorFlow, whose generators do not yield None for optional inputs."""
 
     # Indices of None in the flat batch.
@@ -374,7 +370,7 @@ class _OptionalInputs(PyDatasetAdapter):
         return dataset.map(remove) if self._absent else dataset
 
 
-class _Iterators(DataAdapter):
+class _Iterators(data_adapters.data_adapter.DataAdapter):
     """Data adapter for JAX whose iterators a function returns."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]]):

@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-from keras.src.backend.common import masking, tensor_attributes
-from keras.src.models.functional import Functional, functional_like_constructor
-from keras.src.ops import numpy as numpy_operations
 
+from idmatters_tf._keras_internals.keras_source import (
+    Functional,
+    functional_like_constructor,
+    masking,
+    numpy_operations,
+    tensor_attributes,
+)
 from idmatters_tf._keras_internals.scope import substitute_values
 from idmatters_tf._keras_types import Tensor
 

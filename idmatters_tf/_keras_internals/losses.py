@@ -4,11 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.losses.loss import apply_mask, squeeze_or_expand_to_same_rank
-from keras.src.losses.losses import LossFunctionWrapper
-from keras.src.trainers.compile_utils import CompileLoss
-from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
+from idmatters_tf._keras_internals.keras_source import CompileLoss, LossFunctionWrapper, data_adapters, loss_functions
 from idmatters_tf._keras_types import Tensor
 
 # Losses that are quotients of sums over the examples of a batch by default, or sums over pairs of examples.
@@ -89,16 +86,17 @@ def weighted(values: Tensor, mask: Tensor | None, sample_weight: Any, dtype: str
     """Return the values of a loss times mask and sample weights as in `Loss.__call__`, and these factors."""
     if sample_weight is not None:
         sample_weight = keras.ops.convert_to_tensor(sample_weight, dtype=dtype)
-    factors: Any = apply_mask(sample_weight, mask, dtype, "sum")
+    factors: Any = loss_functions.apply_mask(sample_weight, mask, dtype, "sum")
     if factors is None:
         return values, None
-    values, factors = squeeze_or_expand_to_same_rank(values, factors)
+    values, factors = loss_functions.squeeze_or_expand_to_same_rank(values, factors)
     return values * factors, factors
 
 
 def checked_arrays(data: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a tuple of arrays of equal length, with sample weights repeated for each output as in `fit`."""
-    adapter: Any = ArrayDataAdapter(*data) if len(data) == 3 else ArrayDataAdapter(data)
+    make = data_adapters.ArrayDataAdapter
+    adapter: Any = make(*data) if len(data) == 3 else make(data)
     return adapter._inputs if len(data) == 3 else data
 
 

@@ -23,31 +23,13 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.losses import loss as keras_loss
-from keras.src.losses.losses import LossFunctionWrapper
-from keras.src.metrics.metric import Metric
-from keras.src.metrics.reduction_metrics import MeanMetricWrapper
-from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from idmatters_tf._keras_internals.absent import restore_none
+from idmatters_tf._keras_internals.corrections import corrects
 from idmatters_tf._keras_internals.graphs import get_mask, set_mask
+from idmatters_tf._keras_internals.keras_source import LossFunctionWrapper, loss_functions
 from idmatters_tf._keras_internals.losses import couples_examples, overrides_compute_loss
 from idmatters_tf._keras_internals.versions import MULTI_OPTIMIZERS_SINCE_3_15
-
-_OPTIMIZERS = (BaseOptimizer, keras.optimizers.LossScaleOptimizer, *MULTI_OPTIMIZERS_SINCE_3_15)
-_originals: dict[Any, Any] = {
-    "apply_mask": keras_loss.apply_mask,
-    "reduce_values": keras_loss.reduce_values,
-    "scale_loss_for_distribution": keras_loss.scale_loss_for_distribution,
-    "unscale_loss_for_distribution": keras_loss.unscale_loss_for_distribution,
-    "call": keras.losses.Loss.__call__,
-    "update_state": MeanMetricWrapper.update_state,
-    "add_variable": Metric.add_variable,
-    "_direct_assign": keras.Variable._direct_assign,
-    "add_loss": keras.Layer.add_loss,
-    "_get_own_losses": keras.Layer._get_own_losses,
-    "_clear_losses": keras.Layer._clear_losses,
-}
 
 
 class Recorder:
@@ -247,28 +229,30 @@ def _is_separable(loss: Any, output: Any) -> bool:
     return len(keras.tree.flatten(output)[0].shape) > 1 and not couples_examples(loss, output)
 
 
-def _call(self, y_true, y_pred, sample_weight=None):
+@corrects(keras.losses.Loss, "__call__", "reduce_weighted_values(")
+def _call(original, self, y_true, y_pred, sample_weight=None):
     """Return the loss. Losses of the user, or that couple examples, are those of the global batch."""
-    call = _originals["call"]
     if _step.batch == "part" and not _is_separable(self, y_pred):
-        call = on_global_batch(call)
-    return call(self, y_true, y_pred, sample_weight)
+        original = on_global_batch(original)
+    return original(self, y_true, y_pred, sample_weight)
 
 
-def _apply_mask(sample_weight, mask, dtype, reduction):
+@corrects(loss_functions, "apply_mask", "valid = ops.sum(")
+def _apply_mask(original, sample_weight, mask, dtype, reduction):
     """Apply a mask to weights, with the number of elements and of valid ones of the global batch."""
     if _step.batch == "part" and mask is not None and reduction in ("mean", "sum_over_batch_size"):
         valid = tf.reduce_sum(tf.cast(mask, tf.float32))
         counts = sum_over_replicas(tf.stack([tf.cast(tf.size(mask), tf.float32), valid]))
         factor = tf.cast(tf.math.divide_no_nan(counts[0], counts[1]), dtype)
         mask, reduction = tf.cast(mask, dtype) * factor, "sum"
-    return _originals["apply_mask"](sample_weight, mask, dtype, reduction)
+    return original(sample_weight, mask, dtype, reduction)
 
 
-def _reduce_values(values, sample_weight=None, reduction="sum_over_batch_size"):
+@corrects(loss_functions, "reduce_values", "loss = scale_loss_for_distribution(loss)")
+def _reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
     """Reduce the values of a loss, with the divisor of the global batch."""
     if _step.batch != "part" or not len(values.shape):
-        return _originals["reduce_values"](values, sample_weight, reduction)
+        return original(values, sample_weight, reduction)
     values = values * tf.cast(count_replicas(), values.dtype)
     if reduction is None or reduction == "none":
         return values
@@ -282,15 +266,17 @@ def _reduce_values(values, sample_weight=None, reduction="sum_over_batch_size"):
     return tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype))
 
 
-def _scale_loss_for_distribution(value):
+@corrects(loss_functions, "scale_loss_for_distribution", "num_replicas")
+def _scale_loss_for_distribution(original, value):
     """Return a loss. The mean of the gradients over the replicas needs no factor."""
-    return value if in_step() else _originals["scale_loss_for_distribution"](value)
+    return value if in_step() else original(value)
 
 
-def _unscale_loss_for_distribution(value):
+@corrects(loss_functions, "unscale_loss_for_distribution", "num_replicas")
+def _unscale_loss_for_distribution(original, value):
     """Return the loss of the global batch for a metric."""
     if not in_step():
-        return _originals["unscale_loss_for_distribution"](value)
+        return original(value)
     if _step.batch != "part":
         return value
     if len(value.shape):
@@ -298,27 +284,29 @@ def _unscale_loss_for_distribution(value):
     return _replica().all_reduce(tf.distribute.ReduceOp.MEAN, value)
 
 
-def _update_state(self, y_true, y_pred, sample_weight=None):
+@corrects(keras.metrics.MeanMetricWrapper, "update_state", "self._fn(")
+def _update_state(original, self, y_true, y_pred, sample_weight=None):
     """Update a metric of a function. A function of the user is computed on the global batch."""
-    update = _originals["update_state"]
     is_separable = _is_of_keras(self._fn) and len(keras.tree.flatten(y_pred)[0].shape) > 1
     if _step.batch == "part" and not is_separable:
-        update = on_global_batch(update)
-    return update(self, y_true, y_pred, sample_weight)
+        original = on_global_batch(original)
+    return original(self, y_true, y_pred, sample_weight)
 
 
-def _add_variable(self, shape, initializer, dtype=None, aggregation="sum", name=None):
+@corrects(keras.Metric, "add_variable", "aggregation=aggregation")
+def _add_variable(original, self, shape, initializer, dtype=None, aggregation="sum", name=None):
     """Add a variable to a metric. Metrics outside of Keras are computed on the global batch, by each replica."""
     # Metrics of KerasHub call losses.
     if not type(self).__module__.startswith("keras.src."):
         _correct(type(self), "update_state")
         aggregation = "only_first_replica"
-    return _originals["add_variable"](self, shape, initializer, dtype, aggregation, name)
+    return original(self, shape, initializer, dtype, aggregation, name)
 
 
-def _assign(self, value):
+@corrects(keras.Variable, "_direct_assign", "self._value.assign(")
+def _assign(original, self, value):
     """Assign to a variable."""
-    return _originals["_direct_assign"](self, share_of_replica(self, value))
+    return original(self, share_of_replica(self, value))
 
 
 def share_of_replica(variable: keras.Variable, value: Any) -> Any:
@@ -335,11 +323,12 @@ def share_of_replica(variable: keras.Variable, value: Any) -> Any:
     return tf.where(tf.equal(_replica().replica_id_in_sync_group, 0), value, before)
 
 
-def _add_loss(self, loss):
+@corrects(keras.Layer, "add_loss", "self._losses.extend(")
+def _add_loss(original, self, loss):
     """Add losses of a layer to those of the replica, with the factor of their kinds."""
     if not in_step():
         _adding.add(self)
-        return _originals["add_loss"](self, loss)
+        return original(self, loss)
     own = _step.losses.setdefault(id(self), [])
     for value in keras.tree.flatten(loss):
         value, key = tf.reduce_sum(value), (id(self), len(own))
@@ -356,44 +345,30 @@ def _add_loss(self, loss):
     return None
 
 
-def _get_own_losses(self):
-    return list(_step.losses.get(id(self), [])) if in_step() else _originals["_get_own_losses"](self)
+@corrects(keras.Layer, "_get_own_losses", "self._losses[:]")
+def _get_own_losses(original, self):
+    return list(_step.losses.get(id(self), [])) if in_step() else original(self)
 
 
-def _clear_losses(self):
+@corrects(keras.Layer, "_clear_losses", "self._losses.clear()")
+def _clear_losses(original, self):
     if not in_step():
-        return _originals["_clear_losses"](self)
+        return original(self)
     for layer in self._flatten_layers():
         _step.losses.pop(id(layer), None)
     return None
 
 
-def _recorded(kind):
-    """Return `apply` of an optimizer, which only records gradients in a trial."""
-
-    def apply(self, grads, trainable_variables=None):
-        if _step.recorder is None:
-            return original(self, grads, trainable_variables)
-        known = [tf.convert_to_tensor(gradient) for gradient in grads if gradient is not None]
-        _step.recorder.gradients += [("gradient", gradient) for gradient in known]
-        return None
-
-    original = _originals[kind] = kind.apply
-    return apply
+@corrects(keras.optimizers.Optimizer, "apply", "self")
+@corrects(keras.optimizers.LossScaleOptimizer, "apply", "self")
+def _apply(original, self, grads, trainable_variables=None):
+    """Apply gradients, or only record them in a trial."""
+    if _step.recorder is None:
+        return original(self, grads, trainable_variables)
+    known = [tf.convert_to_tensor(gradient) for gradient in grads if gradient is not None]
+    _step.recorder.gradients += [("gradient", gradient) for gradient in known]
+    return None
 
 
-# Owner and name of the function, text of the defect in its source, correction.
-CORRECTIONS: tuple[tuple[Any, str, str, Any], ...] = (
-    (keras_loss, "apply_mask", "valid = ops.sum(", _apply_mask),
-    (keras_loss, "reduce_values", "loss = scale_loss_for_distribution(loss)", _reduce_values),
-    (keras_loss, "scale_loss_for_distribution", "num_replicas", _scale_loss_for_distribution),
-    (keras_loss, "unscale_loss_for_distribution", "num_replicas", _unscale_loss_for_distribution),
-    (keras.losses.Loss, "__call__", "reduce_weighted_values(", _call),
-    (MeanMetricWrapper, "update_state", "self._fn(", _update_state),
-    (Metric, "add_variable", "aggregation=aggregation", _add_variable),
-    (keras.Variable, "_direct_assign", "self._value.assign(", _assign),
-    (keras.Layer, "add_loss", "self._losses.extend(", _add_loss),
-    (keras.Layer, "_get_own_losses", "self._losses[:]", _get_own_losses),
-    (keras.Layer, "_clear_losses", "self._losses.clear()", _clear_losses),
-    *((kind, "apply", "self", _recorded(kind)) for kind in _OPTIMIZERS),
-)
+for _optimizer in MULTI_OPTIMIZERS_SINCE_3_15:
+    corrects(_optimizer, "apply", "self")(_apply)

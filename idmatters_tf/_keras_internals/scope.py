@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
-from keras.src.backend.common.stateless_scope import get_stateless_scope
 
+from idmatters_tf._keras_internals.keras_source import get_stateless_scope
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._patching import Patch
 

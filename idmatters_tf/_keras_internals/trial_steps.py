@@ -14,11 +14,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src import backend
-from keras.src.backend.common.stateless_scope import StatelessScope, get_stateless_scope
 
 from idmatters_tf._keras_internals import normalization
 from idmatters_tf._keras_internals.absent import restore_none
+from idmatters_tf._keras_internals.keras_source import backend, get_stateless_scope
 from idmatters_tf._keras_internals.normalization import gather
 from idmatters_tf._patching import Patch
 
@@ -177,7 +176,7 @@ def _tolerance(model):
     return _ROUNDING if model.compute_dtype in ("float32", "float64") else _ROUNDING_OF_HALF
 
 
-class _Scope(StatelessScope):
+class _Scope(keras.StatelessScope):
     """Scope in which variables keep their values. Gradients with respect to them are possible."""
 
     def __init__(self) -> None:

@@ -6,11 +6,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.common import global_state
-from keras.src.random import seed_generator
-from keras.src.utils import rng_utils
 
 from idmatters_tf._keras_internals.graphs import layers_within
+from idmatters_tf._keras_internals.keras_source import global_state, rng_utils, seed_generator
 
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:

@@ -18,8 +18,3 @@ def _existing(module: ModuleType, name: str) -> tuple[Any, ...]:
 ORBAX_CHECKPOINTS_SINCE_3_14 = _existing(keras.callbacks, "OrbaxCheckpoint")
 OPTIMIZER_MAPS_SINCE_3_15 = _existing(keras.optimizers, "OptimizerMap")
 MULTI_OPTIMIZERS_SINCE_3_15 = _existing(keras.optimizers, "MultiOptimizer")
-
-
-def trainer_until_3_15(module: ModuleType) -> Any:
-    """Return the class of TensorFlow's `fit` from Keras' module, `TensorFlowTrainer`, or `Trainer` since 3.16."""
-    return getattr(module, "TensorFlowTrainer", None) or module.Trainer

@@ -34,7 +34,7 @@ def multi_worker_strategy(
             model.compile("adam", "mse")
         model.fit(x, y, batch_size=256, callbacks=[*chief_only(keras.callbacks.CSVLogger("log.csv"))])
 
-    Weights and history are those of one process up to rounding. Keras 3.15 itself fails here (keras issue 20585), so
+    Weights and history are those of one process up to rounding. Keras itself fails here (keras issue 20585), so
     this function corrects Keras until the process ends. The corrections have no effect on models of one replica:
 
     - means over workers, and models built without a batch of the data;

@@ -1,7 +1,7 @@
 """`fit`, `evaluate` and `predict` on two replicas and on two workers, compared with one device."""
 
-import contextlib
 import copy
+import importlib
 import inspect
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf._keras_internals import distribution
+from idmatters_tf._keras_internals import corrections
 from idmatters_tf.distribute import ClusterDescription, checks, chief_only, order, tasks
 from tests.support.loss_fits import Evaluated, Own, model
 from tests.support.processes import Cluster, run_forked
@@ -104,29 +104,23 @@ def test_only_the_chief_writes_files(folder):
 
 def test_functions_without_the_defect_are_kept(monkeypatch):
     from keras.src.backend.tensorflow import trainer
-    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    importlib.import_module("idmatters_tf._keras_internals.distribution")
 
     def reduce_per_replica(values, strategy, reduction):
         """A newer Keras."""
 
+    for owner, name, *_ in corrections._corrections:
+        # Restored after the test.
+        monkeypatch.setattr(owner, name, inspect.unwrap(getattr(owner, name)))
     monkeypatch.setattr(trainer, "reduce_per_replica", reduce_per_replica)
-    kept = [trainer.TensorFlowTrainer._make_function]
-    monkeypatch.setattr(distribution, "_originals", {})
-    with contextlib.ExitStack() as stack:
-        for owner, name, *_ in distribution._CORRECTIONS:
-            # Restored after the test.
-            stack.callback(setattr, owner, name, getattr(owner, name))
-        for owner, name in (
-            (trainer.TensorFlowTrainer, "fit"),
-            (trainer.TFEpochIterator, "__init__"),
-            (ArrayDataAdapter, "get_tf_dataset"),
-        ):
-            stack.callback(setattr, owner, name, getattr(owner, name))
-        distribution.correct_fit(checks.check_fit)
+    monkeypatch.setattr(corrections, "_corrected", set())
+    kept: Any = keras.Model._make_function
+    for _ in range(2):
+        corrections.correct_keras()
         assert trainer.reduce_per_replica is reduce_per_replica
-        assert "reduce_per_replica" not in distribution._originals
-        assert set(distribution._originals) >= {"_make_function", "_maybe_symbolic_build", "next"}
-        assert trainer.TensorFlowTrainer._make_function is not kept[0]
+        found: Any = keras.Model._make_function
+        assert found.__wrapped__ is kept
 
 
 def arguments(x: Any = X, y: Any = Y, **others):
