@@ -158,6 +158,17 @@ def unnamed():
     return model
 
 
+def test_weights_are_matched_in_the_order_of_the_model():
+    model = unnamed()
+    scaling = scale_branches(model, 1)
+    model.layers[1].trainable = False
+    found = scaling.match(model.trainable_variables)
+    assert [weight.path for weight in found] == [variable.path for variable in model.trainable_variables]
+    assert {weight.block for weight in found if weight.use == "last"} == {model.layers[2].name}
+    with pytest.raises(ValueError, match="another order"):
+        scaling.match(model.trainable_variables[::-1])
+
+
 @pytest.mark.parametrize(
     ("make", "optimizer"),
     [
