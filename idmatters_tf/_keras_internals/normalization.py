@@ -126,7 +126,7 @@ def normalized(
         checks = []
         # Sums over the replicas, so that all of them raise the error.
         if is_training:
-            message = "A batch has fewer examples than replicas that compute it. Use batch(..., drop_remainder=True)."
+            message = "A replica has no examples of a batch. Use batch sizes that are multiples of the replicas."
             checks.append(tf.debugging.assert_equal(empty, 0.0, message))
         if needs_equal_parts:
             message = "A `train_step` or `test_step` needs batches that are divisible among the replicas."
@@ -280,7 +280,10 @@ def _unscale_loss_for_distribution(original, value):
     if _step.batch != "part":
         return value
     if len(value.shape):
-        return value / tf.cast(count_replicas(), value.dtype)
+        # The mean over the values of a replica is not a number for a part without examples.
+        sums = tf.stack([tf.cast(tf.reduce_sum(value), tf.float32), tf.cast(tf.size(value), tf.float32)])
+        total, size = tf.unstack(sum_over_replicas(sums))
+        return tf.cast(total / size / count_replicas(), value.dtype)
     return _replica().all_reduce(tf.distribute.ReduceOp.MEAN, value)
 
 

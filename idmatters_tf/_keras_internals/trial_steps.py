@@ -190,7 +190,8 @@ class _Scope(keras.StatelessScope):
     def sum_over_replicas(self, variable: Any) -> None:
         """Replace the value of a variable of a metric by that for all replicas."""
         if variable.aggregation == "sum" and normalization.is_part():
-            super().add_update((variable, normalization.sum_over_replicas(variable.value)))
+            # Several workers cannot reduce the value of a variable, which has no device.
+            super().add_update((variable, normalization.sum_over_replicas(tf.identity(variable.value))))
 
     def get_current_value(self, variable: Any) -> Any:
         value = super().get_current_value(variable)

@@ -47,8 +47,11 @@ def test_the_others_end_and_blame_nobody_else(workers, event, victim, code, mess
     assert (found, message in output) == (code, True), output
     assert seconds < 60
     for code, output in ended.values():
+        if event == "connection":
+            # TensorFlow holds Python's lock, so that the time limit ends the worker by SIGKILL.
+            assert (code, "within 20 seconds (timeout): a worker has ended" in output) == (-9, True), output
+            continue
         assert code == 1, output
         assert re.search(rf"{victim} \(127.0.0.1:\d+\)|another task was lost", output), output
         assert not re.search(rf"(?!{victim})worker \d \(127.0.0.1:\d+\)", output), output
-        if event != "connection":
-            assert int(re.search(r"(\d+) steps", output)[1]) < STEPS
+        assert int(re.search(r"(\d+) steps", output)[1]) < STEPS

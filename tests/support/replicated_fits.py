@@ -190,7 +190,7 @@ CASES = {
     "validation of 1 row": plain(validation_data=(X[:1], Y[:1])),
     "a dataset": plain(x=lambda: dataset(X, Y).batch(12, drop_remainder=True), y=None),
     "a dataset with policy DATA": plain(x=lambda: dataset(X, Y, policy="DATA").batch(12, drop_remainder=True), y=None),
-    "a dataset with weights": plain(x=lambda: dataset(X[:48], Y[:48], WEIGHTS[:48]).batch(4), y=None),
+    "a dataset with weights": plain(x=lambda: dataset(X[:48], Y[:48], WEIGHTS[:48]).batch(6), y=None),
     "a repeated dataset": plain(x=lambda: dataset(X[:48], Y[:48]).batch(12).repeat(), y=None, steps_per_epoch=3),
     "a generator": plain(x=lambda: rows(), y=None, steps_per_epoch=3, epochs=4),
     "a PyDataset": plain(x=Rows, y=None, epochs=3),
