@@ -121,7 +121,8 @@ def _formula(display):
     """Return a visitor of Sphinx that writes a formula in LaTeX as MathML."""
 
     def visit(translator, node):
-        translator.body.append(latex2mathml.converter.convert(node.astext(), display=display))
+        formula = latex2mathml.converter.convert(node.astext(), display=display)
+        translator.body.append(f'<div class="formula">{formula}</div>' if display == "block" else formula)
         raise SkipNode
 
     return visit

@@ -83,8 +83,8 @@ def layer_influence(
     those of the block.
 
     Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016), for the loss
-    without single blocks; Men et al., *ShortGPT* (2024, arXiv:2403.03853), and Gromov et al., *The Unreasonable
-    Ineffectiveness of the Deeper Layers* (2024, arXiv:2403.17887), for angles.
+    without single blocks; Men et al., *ShortGPT* (2024, arXiv:2403.03853), and Gromov et al.,
+    *The Unreasonable Ineffectiveness of the Deeper Layers* (2024, arXiv:2403.17887), for angles.
 
     Args:
         model: built functional or Sequential model, or a KerasHub model. It does not change.

@@ -1,7 +1,8 @@
 """Theory of deep linear networks in float64, with NumPy and SciPy (joblib for sweeps) and without Keras.
 
-It contains the landscape theory of Hardt & Ma, *Identity Matters in Deep Learning*, and Li et al., *Demystifying
-ResNet*. Where the printed versions disagree, the correct formula is used and the docstring names its version.
+It contains the landscape theory of Hardt & Ma, *Identity Matters in Deep Learning*, and Li et al.,
+*Demystifying ResNet*. Where the printed versions disagree, the correct formula is used and the docstring names its
+version.
 
 Results that are unpacked in a fixed order are NamedTuples: `W, loss = least_squares_optimum(X, Y)`. Results that are
 accessed by name are frozen dataclasses: `gradient_dominance(A, R).tau`.
