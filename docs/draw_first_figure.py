@@ -70,6 +70,10 @@ def draw_conditions(axes, folder):
         size = 3 if style == "--" else 5
         axes.semilogy(depths, conditions, style, color=color, marker="o", markersize=size, label=label)
     axes.set_title("Li et al.: Hessian at the start of training, whitened MNIST", fontsize=10)
+    axes.set_xscale("log")
+    measured = sorted({int(row["depth"]) for row in rows})
+    axes.set_xticks(measured, list(map(str, measured)))
+    axes.tick_params(axis="x", which="minor", bottom=False)
     axes.set_xlabel("depth, layers")
     axes.set_ylabel("condition number")
     axes.grid(alpha=0.3)

@@ -128,7 +128,7 @@ def draw(curves, influence, removed):
     losses.grid(alpha=0.3)
     losses.legend(fontsize=8)
     changes = [block.loss_change for block in influence.blocks.values()]
-    colors = ["C1" if name in removed else "C0" for name in influence.blocks]
+    colors = ["tab:red" if name in removed else "tab:grey" for name in influence.blocks]
     bars.bar(range(len(changes)), changes, color=colors)
     bars.set_yscale("symlog", linthresh=1e-3)
     bars.set(xlabel="layer", ylabel="increase of the loss without it")

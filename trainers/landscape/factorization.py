@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import line, panel_for_each
+from trainers.experiments.panels import line, mark_sizes, panel_for_each
 from trainers.experiments.program import Results
 
 # Maps R, (d, d) each, by name.
@@ -96,5 +96,4 @@ def draw(rows: Sequence[FactorizationRow]) -> Figure:
 def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:
     for column, style in CURVES.items():
         line(axes, rows, "depth", column, markersize=4, **style)
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("depth l")
+    mark_sizes(axes, rows, "depth")

@@ -223,7 +223,8 @@ def draw_single(rows: Sequence[TrajectoryRow]) -> Figure:
 
 
 def _single_panel(axes: Axes, rows: Sequence[TrajectoryRow]) -> None:
-    for side, column, color in ((axes, "gradient_norm", "tab:blue"), (axes.twinx(), "index", "tab:red")):
+    # Other colors than those of the kinds of networks.
+    for side, column, color in ((axes, "gradient_norm", "black"), (axes.twinx(), "index", "tab:brown")):
         line(side, rows, "epoch", column, color=color)
         side.set_ylabel(column.replace("_", " "), color=color)
     axes.set(title=f"2-shortcut, {rows[0].activation}, one run; Figure 8 right", xlabel="epoch")
