@@ -124,11 +124,17 @@ class RateProfile(Result, Drawing):
 
     def draw(self, figure: Figure) -> None:
         """Draw loss against rate for each depth, and both rates against depth."""
+        from matplotlib import colormaps
+        from matplotlib.colors import to_hex
+
         left, right = figure.subplots(1, 2)
         left.set(xlabel="learning rate", ylabel="loss after training", xscale="log")
-        for number, (depth, curve) in enumerate(self.curves.items()):
-            curve.draw_on(left, f"C{number}", f"depth {depth}")
-            left.axvline(curve.best, color=f"C{number}", linewidth=0.6, linestyle=":")
+        # Depths have an order, and other colors than the two rates.
+        shades = colormaps["viridis"](np.linspace(0, 0.9, len(self.curves)))
+        for shade, (depth, curve) in zip(shades, self.curves.items(), strict=True):
+            color = to_hex(shade)
+            curve.draw_on(left, color, f"depth {depth}")
+            left.axvline(curve.best, color=color, linewidth=0.6, linestyle=":")
         depths = sorted(self.curves)
         right.set(xlabel="depth", ylabel="learning rate", xscale="log", yscale="log")
         for color, name in (("C1", "best"), ("C3", "largest_stable")):
