@@ -32,7 +32,7 @@ class DataOptions(abc.ABC):
     dataset: str = setting(
         "cifar10",
         help="data set: shapes is built in; folder is ImageNet or any folder of labeled images, decoded during "
-        "training; folder-in-memory is the same, decoded once, with all options of cifar10",
+        "training or, with --in-memory, once",
         common=True,
     )
     data_dir: str | None = setting(
@@ -72,14 +72,14 @@ class DataOptions(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class InMemory(DataOptions):
-    """Options of all in-memory data sets."""
+    """Options of images in memory."""
 
     augment: Literal["paper", "standard", "all-cnn", "alternating", "none"] = setting(
         "paper",
         help="random flips, and random crops after padding each side by 2 (the paper's base code), 4 (standard) or 5 "
         "(all-cnn) pixels; alternating: reflected padding by 4, and flips of each half of the images in alternate "
-        "epochs; with --dataset folder, resizing and flips (paper), or random resized crops and flips with center "
-        "crops in evaluations (standard)",
+        "epochs; with --dataset folder without --in-memory, resizing and flips (paper), or random resized crops and "
+        "flips with center crops in evaluations (standard)",
     )
     cutout: int = setting(
         0, help="side in pixels of the square erased from each training image; 0 disables it", at_least=0, at_most=16384
@@ -94,7 +94,7 @@ class InMemory(DataOptions):
     def load(self) -> "ImageData":
         """Return the selected images. Raises DataError if the data were not found."""
 
-    def source(self, batch_size: int, seed: int) -> "InMemorySource":
+    def source(self, batch_size: int, seed: int) -> "ImageSource":
         if self.has_preprocessing and not has_tensorflow():
             raise UsageError(f"--preprocess {self.preprocess} requires TensorFlow. Install it, or use standardize.")
         return InMemorySource(self, self.load(), batch_size, seed)
@@ -130,8 +130,8 @@ class Shapes(InMemory):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tree(DataOptions):
-    """Options of all folders of images."""
+class Folder(InMemory):
+    """Options of `--dataset folder`."""
 
     val: str = setting("val", help="folder in --data-dir with the validation images", metavar="DIR")
     val_fraction: float | None = setting(
@@ -146,10 +146,29 @@ class Tree(DataOptions):
     skip_broken: bool = setting(
         False, help="decode every image once at the start and skip those that cannot be decoded"
     )
+    in_memory: bool = setting(
+        False, help="decode all images once, resized, and keep them in memory; with all options of cifar10"
+    )
+    smallest_crop: float = setting(
+        0.08,
+        help="minimum share of an image's area in a random crop, with --augment standard without --in-memory",
+        above=0,
+        at_most=1,
+    )
 
     def __post_init__(self) -> None:
         if self.val_fraction is not None and self.held_out is not None:
             raise UsageError("--val-fraction and --held-out exclude each other. Pass one of them.")
+        further = {
+            f"--augment {self.augment}": self.augment not in ("paper", "standard", "none"),
+            f"--cutout {self.cutout}": self.cutout > 0,
+            f"--preprocess {self.preprocess}": self.has_preprocessing,
+        }
+        if any(further.values()) and not self.in_memory:
+            raise UsageError(
+                f"{' and '.join(option for option in further if further[option])} with --dataset folder requires "
+                f"--in-memory. Add it, or omit the option."
+            )
 
     @property
     def test_split(self) -> str:
@@ -170,23 +189,10 @@ class Tree(DataOptions):
         data = data.first(self.train_images, None if self.held_out else self.test_images)
         return data if self.held_out is None else data.hold_out(self.held_out).first(test=self.test_images)
 
-
-@dataclasses.dataclass(frozen=True)
-class Folder(Tree):
-    """Options of `--dataset folder`."""
-
-    augment: Literal["paper", "standard", "none"] = setting("paper", help="see the in-memory data sets")
-    smallest_crop: float = setting(
-        0.08, help="minimum share of an image's area in a random crop, with --augment standard", above=0, at_most=1
-    )
-
-    def source(self, batch_size: int, seed: int) -> "StreamedSource":
+    def source(self, batch_size: int, seed: int) -> "ImageSource":
+        if self.in_memory:
+            return super().source(batch_size, seed)
         return StreamedSource(self, self.list_images(), batch_size, seed)
-
-
-@dataclasses.dataclass(frozen=True)
-class FolderInMemory(Tree, InMemory):
-    """Options of `--dataset folder-in-memory`."""
 
     def load(self) -> "ImageData":
         data = self.list_images()
@@ -207,7 +213,6 @@ DATA_SETS: Mapping[str, type[DataOptions]] = {
     "cifar100": Cifar,
     "shapes": Shapes,
     "folder": Folder,
-    "folder-in-memory": FolderInMemory,
 }
 
 

@@ -82,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def choose_window(settings: Mapping[str, Any]) -> str:
     """Return the augmentation whose window of an image the evaluations of a run use, see `load_image`."""
     # In memory, "standard" stands for crops after padding, and evaluations use whole images.
-    is_central = settings.get("dataset") == "folder" and settings.get("augment") == "standard"
-    return "standard" if is_central else "paper"
+    is_streamed = settings.get("dataset") == "folder" and not settings.get("in_memory")
+    return "standard" if is_streamed and settings.get("augment") == "standard" else "paper"
 
 
 def _load(path: pathlib.Path, remedy: str) -> Any:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ OFFLINE = ("trainers.cifar", "--no-download")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dataset", "mnist"], "argument --dataset: expected one of cifar10, cifar100, shapes, folder, folder-"),
+        (["--dataset", "mnist"], "argument --dataset: expected one of cifar10, cifar100, shapes, folder, received"),
         (["--drop-steps", "50", "30"], "--drop-steps must be in ascending order"),
         (["--blocks", 3, 4], "--blocks must have one value, or as many as --widths"),
         (["--strategy", "multi-worker"], "--strategy multi-worker needs a cluster"),
@@ -78,7 +79,7 @@ def test_invalid_input_exits_with_code_2_and_one_line(tmp_path, arguments, messa
 
 
 def test_an_interrupted_program_prints_one_line():
-    code = run_in_process(lambda _argv: signal.raise_signal(signal.SIGINT))
+    code = run_in_process(lambda _argv: signal.raise_signal(signal.SIGINT) or 0)
     assert code == (130, "stopped by Ctrl-C; saved files are intact\n")
 
 
@@ -220,7 +221,8 @@ def test_more_steps_extend_a_run_that_is_resumed(tmp_path):
     for words in (["--resume", "--steps", 59_999], ["--dataset", "shapes", "--steps", 60_001]):
         with pytest.raises(UsageError, match="other settings: steps was 60000"):
             settings_from(*words, "--out", run)
-    for option, changes in (("schedule linear", {"schedule": "linear"}), ("lookahead", {"lookahead": 0.9})):
+    extended: dict[str, dict[str, Any]] = {"schedule linear": {"schedule": "linear"}, "lookahead": {"lookahead": 0.9}}
+    for option, changes in extended.items():
         saved_run(run, **changes)
         with pytest.raises(UsageError, match=f"cannot be extended: with --{option} every update depends on"):
             settings_from("--resume", "--out", run, "--steps", 60_001)

@@ -75,6 +75,10 @@ def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
             "or val='train' to evaluate on the training images. (option --val or --val-fraction)",
         ),
         (["--data-dir", tree, "--val-fraction", 0.1], "hold out training images with val='train'"),
+        (
+            ["--data-dir", tree, "--augment", "alternating", "--cutout", 4],
+            "--augment alternating and --cutout 4 with --dataset folder requires --in-memory.",
+        ),
     ):
         result = run_here("trainers.imagenet", *arguments, "--out", tmp_path / "run")
         assert result.returncode == 2, result.stderr
@@ -87,8 +91,7 @@ def test_a_broken_image_in_memory_is_named(tree, tmp_path):
     extra.write_bytes(b"no image")
     arguments = [
         *SMALL,
-        "--dataset",
-        "folder-in-memory",
+        "--in-memory",
         "--data-dir",
         tree,
         "--augment",
@@ -134,7 +137,7 @@ def test_other_networks_and_data_in_memory(tree, tmp_path):
     streamed = run_here("trainers.imagenet", *tiny, *dense, "--out", tmp_path / "streamed")
     assert streamed.returncode == 0, streamed.stderr
     assert "30 + 10 images of 60 classes" in streamed.stderr
-    in_memory = ["--dataset", "folder-in-memory", "--preprocess", "pixels", "--cutout", 4]
+    in_memory = ["--in-memory", "--preprocess", "pixels", "--cutout", 4]
     decoded = run_here("trainers.imagenet", *tiny, *dense, *in_memory, "--out", tmp_path / "decoded")
     assert decoded.returncode == 0, decoded.stderr
     assert (tmp_path / "decoded" / "preprocessing.keras").exists()

@@ -131,3 +131,4 @@ def test_an_unfinished_run_raises_a_usage_error(run, tmp_path):
 def test_images_are_cropped_as_in_the_evaluations_of_the_run():
     windows = {(d, a): choose_window({"dataset": d, "augment": a}) for d in DATA_SETS for a in ("paper", "standard")}
     assert [key for key, window in windows.items() if window == "standard"] == [("folder", "standard")]
+    assert choose_window({"dataset": "folder", "augment": "standard", "in_memory": True}) == "paper"
