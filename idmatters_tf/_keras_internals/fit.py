@@ -14,8 +14,10 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals.graphs import layers_within
-from idmatters_tf._keras_internals.keras_source import array_slicing, data_adapters
+from idmatters_tf._keras_internals.keras_source import array_slicing, data_adapters, module_utils
 
+# Imported on use.
+tf = module_utils.tensorflow
 # Attributes of Keras' callbacks that change during training, without files, writers and settings.
 CALLBACK_STATES: dict[type, tuple[str, ...]] = {
     keras.callbacks.CSVLogger: ("keys",),
@@ -131,8 +133,6 @@ class RunningFit:
         iterator = self._iterator
         iterator.data_adapter = adapter
         if on_tensorflow:
-            import tensorflow as tf
-
             dataset = adapter.get_tf_dataset()
             if not isinstance(dataset, tf.distribute.DistributedDataset):
                 dataset = iterator._distribute_strategy.experimental_distribute_dataset(dataset)
@@ -162,8 +162,6 @@ class RunningFit:
             self._count(begin, lambda: None, steps)
 
     def _distribute(self, batches):
-        import tensorflow as tf
-
         is_distributed = isinstance(batches, tf.distribute.DistributedIterator)
         return batches if is_distributed else _split_among_replicas(batches, self.strategy)
 

@@ -14,7 +14,7 @@ from keras.src.random import seed_generator
 from keras.src.trainers import data_adapters
 from keras.src.trainers.compile_utils import CompileLoss
 from keras.src.trainers.data_adapters import array_slicing
-from keras.src.utils import rng_utils
+from keras.src.utils import module_utils, rng_utils
 
 if keras.backend.backend() == "tensorflow":
     from keras.src.backend.tensorflow import trainer as tf_trainer
