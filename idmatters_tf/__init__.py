@@ -28,8 +28,9 @@ that contain them. Compiled models also need `idmatters_tf.optimizers` if they u
 `idmatters_tf.expressivity`.
 """
 
+from idmatters_tf._environment import VERSION
 from idmatters_tf._lazy import lazy_attributes
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, __file__)

@@ -4,7 +4,6 @@ Floating-point sums depend on the order of their terms. This order depends on th
 on the instruction set.
 """
 
-import importlib.metadata
 import os
 import pathlib
 import platform
@@ -13,6 +12,8 @@ from typing import Any
 
 from idmatters_tf._arguments import describe_differences
 
+# Version of this package.
+VERSION = "0.1.0"
 # Pre-releases of Keras are a separate package, which TensorFlow's release candidates require.
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "keras-nightly", "numpy", "tensorflow-datasets")
 # Packages that affect the results.
@@ -64,6 +65,9 @@ def cores() -> int:
 
 
 def _installed(distribution):
+    # The import takes longer than that of this package.
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

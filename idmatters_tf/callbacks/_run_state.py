@@ -8,9 +8,14 @@ from typing import Any
 
 import keras
 
-import idmatters_tf
 from idmatters_tf._arguments import describe_differences
-from idmatters_tf._environment import COMPUTING, collect_versions, describe_environment_change, describe_numerics
+from idmatters_tf._environment import (
+    COMPUTING,
+    VERSION,
+    collect_versions,
+    describe_environment_change,
+    describe_numerics,
+)
 from idmatters_tf._keras_internals import RunningFit, build_for_training
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackStates
@@ -93,7 +98,7 @@ class RunState:
         self._check_unchanged(current)
         return {
             "format": _encoding.FORMAT,
-            "version": idmatters_tf.__version__,
+            "version": VERSION,
             "workers": len(self._workers.names),
             "parts": _devices.count_parts(self._model),
             "epoch": epoch,
