@@ -7,6 +7,7 @@ References:
       scale of free steps.
     - Liu et al., *Muon is scalable for LLM training* (arXiv 2502.16982): the scale "rms", weight decay, AdamW for the
       other variables.
+    - Li et al., *NorMuon: Making Muon more efficient and scalable* (arXiv 2510.05491): normalized outputs.
 """
 
 import math
@@ -56,6 +57,16 @@ class Muon(Momentum):
     outputs by at most about lr times that of the patches that it is applied to, for kernels of any shape. Networks that
     start near the identity, as the paper's, need this mode. With "rms" (Liu et al., 2025), the entries of a step have
     a root mean square of about 0.2 lr, as those of AdamW, so that AdamW's learning rate and weight decay can be kept.
+
+    With `neuron_beta`, 0.95 in NorMuon (Li et al., 2025, Algorithm 1), the column of D of each output is divided by the
+    root of a moving average s of its mean square. Then D gets the norm of an orthogonal matrix:
+
+        s = neuron_beta s + (1 - neuron_beta) mean_rows(D^2);  D = D / (sqrt(s) + 1e-8)
+        D = D sqrt(min(rows, columns)) / ||D||
+
+    With "rms" this is NorMuon: the entries of a step have a root mean square of exactly 0.2 lr. With `norm="keep"`, the
+    step before the last division is exactly lr ||W|| long.
+
     Weight decay is decoupled: `weight_decay=` subtracts `lr * weight_decay * W` first, as in all Keras optimizers.
 
     The rows and columns of a kernel follow from its layer: dense layers, `EinsumDense`, so also the projections of
@@ -81,7 +92,7 @@ class Muon(Momentum):
     print(optimizer.describe(model))
     ```
 
-    References: see the module; Liu et al., *Muon is scalable for LLM training* (arXiv 2502.16982), for transformers.
+    References: see the module.
 
     Args:
         learning_rate: A float or a Keras schedule. Defaults to 0.1. In the paper's network with 9 blocks per stage and
@@ -97,6 +108,7 @@ class Muon(Momentum):
         other_weight_decay: Decoupled weight decay of the other variables with `other="adamw"`, times their learning
             rate. With momentum, `weight_decay` applies to all variables. Both follow `exclude_from_weight_decay`.
         betas: Decay rates of AdamW's two moments.
+        neuron_beta: Decay rate of the mean squares of NorMuon, in [0, 1). None leaves D as it is.
         exclude: Layers, or names of layers, whose kernels count as other variables. A name may be a part of the path
             of the variables, such as "decoder/attention".
         per_head: If True, each head of an attention projection is orthogonalized by itself.
@@ -129,6 +141,7 @@ class Muon(Momentum):
         other_rate: float = 0.5,
         other_weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.95),
+        neuron_beta: float | None = None,
         exclude: Iterable[str | keras.layers.Layer] = (),
         per_head: bool = False,
         split: Mapping[str, int] | None = None,
@@ -154,6 +167,8 @@ class Muon(Momentum):
                 f"Argument `other_weight_decay` requires other='adamw'. Received: other_weight_decay="
                 f"{other_weight_decay}. Use `weight_decay`, which applies to all variables."
             )
+        if neuron_beta is not None and not 0 <= neuron_beta < 1:
+            raise ValueError(f"Argument `neuron_beta` must be None or in [0, 1). Received: neuron_beta={neuron_beta}")
         self.norm: Norm = norm
         self.scale: Scale = scale
         self.iterations_of_orthogonalization = int(iterations)
@@ -162,6 +177,7 @@ class Muon(Momentum):
         # Attributes that `keras.optimizers.Adam.update_step` reads, with `_momentums` and `_velocities`.
         self.beta_1, self.beta_2 = map(float, betas)
         self.epsilon, self.amsgrad = 1e-7, False
+        self.neuron_beta = neuron_beta
         self.exclude = tuple(entry if isinstance(entry, str) else entry.path for entry in exclude)
         self.per_head = bool(per_head)
         self.split = {name: positive_integer(f"split[{name!r}]", parts) for name, parts in (split or {}).items()}
@@ -182,6 +198,11 @@ class Muon(Momentum):
             )
         super().build(variables)
         self._kernels = {self._get_variable_index(variable): matrices for variable, matrices in kernels}
+        if self.neuron_beta is not None:
+            self._neuron_squares: list[Any] = [None] * len(variables)
+            for index, matrices in self._kernels.items():
+                shape, name = (matrices.size[0], 1, matrices.size[2]), f"neuron_squares_{index}"
+                self._neuron_squares[index] = self.add_variable(shape, dtype=variables[index].dtype, name=name)
         if self.other == "adamw":
             self._momentums = self.momentums
             self._velocities = [
@@ -306,7 +327,10 @@ class Muon(Momentum):
     def _move(self, variable: Any, direction: Any, matrices: KernelMatrices, learning_rate: Any) -> None:
         _, rows, columns = matrices.size
         rate: Any = ops.cast(learning_rate, variable.dtype)
-        step: Any = ops.cast(direction, variable.dtype) * rate
+        direction = ops.cast(direction, variable.dtype)
+        if self.neuron_beta is not None:
+            direction = self._normalize_neurons(variable, direction)
+        step: Any = direction * rate
         if self.norm == "free":
             scale = 0.2 * math.sqrt(max(rows, columns)) if self.scale == "rms" else math.sqrt(columns / rows)
             self.assign_sub(variable, matrices.join(scale * step, variable.shape))
@@ -318,6 +342,16 @@ class Muon(Momentum):
         moved = moved * (norm / ops.maximum(_norm(moved), 1e-30))
         self.assign(variable, matrices.join(moved, variable.shape))
 
+    def _normalize_neurons(self, variable: Any, direction: Any) -> Any:
+        """Return orthogonalized matrices with columns of about equal norm, (n, rows, columns), by Li et al. (2025)."""
+        squares: Any = self._neuron_squares[self._get_variable_index(variable)]
+        mean: Any = ops.mean(ops.square(direction), axis=-2, keepdims=True)
+        beta: Any = self.neuron_beta
+        new: Any = beta * ops.convert_to_tensor(squares) + (1 - beta) * mean
+        self.assign(squares, new)
+        direction = direction / (ops.sqrt(new) + 1e-8)
+        return direction * (math.sqrt(min(direction.shape[1:])) / ops.maximum(_norm(direction), 1e-30))
+
     def get_config(self) -> dict[str, Any]:
         config = {
             "norm": self.norm,
@@ -327,6 +361,7 @@ class Muon(Momentum):
             "other_rate": self.other_rate,
             "other_weight_decay": self.other_weight_decay,
             "betas": (self.beta_1, self.beta_2),
+            "neuron_beta": self.neuron_beta,
             "exclude": self.exclude,
             "per_head": self.per_head,
             "split": dict(self.split),
