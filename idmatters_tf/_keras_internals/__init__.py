@@ -27,14 +27,13 @@ from idmatters_tf._keras_internals.fit import (
 )
 from idmatters_tf._keras_internals.graphs import (
     Call,
+    ModelGraph,
     attention_handlers,
     call_arguments,
     copy_operation,
     extends_layer,
-    find_ancestors,
     get_graph,
     get_mask,
-    graph_calls,
     graph_inputs,
     has_functional_constructor,
     input_operations,
@@ -45,6 +44,7 @@ from idmatters_tf._keras_internals.graphs import (
     layers_within,
     overrides_call,
     producer,
+    read_graph,
     run_calls,
     run_graph,
     set_mask,

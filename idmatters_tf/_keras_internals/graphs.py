@@ -234,14 +234,27 @@ class Call:
     way: str | None = None
 
 
-def graph_calls(model: keras.Model) -> list[Call] | None:
-    """Return the calls of a functional or Sequential model in the order of execution; None for other models.
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelGraph:
+    """Graph of a functional or Sequential model, read once for all functions that use it.
 
-    The calls of nested models are included, except those of models that are called several times or with more than
-    one tensor.
+    Attributes:
+        calls: calls in the order of execution. Those of nested models are included, except of models that are called
+            several times or with more than one tensor.
     """
+
+    calls: list[Call]
+
+    @functools.cached_property
+    def ancestors(self) -> dict[int, set[int]]:
+        """Tensors that each output is computed from, see `find_ancestors`."""
+        return find_ancestors(self.calls)
+
+
+def read_graph(model: keras.Model) -> ModelGraph | None:
+    """Return the graph of a functional or Sequential model; None for other models."""
     graph = get_graph(model)
-    return None if graph is None else list(_list_calls(graph, ""))
+    return None if graph is None else ModelGraph(list(_list_calls(graph, "")))
 
 
 def _list_calls(graph: Any, prefix: str) -> Iterator[Call]:

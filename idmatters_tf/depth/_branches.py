@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._keras_internals import (
     Call,
-    find_ancestors,
+    ModelGraph,
     get_graph,
     graph_inputs,
     intercepted,
@@ -26,7 +26,7 @@ from idmatters_tf._keras_internals import (
     substitute_values,
 )
 from idmatters_tf._keras_types import Structure, Tensor
-from idmatters_tf.isometry.blocks import Block, checked_calls, find_operations
+from idmatters_tf.isometry.blocks import Block, checked_graph, find_operations
 from idmatters_tf.layers._images import ConvolutionBlock
 from idmatters_tf.surgery._checks import example_inputs
 
@@ -72,10 +72,11 @@ def find_branches(model: keras.Model, data: Structure | None = None) -> list[Bra
         ValueError: for a model without a graph or without blocks, for shared weights, for a branch that is not linear
             in its last weights, and for a normalization after the sums.
     """
-    calls = checked_calls(model)
-    blocks = list(find_operations(model).values())
+    graph = checked_graph(model)
+    calls = graph.calls
+    blocks = list(find_operations(model, graph).values())
     _check_streams(blocks, calls)
-    finder = _Finder(model, calls, blocks, _Record(model, calls, data))
+    finder = _Finder(model, graph, blocks, _Record(model, calls, data))
     found = [branch for block in blocks if (branch := finder.find(block)) is not None]
     if not found:
         raise ValueError(
@@ -183,13 +184,12 @@ class _Record:
 class _Finder:
     """Search for the weights of the blocks of a model."""
 
-    def __init__(self, model: keras.Model, calls: Sequence[Call], blocks: Collection[Block], record: _Record):
-        self.calls, self.blocks, self.record = calls, blocks, record
-        self.ancestors = find_ancestors(calls)
-        self.call_of = {id(call.operation): call for call in calls}
+    def __init__(self, model: keras.Model, graph: ModelGraph, blocks: Collection[Block], record: _Record):
+        self.calls, self.ancestors, self.blocks, self.record = graph.calls, graph.ancestors, blocks, record
+        self.call_of = {id(call.operation): call for call in graph.calls}
         # Calls that use a tensor, by `id`. Outputs are also used outside of the model.
         self.users: dict[int, set[int]] = {id(tensor): {0} for tensor in get_graph(model).outputs}
-        for call in calls:
+        for call in graph.calls:
             for tensor in (*call.inputs, *call.masks):
                 self.users.setdefault(id(tensor), set()).add(id(call))
 

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from idmatters_tf import curvature
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_internals import graph_calls, layers_within
+from idmatters_tf._keras_internals import ModelGraph, layers_within, read_graph
 from idmatters_tf._results import Result
 from idmatters_tf.curvature.operators import NotFiniteError
-from idmatters_tf.isometry import Block, block_distances, extreme_singular_values, find_blocks
-from idmatters_tf.isometry.blocks import between, residual_blocks
+from idmatters_tf.isometry import Block, extreme_singular_values
+from idmatters_tf.isometry.blocks import between, checked_graph, residual_blocks, select_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
+from idmatters_tf.isometry.measurement import measure_distances
 
 QUANTITIES: Mapping[str, str] = {
     "loss": "the loss",
@@ -123,7 +124,12 @@ def measure_model(
     """Measure a model of a depth and seed, with the names of its blocks, and check the data on request."""
     size, data = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables), options.data
     result = DepthMeasurement(depth, seed, size)
-    blocks = residual_blocks(model) if names is None else find_blocks(model, names)
+    if names is None:
+        graph = read_graph(model)
+        blocks = residual_blocks(model, graph) if graph else []
+    else:
+        graph = checked_graph(model)
+        blocks = select_blocks(model, graph, names)
     training = options.training
     if training is None:
         training = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_within(model))
@@ -155,8 +161,10 @@ def measure_model(
     inputs = keras.tree.map_structure(
         lambda array: array[: None if training else options.examples], keras.utils.unpack_x_y_sample_weight(batch)[0]
     )
-    _record_singular_values(result, _jacobians(model, inputs, blocks, training))
-    distances = block_distances(model, inputs, names, training, TOLERANCE, seed) if blocks else {}
+    _record_singular_values(result, _jacobians(model, graph, inputs, blocks, training))
+    distances = {}
+    if graph is not None and blocks:
+        distances = measure_distances(model, graph, inputs, blocks, training, TOLERANCE, seed)
     # Blocks that change the shape may have no identity.
     result.block_distances.update({n: float(row.mean()) for n, row in distances.items() if not np.isnan(row).all()})
     if result.block_distances:
@@ -253,12 +261,15 @@ def _record_singular_values(result: DepthMeasurement, jacobians: Sequence[Jacobi
         result.record("jacobian_smallest", smallest, max(bound * largest / smallest if smallest else 0.0, rounding))
 
 
-def _jacobians(model: keras.Model, inputs: Any, blocks: Sequence[Block], training: bool) -> list[JacobianOperator]:
+def _jacobians(
+    model: keras.Model, graph: ModelGraph | None, inputs: Any, blocks: Sequence[Block], training: bool
+) -> list[JacobianOperator]:
     """Return Jacobians from input to output; from the first block, for several inputs and integers."""
     with contextlib.suppress(ValueError):
         return list(model_jacobians(model, inputs, training))
     # Without blocks, or with a path around them, there are none.
     with contextlib.suppress(ValueError, IndexError):
-        stack = between("blocks", blocks[0].start, model.outputs[0], graph_calls(model) or [])
-        return list(next(iter(block_jacobians(model, inputs, [stack], training)))[1])
+        if graph is not None:
+            stack = between("blocks", blocks[0].start, model.outputs[0], graph.calls)
+            return list(next(iter(block_jacobians(model, graph, inputs, [stack], training)))[1])
     return []

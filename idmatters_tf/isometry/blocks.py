@@ -10,15 +10,14 @@ import keras
 from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import (
     Call,
+    ModelGraph,
     extends_layer,
-    find_ancestors,
-    get_graph,
-    graph_calls,
     is_addition,
     is_own_layer,
     layers_within,
     overrides_call,
     own_trainable_variables,
+    read_graph,
     skip_index,
     transforms_features,
     uses_only_shape,
@@ -100,65 +99,72 @@ def find_blocks(model: keras.Model, blocks: BlockNames | None = None) -> list[Bl
         ValueError: if the model has no graph or no blocks, if a name is unknown, or if the output of a block depends on
             more than its one input.
     """
-    calls = checked_calls(model)
+    return select_blocks(model, checked_graph(model), blocks)
+
+
+def select_blocks(model: keras.Model, graph: ModelGraph, blocks: BlockNames | None) -> list[Block]:
+    """Return the blocks of a model whose graph has been read. Arguments and errors: as `find_blocks`."""
     if blocks is None:
-        if not (detected := residual_blocks(model)):
-            raise ValueError(missing_blocks(model, "Name them as blocks=[layer, ...] or blocks=[(from, to), ...]."))
+        if not (detected := residual_blocks(model, graph)):
+            remedy = "Name them as blocks=[layer, ...] or blocks=[(from, to), ...]."
+            raise ValueError(missing_blocks(model, graph, remedy))
         return detected
     if isinstance(blocks, Mapping):
-        return [_make_block(entry, calls, str(name)) for name, entry in blocks.items()]
-    return [_make_block(entry, calls) for entry in blocks]
+        return [_make_block(entry, graph.calls, str(name)) for name, entry in blocks.items()]
+    return [_make_block(entry, graph.calls) for entry in blocks]
 
 
-def checked_calls(model: keras.Model) -> list[Call]:
-    """Return the calls of a model, see `graph_calls`, or raise ValueError if it has no graph."""
-    calls = graph_calls(model)
-    if calls is None:
+def checked_graph(model: keras.Model) -> ModelGraph:
+    """Return the graph of a model, or raise ValueError if it has none."""
+    graph = read_graph(model)
+    if graph is None:
         raise ValueError(
             f"Argument `model` must be a built functional or Sequential model. Received: {type(model).__name__} "
             f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
         )
-    return calls
+    return graph
 
 
-def missing_blocks(model: keras.Model, remedy: str) -> str:
+def missing_blocks(model: keras.Model, graph: ModelGraph, remedy: str) -> str:
     """Return the error message for a model without blocks."""
     return (
         f"The model {model.name!r} has no residual layers of this package and no sums x + f(x), nor other layers with "
-        f"kernels that map a tensor to one of the same shape. {remedy} Its layers: {_names(checked_calls(model))}"
+        f"kernels that map a tensor to one of the same shape. {remedy} Its layers: {_names(graph.calls)}"
     )
 
 
-def residual_blocks(model: keras.Model) -> list[Block]:
+def residual_blocks(model: keras.Model, graph: ModelGraph | None = None) -> list[Block]:
     """Return the blocks that `find_blocks` detects, or an empty list for a model without blocks or without a graph."""
-    blocks = [block for block in _detect(model) if block.calls or block.start is None]
+    graph = read_graph(model) if graph is None else graph
+    found = [] if graph is None else _detect(model, graph)
+    blocks = [block for block in found if block.calls or block.start is None]
     skips = [(block, block.calls[-1].inputs[block.index]) for block in blocks if is_addition(block.operation)]
     # The first sum of (x + f(x)) + g(x) is a part of the block.
     parts = {id(skipped) for block, skipped in skips if skipped is not block.start}
     return [block for block in blocks if id(block.end) not in parts]
 
 
-def find_operations(model: keras.Model) -> dict[str, Block]:
+def find_operations(model: keras.Model, graph: ModelGraph) -> dict[str, Block]:
     """Return the residual blocks of a model by name, each layer or sum once.
 
     They include sums whose branch also depends on other tensors than x, and the blocks of nested models that are called
     several times, of which `find_blocks` returns none.
     """
     found: dict[int, Block] = {}
-    for block in _detect(model):
+    for block in _detect(model, graph):
         found.setdefault(id(block.operation), block)
-    for call in graph_calls(model) or ():
-        if call.way is None and get_graph(call.operation) is not None and not overrides_call(call.operation):
-            for name, block in find_operations(call.operation).items():
+    for call in graph.calls:
+        nested = read_graph(call.operation) if call.way is None else None
+        if nested is not None and not overrides_call(call.operation):
+            for name, block in find_operations(call.operation, nested).items():
                 found.setdefault(id(block.operation), dataclasses.replace(block, name=f"{call.name}/{name}"))
     return {block.name: block for block in found.values()}
 
 
-def _detect(model: keras.Model) -> list[Block]:
+def _detect(model: keras.Model, graph: ModelGraph) -> list[Block]:
     """Return the residual blocks of a model; without `calls`, if they are not functions of x alone."""
-    calls = graph_calls(model) or []
+    calls, ancestors = graph.calls, graph.ancestors
     repeated = _repeated_operations(model)
-    ancestors = find_ancestors(calls)
     blocks: dict[str, Block] = {}
     for call in calls:
         # A shared layer is called several times.
@@ -282,7 +288,7 @@ def _has_kernels(operation: Any) -> bool:
 
 
 def between(name: str, start: Tensor, end: Tensor, calls: Sequence[Call]) -> Block:
-    """Return the block from one symbolic tensor to another among the calls of the whole model, see `graph_calls`.
+    """Return the block from one symbolic tensor to another among the calls of the whole model, see `ModelGraph`.
 
     Raises:
         ValueError: if the second tensor cannot be computed from the first alone.

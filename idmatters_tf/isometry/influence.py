@@ -17,7 +17,7 @@ from idmatters_tf._evaluation.losses import DataLoss, check_single_batch, loss_d
 from idmatters_tf._keras_types import Data, Loss, Tensor
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
-from idmatters_tf.isometry.blocks import Block, find_operations, missing_blocks
+from idmatters_tf.isometry.blocks import Block, checked_graph, find_operations, missing_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +103,10 @@ def layer_influence(
             the loss, or if a loss that couples the examples of a batch receives several batches.
     """
     check_data(loss, data)
-    blocks = find_operations(model)
+    graph = checked_graph(model)
+    blocks = find_operations(model, graph)
     if not blocks:
-        raise ValueError(missing_blocks(model, "Write each block as a sum x + f(x), or as a layer of your own."))
+        raise ValueError(missing_blocks(model, graph, "Write each block as a sum x + f(x), or as a layer of your own."))
     data_loss = DataLoss(model, loss)
     batches = RepeatableBatches(data, batch_size)
     compute_loss = functools.partial(

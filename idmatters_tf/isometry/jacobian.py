@@ -14,8 +14,8 @@ from idmatters_tf._arguments import positive_integer
 from idmatters_tf._evaluation.batches import length, to_tensors
 from idmatters_tf._keras_internals import (
     Call,
+    ModelGraph,
     get_mask,
-    graph_calls,
     graph_inputs,
     intercepted,
     recurrent_states,
@@ -24,7 +24,7 @@ from idmatters_tf._keras_internals import (
 )
 from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf.autodiff import Linearization, linearize
-from idmatters_tf.isometry.blocks import Block, BlockName, find_blocks
+from idmatters_tf.isometry.blocks import Block, BlockName, checked_graph, select_blocks
 from idmatters_tf.spectra.operators import Operator
 
 DEFAULT_CHUNK = 16
@@ -146,8 +146,9 @@ def jacobian(
         (operator,) = model_jacobians(model, inputs, training, together=True, chunk=chunk)
     else:
         _check_model(model)
-        chosen = find_blocks(model, [block])
-        ((_, (operator,)),) = block_jacobians(model, inputs, chosen, training, together=True, chunk=chunk)
+        graph = checked_graph(model)
+        chosen = select_blocks(model, graph, [block])
+        ((_, (operator,)),) = block_jacobians(model, graph, inputs, chosen, training, together=True, chunk=chunk)
     return operator
 
 
@@ -188,13 +189,14 @@ class _Run(NamedTuple):
 
 def block_jacobians(
     model: keras.Model,
+    graph: ModelGraph,
     inputs: Structure,
     blocks: Sequence[Block],
     training: bool,
     together: bool = False,
     chunk: int = DEFAULT_CHUNK,
 ) -> Iterator[tuple[Block, Iterator[JacobianOperator]]]:
-    """Yield blocks of a model, which `find_blocks` has returned, each with its Jacobian at each example.
+    """Yield blocks of a model, found in its graph, each with its Jacobian at each example.
 
     The state of the model does not change, neither moving averages nor random seeds. Arguments called "..._mask", and
     the other arguments of a block that is a layer, have their values at the example. The remaining arguments are those
@@ -203,13 +205,12 @@ def block_jacobians(
     Raises:
         ValueError: if a layer of a block receives a mask that Keras has attached to a tensor.
     """
-    calls = graph_calls(model) or []
     runs: list[_Run] = []
     inner = [block.operation for block in blocks if not block.calls]
     for part in _points(model, inputs, training or together):
         values = graph_inputs(model, part)
         with substitute_values(), _recorded_arguments(inner) as arguments:
-            masked = run_calls(calls, values, training)
+            masked = run_calls(graph.calls, values, training)
         runs.append(_Run(values, masked, arguments))
     for block in blocks:
         yield block, (_block_jacobian(block, run, training, chunk) for run in runs)

@@ -10,10 +10,11 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from idmatters_tf._keras_internals import ModelGraph
 from idmatters_tf._keras_types import Structure
 from idmatters_tf._progress import Progress
 from idmatters_tf._results import Drawing, Figure, Result, tabulate
-from idmatters_tf.isometry.blocks import Block, BlockNames, find_blocks
+from idmatters_tf.isometry.blocks import Block, BlockNames, checked_graph, select_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
 from idmatters_tf.layers import PadShortcut2D
 from idmatters_tf.spectra import trace
@@ -148,10 +149,25 @@ def block_distances(
     Raises:
         ValueError: in the cases of `find_blocks`, and if a block has inputs of an integer dtype.
     """
+    graph = checked_graph(model)
+    chosen = select_blocks(model, graph, blocks)
+    return measure_distances(model, graph, inputs, chosen, training, tolerance, seed, progress)
+
+
+def measure_distances(
+    model: keras.Model,
+    graph: ModelGraph,
+    inputs: Structure,
+    chosen: Sequence[Block],
+    training: bool,
+    tolerance: float,
+    seed: int,
+    progress: bool = False,
+) -> BlockDistances:
+    """Return the distances of blocks that were found in the graph of a model. Arguments: as `block_distances`."""
     distances = BlockDistances()
-    chosen = find_blocks(model, blocks)
     with Progress(len(chosen), "distances", progress, unit="blocks") as bar:
-        for block, jacobians in block_jacobians(model, inputs, chosen, training):
+        for block, jacobians in block_jacobians(model, graph, inputs, chosen, training):
             distances[block.name] = np.array([_distance(block, jacobian, tolerance, seed) for jacobian in jacobians])
             bar.advance()
     return distances
@@ -188,9 +204,10 @@ def measure(
         progress: True to show a progress bar on standard error.
     """
     measured: dict[str, BlockIsometry] = {}
-    chosen = find_blocks(model, blocks)
+    graph = checked_graph(model)
+    chosen = select_blocks(model, graph, blocks)
     with Progress(len(chosen) + bool(end_to_end), "isometry", progress, unit="blocks") as bar:
-        for block, jacobians in block_jacobians(model, inputs, chosen, training):
+        for block, jacobians in block_jacobians(model, graph, inputs, chosen, training):
             rows = [_measure(block, jacobian, tolerance, products, seed) for jacobian in jacobians]
             distance, relative, largest, smallest, exact = (np.array(column) for column in zip(*rows, strict=True))
             measured[block.name] = BlockIsometry(distance, relative, largest, smallest, bool(exact.all()))

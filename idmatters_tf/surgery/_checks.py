@@ -40,7 +40,8 @@ def check_not_quantized(model: Any) -> None:
 
 def check_ranges(model: keras.Model, targets: Set[int]) -> None:
     """Raise a ValueError if a block after an operation, given by `id`, would leave the range of a model's output."""
-    producers = {id(output): call for call in _keras_internals.graph_calls(model) or () for output in call.outputs}
+    graph = _keras_internals.read_graph(model)
+    producers = {id(output): call for call in (graph.calls if graph else ()) for output in call.outputs}
     for tensor in _keras_internals.get_graph(model).outputs:
         passed: set[int] = set()
         while (call := producers.get(id(tensor))) is not None:

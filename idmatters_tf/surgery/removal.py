@@ -13,7 +13,7 @@ from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._evaluation.batches import RepeatableBatches, to_tensors
 from idmatters_tf._keras_internals import has_compiled_loss, strategy_scope
 from idmatters_tf._keras_types import Data
-from idmatters_tf.isometry.blocks import Block, find_operations
+from idmatters_tf.isometry.blocks import Block, checked_graph, find_operations
 from idmatters_tf.isometry.influence import record_branches
 from idmatters_tf.surgery._carrying import compile_like
 from idmatters_tf.surgery._checks import check_not_quantized
@@ -84,10 +84,11 @@ def remove_identities(
     configured = ConfiguredModel.of(model)
     if configured is None:
         removable = {id(operation) for _, operation in operations(model)}
-        blocks = {name: block for name, block in find_operations(model).items() if id(block.operation) in removable}
+        found = find_operations(model, checked_graph(model))
+        blocks = {name: block for name, block in found.items() if id(block.operation) in removable}
     else:
         check_not_quantized(model)
-        blocks = find_operations(model)
+        blocks = find_operations(model, checked_graph(model))
     is_inputs = hasattr(data, "__array__") or isinstance(data, Mapping)
     batches = RepeatableBatches((data,) if is_inputs else data, batch_size)
     first = next(iter(batches), None)
