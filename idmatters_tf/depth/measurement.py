@@ -18,7 +18,7 @@ from idmatters_tf._results import Result
 from idmatters_tf.curvature.operators import NotFiniteError
 from idmatters_tf.isometry import Block, extreme_singular_values
 from idmatters_tf.isometry.blocks import between, checked_graph, residual_blocks, select_blocks
-from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
+from idmatters_tf.isometry.jacobian import JacobianOperator, MaskedInputError, block_jacobians, model_jacobians
 from idmatters_tf.isometry.measurement import measure_distances
 
 QUANTITIES: Mapping[str, str] = {
@@ -164,7 +164,9 @@ def measure_model(
     _record_singular_values(result, _jacobians(model, graph, inputs, blocks, training))
     distances = {}
     if graph is not None and blocks:
-        distances = measure_distances(model, graph, inputs, blocks, training, TOLERANCE, seed)
+        # Padded sequences have no distances.
+        with contextlib.suppress(MaskedInputError):
+            distances = measure_distances(model, graph, inputs, blocks, training, TOLERANCE, seed)
     # Blocks that change the shape may have no identity.
     result.block_distances.update({n: float(row.mean()) for n, row in distances.items() if not np.isnan(row).all()})
     if result.block_distances:

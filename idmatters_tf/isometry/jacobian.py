@@ -34,6 +34,10 @@ COPY_TOLERANCE = 0.05
 Array = NDArray[np.floating[Any]]
 
 
+class MaskedInputError(ValueError):
+    """Error of a block whose inputs have masks."""
+
+
 class JacobianOperator(Operator):
     """Matrix-free Jacobian of a function at a point, with products from both sides.
 
@@ -334,8 +338,8 @@ def _check_unmasked(tensor: Tensor, title: str) -> None:
         raise _mask_error(title)
 
 
-def _mask_error(title: str) -> ValueError:
-    return ValueError(
+def _mask_error(title: str) -> "MaskedInputError":
+    return MaskedInputError(
         f"{title} has a mask of Keras, which Jacobians do not support. Name blocks without masks, or build the model "
         f"without `Masking` and `mask_zero=True` for sequences of one length. `layer_influence` supports masks."
     )
