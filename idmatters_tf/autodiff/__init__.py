@@ -46,15 +46,12 @@ from idmatters_tf.autodiff.functions import gradient, hvp, hessian
 # All functions: products with the Jacobian from both sides, and dense Jacobians.
 from idmatters_tf.autodiff.functions import jvp, vjp, linearize, jacobian, Linearization
 
-# The interface of the backends: derivatives of flat lists of tensors, and compiled functions.
-from idmatters_tf.autodiff.functions import current_backend
-from idmatters_tf.autodiff._protocol import Backend, LinearMap
+# For the operators of this package, not public: derivatives of flat lists of tensors, and compiled functions.
+from idmatters_tf.autodiff.functions import current_backend as current_backend
+from idmatters_tf.autodiff._protocol import LinearMap as LinearMap
 
 __all__ = [
-    "Backend",
-    "LinearMap",
     "Linearization",
-    "current_backend",
     "gradient",
     "hessian",
     "hvp",

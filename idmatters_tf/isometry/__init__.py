@@ -13,7 +13,6 @@ from idmatters_tf.isometry.measurement import (
     Isometry,
     block_distances,
     measure,
-    plot_distances,
 )
 from idmatters_tf.isometry.blocks import Block, find_blocks
 from idmatters_tf.isometry.influence import BlockInfluence, LayerInfluence, layer_influence
@@ -59,7 +58,6 @@ __all__ = [
     "kernel_norms",
     "layer_influence",
     "measure",
-    "plot_distances",
     "singular_values",
     "spectral_norm",
 ]
