@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from idmatters_tf import scale_depth
+from idmatters_tf.optimizers.muon import build_optimizer
 from trainers.depth.__main__ import ExampleSettings
 from trainers.depth.blocks import OPTIMIZERS, load
 from trainers.depth.scaling import Networks
@@ -27,6 +28,7 @@ def main() -> None:
         keras.utils.set_random_seed(0)
         model = problem.build(3)
         optimizer: Any = scale_depth(model, sums, OPTIMIZERS[name](rate), alpha)
+        build_optimizer(optimizer, model)
         model.compile(optimizer, problem.loss)
         x, y = networks.batches[0]
         losses = [float(np.asarray(model.train_on_batch(x[step], y[step]))) for step in range(10)]
