@@ -1,6 +1,7 @@
 """Base class of callbacks that measure a model: schedule of the measurements and output of the numbers."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -65,6 +66,10 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         """Measure the current model."""
         raise NotImplementedError
 
+    def restore(self, **fields: Any) -> Measured:
+        """Return the measurement, a dataclass, with these fields, in which dataclasses are dicts."""
+        raise NotImplementedError
+
     def logged(self, measured: Measured) -> Mapping[str, float]:
         """Return the numbers for `logs`, and thus for the history and other callbacks, without the prefix."""
         raise NotImplementedError
@@ -114,11 +119,13 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that `ExactResume` saves."""
-        return {"measurements": self.measurements, "begins": self._begins, "numbers": self._numbers}
+        measured: Any = self.measurements
+        fields = {number: dataclasses.asdict(each) for number, each in measured.items()}
+        return {"measurements": fields, "begins": self._begins, "numbers": self._numbers}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the measurements of an interrupted process."""
-        self.measurements = state["measurements"]
+        self.measurements = {number: self.restore(**fields) for number, fields in state["measurements"].items()}
         self._begins = state["begins"]
         self._numbers = state["numbers"]
 

@@ -6,8 +6,12 @@ training began are saved, which must be plain data, see `_encoding`.
 """
 
 import contextlib
+import hashlib
+import io
+import os
+import pickle
 import types
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -16,7 +20,7 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, LogFile
 from idmatters_tf._names import make_unique_name
 from idmatters_tf.callbacks import _encoding, _training_state
-from idmatters_tf.callbacks._encoding import Fingerprint, KnownObjects, NotPlainData, Snapshot
+from idmatters_tf.callbacks._encoding import Known, NotPlainData, Snapshot, find_variables
 
 # Parts of a state that are not attributes: the content of the file of a `CSVLogger`, the result of `get_state`, and the
 # names of the attributes that the callback has deleted.
@@ -28,7 +32,7 @@ class CallbackStates:
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model, ignore: Collection[str] = ()):
         trained = _training_state.variables(model)
-        self._known = KnownObjects(variable for several in trained.values() for variable in several)
+        self._known = Known(variable for several in trained.values() for variable in several)
         # By the class, with a number from the second instance on.
         self._states: dict[str, _CallbackState] = {}
         for callback in callbacks:
@@ -37,9 +41,8 @@ class CallbackStates:
 
     @property
     def variables(self) -> list[Any]:
-        """Variables of the callbacks."""
-        owned = map(self._known.variables, self._known.objects.values())
-        return [variable for several in owned for variable in several or ()]
+        """Variables of the callbacks and of the model."""
+        return [value for _, value in self._known.values() if _encoding.is_variable(value)]
 
     def get(self, unchanged: bool = False) -> dict[str, Any]:
         """Return the current states as plain data, and "texts" with the results of `get_state` that are strings.
@@ -65,7 +68,7 @@ class CallbackStates:
         return {"texts": texts, "text": snapshot.text, "arrays": snapshot.arrays}
 
     def set(self, saved: dict[str, Any]) -> None:
-        """Restore states that `get` returned for callbacks of the same classes. They can be restored repeatedly."""
+        """Restore states that `get` returned for callbacks of the same classes."""
         for name, state in _encoding.restore(saved["text"], saved["arrays"], self._known).items():
             if state and name in self._states:
                 self._states[name].set(state)
@@ -78,29 +81,26 @@ class CallbackStates:
 class _CallbackState:
     """State of one callback."""
 
-    def __init__(self, callback: keras.callbacks.Callback, name: str, known: KnownObjects, ignore: Collection[str]):
+    def __init__(self, callback: keras.callbacks.Callback, name: str, known: Known, ignore: Collection[str]):
         self._callback: Any = callback
         self._name = name
         self._known = known
         self._ignore = ignore
         kinds = type(callback).__mro__
-        kind = next((kind for kind in kinds if kind in CALLBACK_STATES), keras.callbacks.Callback)
+        kind = next((each for each in kinds if each in CALLBACK_STATES), keras.callbacks.Callback)
         self._attributes = CALLBACK_STATES.get(kind, ())
         self._assigned_by_keras = _keras_internals.assigned_attributes(kind)
         self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
         self._is_described = self._has_methods or type(callback) is kind
         self._log = LogFile(callback) if isinstance(callback, keras.callbacks.CSVLogger) else None
         # Objects with attributes, by the prefix of the names.
-        own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in ("builtins", "keras")]
-        self._owners: dict[str, Any] = {"": callback, **{kind.__qualname__: kind for kind in own}}
-        slots = [vars(kind).items() for kind in own]
-        self._slots = {slot for each in slots for slot, value in each if isinstance(value, types.MemberDescriptorType)}
-        self._before = self._compute_fingerprints(adds=True)
+        own = [each for each in kinds if each.__module__.partition(".")[0] not in ("builtins", "keras")]
+        self._owners: dict[str, Any] = {"": callback, **{each.__qualname__: each for each in own}}
+        # The loss may use a variable of a callback with methods.
+        for key, value in (vars(callback) if self._has_methods else self._list_attributes()).items():
+            known.add(f"{name}.{key}", value)
+        self._before = {key: _Description(value, known) for key, value in self._list_attributes().items()}
         self._restored = set(self._before)
-        if self._has_methods:
-            for attribute, value in vars(callback).items():
-                if known.variables(value) is not None:
-                    known.add(f"{name}.{attribute}", value)
 
     def get(self, unchanged: bool, others: dict[str, str]) -> dict[str, Any]:
         """Return the current state. Add "Class.attribute" and type of other changed attributes to `others`."""
@@ -121,16 +121,17 @@ class _CallbackState:
                 ) from error
             # Without a state, `set_state` is not called.
             return state if own is None else {**state, _STATE: own}
-        values, now = self._list_attributes(), self._compute_fingerprints()
-        for key, found in now.items():
+        values = self._list_attributes()
+        for key, value in values.items():
+            found = _Description(value, self._known)
             if not unchanged and key in self._before and self._before[key].digest == found.digest:
                 continue
-            if not found.others:
-                state[key] = values[key]
+            if found.other is None:
+                state[key] = value
             elif key not in self._assigned_by_keras:
-                others[self._label(key)] = found.others[0]
-        if self._before.keys() - now.keys():
-            state[_DELETED] = tuple(self._before.keys() - now.keys())
+                others[self._label(key)] = found.other
+        if self._before.keys() - values.keys():
+            state[_DELETED] = tuple(self._before.keys() - values.keys())
         return state
 
     def set(self, state: dict[str, Any]) -> None:
@@ -152,14 +153,17 @@ class _CallbackState:
         """Return the attributes that may be state, those of a class as "Class.name"."""
         if self._is_described:
             return {}
-        found = {key: getattr(self._callback, key) for key in self._slots if hasattr(self._callback, key)}
         internal = {key for key in self._assigned_by_keras if key.startswith("_") or key in CALLBACK_SETTINGS}
         excluded = {*self._attributes, *internal}
-        found |= {key: value for key, value in vars(self._callback).items() if key not in excluded}
+        found = {key: value for key, value in vars(self._callback).items() if key not in excluded}
         for prefix, owner in list(self._owners.items())[1:]:
-            own = {key: value for key, value in vars(owner).items() if not key.startswith("__")}
-            # Neither methods nor properties.
-            found |= {f"{prefix}.{key}": value for key, value in own.items() if not hasattr(type(value), "__get__")}
+            for key, value in vars(owner).items():
+                if isinstance(value, types.MemberDescriptorType) and hasattr(self._callback, key):
+                    # Of `__slots__`.
+                    found[key] = getattr(self._callback, key)
+                elif not key.startswith("__") and not hasattr(type(value), "__get__"):
+                    # Neither a method nor a property.
+                    found[f"{prefix}.{key}"] = value
         return {key: value for key, value in found.items() if self._label(key) not in self._ignore}
 
     def _find(self, key):
@@ -170,7 +174,39 @@ class _CallbackState:
     def _label(self, key):
         return key if "." in key else f"{self._name}.{key}"
 
-    def _compute_fingerprints(self, adds=False):
-        """Return the fingerprint of each attribute that may be state, in the order of their creation."""
-        values = self._list_attributes().items()
-        return {key: Fingerprint(value, self._known, self._label(key) if adds else None) for key, value in values}
+
+class _Description(pickle.Pickler):
+    """Checksum `digest` of an attribute, and the type of a part `other` that is not plain data.
+
+    Others are compared by the parts that Python would copy, and objects that cannot be copied by their identity, for
+    which this object keeps them. Nothing is unpickled.
+    """
+
+    def __init__(self, value: Any, known: Known):
+        checksum = hashlib.sha256()
+        super().__init__(types.SimpleNamespace(write=checksum.update), protocol=4)
+        self._known = known
+        self.other: str | None = None
+        try:
+            checksum.update(Snapshot(value, known, views=False).digest)
+        except NotPlainData as error:
+            self.other = str(error)
+            try:
+                self.dump(value)
+            except Exception:
+                # It may have changed.
+                checksum.update(os.urandom(8))
+        self.digest = checksum.digest()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return the parts of an object, for `pickle`."""
+        if obj is tuple:
+            return NotImplemented
+        variables = find_variables(obj)
+        with contextlib.suppress(Exception):
+            parts = obj.__reduce_ex__(4) if variables is None else None
+            if isinstance(parts, tuple):
+                return parts
+        # The positions of iterators cannot be compared.
+        is_iterator = isinstance(obj, Iterator) and not isinstance(obj, io.IOBase)
+        return tuple, ([os.urandom(8) if is_iterator else id(obj), *map(self._known.read, variables or ())],)

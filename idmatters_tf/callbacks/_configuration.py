@@ -1,5 +1,6 @@
 """Configuration of a `fit` as plain data, and comparison with that of a checkpoint."""
 
+import contextlib
 import hashlib
 import json
 import types
@@ -18,7 +19,7 @@ from idmatters_tf._keras_internals import (
     loss_arguments,
 )
 from idmatters_tf._names import make_unique_name
-from idmatters_tf.callbacks._encoding import Fingerprint, is_variable
+from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, is_variable
 from idmatters_tf.callbacks._training_state import find_optimizers, list_parts, may_own
 
 # Locations of classes, and seeds, since the states of their generators are restored.
@@ -167,10 +168,11 @@ def describe_attributes(model: keras.Model, start: Mapping[str, Any] | None = No
             if isinstance(value, (set, frozenset)):
                 value = sorted(map(repr, value))
             owns, is_container = may_own(type(value), value.__class__), isinstance(value, (list, tuple, Mapping))
-            found = Fingerprint(value) if is_container or not owns else None
-            if found is not None and not found.is_opaque:
-                described[path + name] = found.digest
-            elif owns and id(value) not in seen:
+            if is_container or not owns:
+                with contextlib.suppress(NotPlainData):
+                    described[path + name] = Snapshot(value).digest
+                    continue
+            if owns and id(value) not in seen:
                 seen.add(id(value))
                 queue.append((path + name, value))
     return described

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from idmatters_tf._keras_internals import read_adapted, restore_adapted
 from idmatters_tf._keras_types import Data, Loss, Variables
 from idmatters_tf._monitor import Monitor
+from idmatters_tf.curvature.density import SpectralDensity
 from idmatters_tf.curvature.measurement import Measurement, measure
 from idmatters_tf.curvature.operators import HessianOperator
 from idmatters_tf.curvature.stability import stability_threshold
@@ -76,6 +77,9 @@ class CurvatureMonitor(Monitor[Measurement]):
             self._copy.set_weights(model.get_weights())
         threshold = stability_threshold(model.optimizer if self._optimizer is None else self._optimizer)
         return measure(self._operator, **self._measure_options, threshold=threshold)
+
+    def restore(self, *, density: dict[str, Any], **fields: Any) -> Measurement:
+        return Measurement(density=SpectralDensity(**density), **fields)
 
     def logged(self, measured: Measurement) -> dict[str, float]:
         return measured.scalars()

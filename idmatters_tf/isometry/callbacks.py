@@ -11,7 +11,7 @@ from idmatters_tf._keras_types import Structure
 from idmatters_tf._monitor import Monitor
 from idmatters_tf._results import Figure
 from idmatters_tf.isometry.blocks import BlockNames
-from idmatters_tf.isometry.measurement import Isometry, measure, plot_distances
+from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, measure, plot_distances
 from idmatters_tf.isometry.norms import branch_bounds, kernel_norms, summarize_norms
 
 
@@ -55,6 +55,9 @@ class IsometryMonitor(Monitor[Isometry]):
     def measure(self) -> Isometry:
         model: Any = self.model
         return measure(model, self._inputs, self._blocks, self._training, **self._measure_options)
+
+    def restore(self, *, blocks: dict[str, dict[str, Any]], **fields: Any) -> Isometry:
+        return Isometry({name: BlockIsometry(**block) for name, block in blocks.items()}, **fields)
 
     def logged(self, measured: Isometry) -> dict[str, float]:
         return measured.summary()
@@ -160,6 +163,9 @@ class BlockNorms(Monitor[NormsMeasurement]):
             )
         blocks = {name: summarize_norms(kernels) for name, kernels in norms.items()}
         return NormsMeasurement(blocks, branch_bounds(model, norms))
+
+    def restore(self, **fields: Any) -> NormsMeasurement:
+        return NormsMeasurement(**fields)
 
     def logged(self, measured: NormsMeasurement) -> dict[str, float]:
         return measured.summary()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from idmatters_tf.callbacks._encoding import Fingerprint, NotPlainData, Snapshot, read
+from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, read
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 KEYS = st.integers() | st.text()
@@ -84,13 +84,3 @@ OTHERS = [
 def test_anything_else_is_refused(tmp_path, value):
     with pytest.raises(NotPlainData):
         write(tmp_path, value)
-    assert Fingerprint(value).others
-    assert Fingerprint(value).digest == Fingerprint(value).digest
-
-
-def test_files_cannot_instantiate_foreign_classes(tmp_path):
-    write(tmp_path, None)
-    text = '{"value": {"class": [["tests.callbacks.test_encoding", "Foreign"]]}, "objects": []}'
-    (tmp_path / "state.json").write_text(text)
-    with pytest.raises(NotPlainData, match="Foreign, not a dataclass of idmatters_tf"):
-        read(tmp_path)

@@ -1,6 +1,7 @@
 """Errors of `ExactResume` for state that cannot be restored, and for checkpoints of another run."""
 
 import ast
+import collections
 import itertools
 import re
 import threading
@@ -124,7 +125,7 @@ class Others(keras.callbacks.Callback):
         super().__init__()
         self.losses, self.lock, self.view = [], threading.Lock(), np.zeros(4)[1:]
         self.nested, self.own, self.count = [({"a": {0}},)], types.SimpleNamespace(steps=0), itertools.count()
-        self.batches = iter(np.zeros(9))
+        self.batches, self.counts, self.bytes = iter(np.zeros(9)), collections.Counter(), bytearray(1)
         self.unbuilt = keras.layers.Dense(1)
 
     def on_train_batch_end(self, batch, logs=None):
@@ -132,6 +133,8 @@ class Others(keras.callbacks.Callback):
         self.of_class.add(batch + 1)
         self.nested[0][0]["a"].add(batch + 1)
         self.view[0], self.own.steps = self.view[0] + 1, self.own.steps + 1
+        self.counts["batches"] += 1
+        self.bytes[0] += 1
         self.unbuilt(X)
         next(self.count)
         next(self.batches)
@@ -147,6 +150,7 @@ class WithMethods(Others):
 
 
 CHANGED = ("view", "nested", "own", "count", "batches", "made", "layer", "variable", "of_class", "unbuilt")
+CHANGED += ("counts", "bytes")
 
 
 def test_attributes_that_are_not_plain_data(tmp_path):
@@ -451,8 +455,9 @@ def _interrupt(*_):
 
 def test_another_format(tmp_path, monkeypatch):
     fit(tmp_path)
-    monkeypatch.setattr(_encoding, "FORMAT", 4)
-    with pytest.raises(ValueError, match=r"4 has format 3 of idmatters_tf \d\S*, not format 4"):
+    now = _encoding.FORMAT
+    monkeypatch.setattr(_encoding, "FORMAT", now + 1)
+    with pytest.raises(ValueError, match=rf"4 has format {now} of idmatters_tf \d\S*, not format {now + 1}"):
         fit(tmp_path)
 
 

@@ -2,7 +2,9 @@
 
 import collections
 import dataclasses
+import datetime
 import itertools
+import logging
 import random
 import threading
 
@@ -32,14 +34,14 @@ class Everything(keras.callbacks.Callback):
     def __init__(self, shared):
         super().__init__()
         self.shared, self.again = shared, shared
-        self.queue, self.lists = collections.deque([1, 2], maxlen=3), collections.defaultdict(list)
-        self.ordered, self.counts = collections.OrderedDict(a=1, b=2), collections.Counter("a")
+        self.queue, self.lists, self.pair = collections.deque([1, 2], maxlen=3), {0: [], 1: []}, {"a": 1}
         self.point, self.array, self.best = (0, []), np.zeros(2), None
         self.rng, self.old, self.other = np.random.default_rng(0), np.random.RandomState(0), random.Random(0)
         self.seeds, self.mean, self.own = keras.random.SeedGenerator(0), keras.metrics.Mean(), [keras.Variable(0.0)]
         self.toggle = self.deleted = False
         # These do not change.
-        self.unchanged = threading.Lock(), {1}, object(), lambda: 0
+        self.unchanged = threading.Lock(), {1}, object(), lambda: 0, datetime.date(2016, 11, 14), b"bytes"
+        self.logger, self.kinds = logging.getLogger(__name__), collections.Counter("a")
         # As in another process.
         self.slot, Everything.steps = 0, 0
         Everything.of_class.clear()
@@ -54,15 +56,14 @@ class Everything(keras.callbacks.Callback):
         self.array += 1
         self.rng.spawn(1)
         if epoch:
-            self.best = self.ordered
+            self.best = self.pair
             vars(self).pop("deleted", None)
 
     def on_train_batch_end(self, batch, logs=None):
         self.queue.append(batch)
         self.lists[batch % 2].append((batch, self.queue))
-        self.ordered.move_to_end("a")
-        self.ordered["c"] = batch
-        self.counts["b"] += 1
+        self.pair["b"] = self.pair.pop("a", batch)
+        self.logger.debug("A logger changes its cache")
         self.point[1].append(batch)
         self.point = batch, self.point[1]
         self.lists["itself"] = [self.lists]
@@ -88,10 +89,10 @@ class Reader(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         writer = self.writer
-        parts = [self.read, writer.again, writer.toggle, writer.queue, writer.lists, writer.ordered, writer.counts]
+        parts = [self.read, writer.again, writer.toggle, writer.queue, writer.lists, writer.pair]
         parts += [writer.point, writer.lists["itself"][0] is writer.lists, writer.array.tolist()]
         parts += [float(writer.mean.result()), float(writer.own[0]), writer.rng.bit_generator.seed_seq]
-        parts += [writer.best, writer.best is writer.ordered, "deleted" in vars(writer)]
+        parts += [writer.best, writer.best is writer.pair, "deleted" in vars(writer)]
         parts += [writer.slot, Everything.steps, Everything.of_class, getattr(writer, "drawn", None)]
         self.model.optimizer.learning_rate.assign(sum(map(ord, str(parts))) % 1009 / 1e4)
 
