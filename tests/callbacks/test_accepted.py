@@ -5,26 +5,10 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
+from tests.callbacks.test_resume_and_callbacks import TimeLimit
 
 X = np.random.default_rng(0).normal(size=(22, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
-
-
-class Stop(keras.callbacks.Callback):
-    """Callback that interrupts `fit` once."""
-
-    left = 8
-
-    def get_state(self):
-        return None
-
-    def set_state(self, state):
-        raise AssertionError
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def dense(optimizer="sgd", loss="mse", policy=None):
@@ -198,7 +182,7 @@ def test_stopped_within_an_epoch(case, tmp_path):
     try:
         expected = fit(tmp_path / "whole")
         with pytest.raises(KeyboardInterrupt):
-            fit(tmp_path / "stopped", Stop())
+            fit(tmp_path / "stopped", TimeLimit(8, "interrupt"))
         resumed = fit(tmp_path / "stopped")
     finally:
         keras.config.set_dtype_policy("float32")

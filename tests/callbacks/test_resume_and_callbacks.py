@@ -140,7 +140,7 @@ def test_rows_of_other_runs_are_kept(tmp_path):
 
 
 class TimeLimit(keras.callbacks.Callback):
-    """Callback that stops after a number of batches of this process, at the end of a batch or of an epoch."""
+    """Callback that stops after a number of batches of this process, at the end of a batch or an epoch, or at once."""
 
     def __init__(self, batches, event):
         super().__init__()
@@ -154,6 +154,8 @@ class TimeLimit(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.left -= 1
+        if self.left == 0 and self.event == "interrupt":
+            raise KeyboardInterrupt
         self.stop("batch")
 
     def on_epoch_end(self, epoch, logs=None):

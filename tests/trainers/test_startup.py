@@ -73,3 +73,25 @@ def test_a_closed_pipe_prints_nothing():
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 0)
         process.stderr.close()
+
+
+def test_a_program_continues_without_a_reader_of_its_messages():
+    program = """
+import sys
+from trainers.cli.startup import print_lines, print_message, run_program
+
+def main(argv):
+    sys.stdin.readline()
+    for number in range(3):
+        print_message("message")
+    print_lines("done")
+    return 3
+
+run_program(main)
+"""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, **pipes) as process:
+        process.stderr.close()
+        process.stdin.write(b"closed\n")
+        process.stdin.close()
+        assert (process.stdout.read(), process.wait()) == (b"done\n", 3)

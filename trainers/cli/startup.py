@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from idmatters_tf._extras import EXTRAS, describe_missing
 from trainers.cli.arguments import DEBUG
@@ -29,9 +29,7 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
     # Also if Keras' configuration file selects another backend.
     os.environ["KERAS_BACKEND"] = backend
     enable_onednn()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of files may not be UTF-8, and not all terminals print all characters.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stdout, sys.stderr = _tolerate_closed(sys.stdout), _tolerate_closed(sys.stderr)
     if DEBUG not in sys.argv:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
@@ -50,10 +48,27 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
             traceback.print_exc()
         print_message(f"error: {sentence}")
         code = getattr(error, "exit_code", 1)
-    finally:
-        # The help is printed without `print_lines`.
-        print_lines()
     sys.exit(code)
+
+
+class _Output(io.FileIO):
+    """Output that is dropped once its reader has ended, such as `head`."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return len(data)
+
+
+def _tolerate_closed(stream):
+    """Return a stream in place of standard output or standard error that never raises BrokenPipeError."""
+    if stream not in (sys.__stdout__, sys.__stderr__) or not isinstance(stream, io.TextIOWrapper):
+        return stream
+    output = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+    # Names of files may not be UTF-8, and not all terminals print all characters.
+    return io.TextIOWrapper(output, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
 
 
 def enable_onednn() -> None:
@@ -91,9 +106,6 @@ def print_message(text: str) -> None:
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines to standard output. Nothing is printed once its reader has ended, such as `head`."""
-    try:
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Print lines to standard output."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
