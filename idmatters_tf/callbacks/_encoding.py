@@ -170,7 +170,7 @@ class Snapshot:
         if array.dtype.isbuiltin != 2:
             return [name]
         # bfloat16 and other types of `ml_dtypes`.
-        self.arrays[name] = self.arrays[name].view(f"V{array.itemsize}")
+        self.arrays[name] = self.arrays[name].view(f"u{array.itemsize}")
         return [name, array.dtype.name]
 
     @property
@@ -233,7 +233,8 @@ class _Decoder:
 
     def _load(self, stored):
         name, *dtype = stored
-        return self._arrays[name].view(*dtype)
+        # An array that owns its data, not a view.
+        return self._arrays[name].view(*dtype).copy("K") if dtype else self._arrays[name]
 
 
 def restore(text: str, arrays: dict[str, NDArray[Any]], known: Known | None = None) -> Any:

@@ -9,6 +9,7 @@ import random
 import threading
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -36,6 +37,7 @@ class Everything(keras.callbacks.Callback):
         self.shared, self.again = shared, shared
         self.queue, self.lists, self.pair = collections.deque([1, 2], maxlen=3), {0: [], 1: []}, {"a": 1}
         self.point, self.array, self.best = (0, []), np.zeros(2), None
+        self.grown = [np.zeros(1), np.zeros(1, ml_dtypes.bfloat16)]
         self.rng, self.old, self.other = np.random.default_rng(0), np.random.RandomState(0), random.Random(0)
         self.seeds, self.mean, self.own = keras.random.SeedGenerator(0), keras.metrics.Mean(), [keras.Variable(0.0)]
         self.toggle = self.deleted = False
@@ -55,6 +57,9 @@ class Everything(keras.callbacks.Callback):
         self.shared.append(epoch)
         self.array += 1
         self.rng.spawn(1)
+        if not epoch:
+            # Kept until the end, also by processes that resume.
+            self.grown = [np.concatenate([each, each + 1]) for each in self.grown]
         if epoch:
             self.best = self.pair
             vars(self).pop("deleted", None)
@@ -90,7 +95,7 @@ class Reader(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         writer = self.writer
         parts = [self.read, writer.again, writer.toggle, writer.queue, writer.lists, writer.pair]
-        parts += [writer.point, writer.lists["itself"][0] is writer.lists, writer.array.tolist()]
+        parts += [writer.grown, writer.point, writer.lists["itself"][0] is writer.lists, writer.array.tolist()]
         parts += [float(writer.mean.result()), float(writer.own[0]), writer.rng.bit_generator.seed_seq]
         parts += [writer.best, writer.best is writer.pair, "deleted" in vars(writer)]
         parts += [writer.slot, Everything.steps, Everything.of_class, getattr(writer, "drawn", None)]
