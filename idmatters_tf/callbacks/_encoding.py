@@ -218,7 +218,8 @@ class _Decoder:
             content = self._load(content)
             form = content.shape, content.dtype, True
             if type(target) is not np.ndarray or (target.shape, target.dtype, target.flags.writeable) != form:
-                target = content
+                # Arrays of callbacks must own their data.
+                target = content.copy("K") if self._known else content
         elif kind in _TYPES and type(target) is not _TYPES[kind]:
             target = _MAKERS[kind](content["tuple"][0]) if kind in _MAKERS else _TYPES[kind]()
         elif target is None:
@@ -233,8 +234,7 @@ class _Decoder:
 
     def _load(self, stored):
         name, *dtype = stored
-        # An array that owns its data, not a view.
-        return self._arrays[name].view(*dtype).copy("K") if dtype else self._arrays[name]
+        return self._arrays[name].view(*dtype)
 
 
 def restore(text: str, arrays: dict[str, NDArray[Any]], known: Known | None = None) -> Any:
