@@ -66,7 +66,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         """Measure the current model."""
         raise NotImplementedError
 
-    def restore(self, **fields: Any) -> Measured:
+    def _rebuild(self, **fields: Any) -> Measured:
         """Return the measurement, a dataclass, with these fields, in which dataclasses are dicts."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the measurements of an interrupted process."""
-        self.measurements = {number: self.restore(**fields) for number, fields in state["measurements"].items()}
+        self.measurements = {number: self._rebuild(**fields) for number, fields in state["measurements"].items()}
         self._begins = state["begins"]
         self._numbers = state["numbers"]
 

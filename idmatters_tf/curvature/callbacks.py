@@ -78,7 +78,7 @@ class CurvatureMonitor(Monitor[Measurement]):
         threshold = stability_threshold(model.optimizer if self._optimizer is None else self._optimizer)
         return measure(self._operator, **self._measure_options, threshold=threshold)
 
-    def restore(self, *, density: dict[str, Any], **fields: Any) -> Measurement:
+    def _rebuild(self, *, density: dict[str, Any], **fields: Any) -> Measurement:
         return Measurement(density=SpectralDensity(**density), **fields)
 
     def logged(self, measured: Measurement) -> dict[str, float]:

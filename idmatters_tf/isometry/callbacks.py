@@ -56,7 +56,7 @@ class IsometryMonitor(Monitor[Isometry]):
         model: Any = self.model
         return measure(model, self._inputs, self._blocks, self._training, **self._measure_options)
 
-    def restore(self, *, blocks: dict[str, dict[str, Any]], **fields: Any) -> Isometry:
+    def _rebuild(self, *, blocks: dict[str, dict[str, Any]], **fields: Any) -> Isometry:
         return Isometry({name: BlockIsometry(**block) for name, block in blocks.items()}, **fields)
 
     def logged(self, measured: Isometry) -> dict[str, float]:
@@ -164,7 +164,7 @@ class BlockNorms(Monitor[NormsMeasurement]):
         blocks = {name: summarize_norms(kernels) for name, kernels in norms.items()}
         return NormsMeasurement(blocks, branch_bounds(model, norms))
 
-    def restore(self, **fields: Any) -> NormsMeasurement:
+    def _rebuild(self, **fields: Any) -> NormsMeasurement:
         return NormsMeasurement(**fields)
 
     def logged(self, measured: NormsMeasurement) -> dict[str, float]:
