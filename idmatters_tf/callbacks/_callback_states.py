@@ -184,7 +184,8 @@ class _Description(pickle.Pickler):
 
     def __init__(self, value: Any, known: Known):
         checksum = hashlib.sha256()
-        super().__init__(types.SimpleNamespace(write=checksum.update), protocol=4)
+        file: Any = types.SimpleNamespace(write=checksum.update)
+        super().__init__(file, protocol=4)
         self._known = known
         self.other: str | None = None
         try:

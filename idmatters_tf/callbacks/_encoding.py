@@ -225,12 +225,12 @@ class _Decoder:
         elif target is None:
             raise ValueError(f"The checkpoint contains {path}, which does not exist. Start the same script again.")
         self._decoded[number] = target
-        content = self._decode(content)
-        if kind == _VARIABLE and content is not None:
-            _devices.assign(target, list(content) if len(content) > 1 else content[0])
+        decoded: Any = self._decode(content)
+        if kind == _VARIABLE and decoded is not None:
+            _devices.assign(target, list(decoded) if len(decoded) > 1 else decoded[0])
         elif kind in _TYPES:
             getattr(target, "clear", tuple)()
-            _KINDS[_TYPES[kind]][1](target, content)
+            _KINDS[_TYPES[kind]][1](target, decoded)
 
     def _load(self, stored):
         name, *dtype = stored

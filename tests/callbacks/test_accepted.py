@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalSubscript=false
 """Fits that `ExactResume` accepts: they end as an uninterrupted run after a stop within an epoch."""
 
 import keras

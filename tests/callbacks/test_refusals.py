@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalSubscript=false
 """Errors of `ExactResume` for state that cannot be restored, and for checkpoints of another run."""
 
 import ast

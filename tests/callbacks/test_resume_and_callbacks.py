@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportOptionalMemberAccess=false, reportPossiblyUnboundVariable=false
 """Effects of callbacks on an exact resume, and of a resume on callbacks, log files and the model."""
 
 import collections

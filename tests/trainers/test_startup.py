@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false
 """Start and end of the programs: optional packages, Ctrl-C during the imports, a closed pipe."""
 
 import os
