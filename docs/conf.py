@@ -17,6 +17,7 @@ from docutils.nodes import SkipNode
 
 import generator
 import idmatters_tf
+from generator import api
 from generator.links import from_folder, to_pages
 
 project = "idmatters_tf"
@@ -134,8 +135,8 @@ def _write_pages(app):
 
 
 def _link_to_pages(app, docname, source):
-    """Replace links to sources by links to their generated pages."""
-    source[0] = to_pages(source[0])
+    """Replace links to sources by links to their generated pages, in the index of names to their documentation."""
+    source[0] = api.text(on_site=True) if docname == "reference/api/index" else to_pages(source[0])
 
 
 def _link_included(app, relative_path, parent_docname, content):

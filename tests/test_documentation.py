@@ -1,6 +1,7 @@
 """Commands, links and Python blocks of README.md, docs/ and --help: parsed, or run on little data."""
 
 import importlib
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -8,6 +9,7 @@ import sys
 
 import pytest
 
+import idmatters_tf
 from tests.conftest import ROOT
 from tests.support.images import make_tree
 from tests.support.processes import run_steps
@@ -165,6 +167,27 @@ def test_citations_are_in_the_bibliography(page):
     lines = (ROOT / "docs/reference/bibliography.md").read_text().splitlines()
     for name, year in re.findall(r"\b([A-Z]\w+)(?: et al\.|(?:, \w+)* & \w+),? \(?(\d{4})\b", page.read_text()):
         assert any(re.match(rf"\| {name}\b[^|(]*\({year}\)", line) for line in lines), (name, year)
+
+
+@pytest.fixture(scope="module")
+def index():
+    """Return the module docs/generator/api.py."""
+    spec = importlib.util.spec_from_file_location("index_of_names", ROOT / "docs/generator/api.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_index_of_public_names_is_current(index):
+    assert index.INDEX.read_text() == index.text(), f"To update the index, run: {index.COMMAND}"
+
+
+def test_public_names_are_documented(index):
+    documented = {getattr(importlib.import_module(path), name) for _, path, name in index.documented_names()}
+    for package in ("idmatters_tf", *(f"idmatters_tf.{name}" for name in idmatters_tf.__all__)):
+        if importlib.util.find_spec(package):
+            values = {name: getattr(importlib.import_module(package), name) for name in index.public_names(package)}
+            assert not [name for name, value in values.items() if value not in documented], package
 
 
 def python_steps(page):
