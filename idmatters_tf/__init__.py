@@ -12,6 +12,7 @@ Modules:
     determinism    all settings for reproducible training in one call
     surgery        insertion of identity blocks into trained models, and removal of near-identity blocks
     autodiff       gradient, jvp, vjp, hvp, linearize, jacobian, hessian of functions and Keras models
+    spectra        eigenpairs, densities, traces and singular values of SciPy operators, in NumPy
     curvature      Hessians and Gauss-Newton matrices of any Keras model, and their spectra
     depth          learning rates that hold at depth; curvature, gradients, Jacobians and learning rates by depth
     isometry       distances of blocks from the identity; singular values and norms of Jacobians and convolutions
@@ -29,7 +30,7 @@ that contain them. Compiled models also need `idmatters_tf.optimizers` if they u
 """
 
 from idmatters_tf._environment import VERSION
-from idmatters_tf._lazy import lazy_attributes
+from idmatters_tf._imports import lazy_attributes
 
 __version__ = VERSION
 

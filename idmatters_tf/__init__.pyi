@@ -13,6 +13,7 @@ from idmatters_tf import layers as layers
 from idmatters_tf import linear as linear
 from idmatters_tf import models as models
 from idmatters_tf import optimizers as optimizers
+from idmatters_tf import spectra as spectra
 from idmatters_tf import surgery as surgery
 from idmatters_tf.callbacks import ExactResume as ExactResume
 from idmatters_tf.curvature import HessianOperator as HessianOperator

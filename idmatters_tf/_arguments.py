@@ -1,7 +1,7 @@
-"""Validation of arguments and formatting of values in messages. Neither Keras nor TensorFlow is imported."""
+"""Validation of arguments, and names and values in messages and results. Neither Keras nor TensorFlow is imported."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -90,6 +90,16 @@ def describe_differences(
         for name in (saved if names is None else names)
         if now.get(name) not in (saved.get(name), allowed.get(name))
     ]
+
+
+def make_unique_name(name: str, names: Container[str], separator: str = ":") -> str:
+    """Return the name, or "name:2", "name:3" and so on if the names contain it."""
+    unique = name
+    number = 1
+    while unique in names:
+        number += 1
+        unique = f"{name}{separator}{number}"
+    return unique
 
 
 def _integer(argument: str, value: Any, least: int, expected: str, owner: object | None) -> int:

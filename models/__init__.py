@@ -15,7 +15,7 @@ The shapes of images are `(rows, cols, channels)`, or `(channels, rows, cols)` u
 `keras.config.set_image_data_format("channels_first")`.
 """
 
-from idmatters_tf._lazy import lazy_attributes
+from idmatters_tf._imports import lazy_attributes
 
 if __name__ == "models":
     raise ImportError("This folder is the source of idmatters_tf.models. Import that package instead.", name=__name__)

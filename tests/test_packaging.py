@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from idmatters_tf._extras import EXTRAS
+from idmatters_tf._imports import EXTRAS
 from idmatters_tf.curvature import spectral_density
 from tests.conftest import ROOT
 

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import sys
 
-from idmatters_tf._extras import require
+from idmatters_tf._imports import require
 from trainers.cli.arguments import DEBUG
 
 

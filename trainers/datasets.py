@@ -381,7 +381,7 @@ def _explain_unreadable(error: Exception, more: str, *parts: tuple[Any, Any]) ->
 
 def _find_broken(images: Any) -> list[int]:
     """Return the indices of the images that cannot be decoded, with a message about the first ten."""
-    from idmatters_tf._progress import Progress
+    from idmatters_tf._presentation.progress import Progress
     from idmatters_tf.data.streams import find_broken
 
     with Progress(len(images) // 100, "looking for broken images", unit="hundreds", delay=0) as progress:

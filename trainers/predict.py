@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation.progress import Progress
 from trainers.backends import import_tensorflow, require_packages
 from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import make_parser, setting, with_defaults
@@ -166,7 +166,7 @@ def _count(predictions: Iterable[tuple[pathlib.Path, Any]], labels: dict[pathlib
 
 def describe(counts: "np.ndarray", names: Sequence[str]) -> list[str]:
     """Return the lines of the table of errors by class, from a confusion matrix as in `_count`."""
-    from idmatters_tf._results import tabulate
+    from idmatters_tf._presentation.results import tabulate
 
     rows: list[tuple[Any, ...]] = []
     for index, row in enumerate(counts):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from idmatters_tf._arguments import as_utf8
-from idmatters_tf._extras import require
+from idmatters_tf._imports import require
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make_parser, setting, with_defaults

@@ -16,7 +16,7 @@ import tensorflow as tf
 from idmatters_tf._keras_internals.absent import replace_none
 from idmatters_tf._keras_internals.corrections import corrects
 from idmatters_tf._keras_internals.keras_source import data_adapters, tf_trainer
-from idmatters_tf._patching import Patch
+from idmatters_tf._tensorflow_internals.patching import Patch
 from idmatters_tf._tensorflow_internals.pipelines import is_dataset, sharding_policy
 
 

@@ -8,7 +8,7 @@ import keras
 
 from idmatters_tf._keras_internals.keras_source import get_stateless_scope
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf._patching import Patch
+from idmatters_tf._tensorflow_internals.patching import Patch
 
 
 class _NestedScope(keras.StatelessScope):

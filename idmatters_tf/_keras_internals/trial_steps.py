@@ -19,7 +19,7 @@ from idmatters_tf._keras_internals import normalization
 from idmatters_tf._keras_internals.absent import restore_none
 from idmatters_tf._keras_internals.keras_source import backend, get_stateless_scope
 from idmatters_tf._keras_internals.normalization import gather
-from idmatters_tf._patching import Patch
+from idmatters_tf._tensorflow_internals.patching import Patch
 
 # Examples of each replica.
 _EXAMPLES = 2

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf._patching import Patch
+from idmatters_tf._tensorflow_internals.patching import Patch
 
 _TABLE_OPERATIONS = {"LookupTableFindV2", "LookupTableInsertV2"}
 # Calls of functions, which are searched as well, and checks.

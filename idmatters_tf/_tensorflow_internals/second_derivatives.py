@@ -28,7 +28,7 @@ from tensorflow.python.eager import record
 # The registered gradients use the functions of these modules. TensorFlow has no public names for them.
 from tensorflow.python.ops import custom_gradient, gen_image_ops, gen_nn_ops
 
-from idmatters_tf._patching import Patch
+from idmatters_tf._tensorflow_internals.patching import Patch
 
 _POOLING = ("max_pool_grad_grad", "max_pool3d_grad_grad")
 _resize_bilinear_grad = gen_image_ops.resize_bilinear_grad

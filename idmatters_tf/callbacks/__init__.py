@@ -12,6 +12,6 @@ IsometryMonitor    distances of the blocks from the identity at given inputs: ||
 Each class is imported on first use.
 """
 
-from idmatters_tf._lazy import lazy_attributes
+from idmatters_tf._imports import lazy_attributes
 
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, __file__)

@@ -17,8 +17,8 @@ from typing import Any
 import keras
 
 from idmatters_tf import _keras_internals
+from idmatters_tf._arguments import make_unique_name
 from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, LogFile
-from idmatters_tf._names import make_unique_name
 from idmatters_tf.callbacks import _encoding, _training_state
 from idmatters_tf.callbacks._encoding import Known, NotPlainData, Snapshot, find_variables
 

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from idmatters_tf._arguments import make_unique_name
 from idmatters_tf._keras_internals import (
     compile_arguments,
     get_graph,
@@ -18,7 +19,6 @@ from idmatters_tf._keras_internals import (
     layers_within,
     loss_arguments,
 )
-from idmatters_tf._names import make_unique_name
 from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, is_variable
 from idmatters_tf.callbacks._training_state import find_optimizers, list_parts, may_own
 

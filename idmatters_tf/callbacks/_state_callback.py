@@ -10,7 +10,7 @@ import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit, start_at_epoch
 from idmatters_tf._keras_types import Logs
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks._encoding import Snapshot
 from idmatters_tf.callbacks._run_state import RunState
 from idmatters_tf.callbacks._stores import Store

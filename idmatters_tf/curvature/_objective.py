@@ -10,11 +10,11 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
+from idmatters_tf._arguments import make_unique_name
 from idmatters_tf._evaluation.batches import RepeatableBatches, check_data
 from idmatters_tf._evaluation.losses import DataLoss
 from idmatters_tf._keras_internals import get_mask, seed_states, set_mask, substitute_values, variable_owners
 from idmatters_tf._keras_types import Data, Loss, Structure, Tensor, Variables
-from idmatters_tf._names import make_unique_name
 from idmatters_tf.autodiff import LinearMap, current_backend
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._results import Drawing, Figure, Result
+from idmatters_tf._presentation.results import Drawing, Figure, Result
 from idmatters_tf.curvature.operators import CurvatureOperator
 from idmatters_tf.spectra import SpectralDensity, spectral_density, top_eigenpairs, trace
 

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from idmatters_tf._keras_internals import dense_gradient, optimized_variables
-from idmatters_tf._results import Result, tabulate
+from idmatters_tf._presentation.results import Result, tabulate
 from idmatters_tf.optimizers import Momentum, Muon
 from idmatters_tf.surgery._carrying import new_optimizer
 

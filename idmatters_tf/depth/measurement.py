@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from idmatters_tf import curvature
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import ModelGraph, layers_within, read_graph
-from idmatters_tf._results import Result
+from idmatters_tf._presentation.results import Result
 from idmatters_tf.curvature.operators import NotFiniteError
 from idmatters_tf.isometry import Block, extreme_singular_values
 from idmatters_tf.isometry.blocks import between, checked_graph, residual_blocks, select_blocks

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._progress import Progress
-from idmatters_tf._results import Drawing, Figure, Result, tabulate
+from idmatters_tf._presentation.progress import Progress
+from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
 from idmatters_tf.depth.measurement import QUANTITIES, DepthMeasurement, Options, build_models, measure_model
 from idmatters_tf.depth.power_law import PowerLaw, Prediction, fit_power_law
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._progress import Progress
-from idmatters_tf._results import Drawing, Figure, Result, tabulate
+from idmatters_tf._presentation.progress import Progress
+from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
 from idmatters_tf.depth.measurement import build_models
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.depth.trials import MakeOptimizer, Trials

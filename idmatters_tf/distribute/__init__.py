@@ -7,6 +7,6 @@ description    processes of a cluster, from TF_CONFIG or Slurm's variables
 tasks          start of all tasks, exchange of values, error messages about lost tasks
 """
 
-from idmatters_tf._lazy import lazy_attributes
+from idmatters_tf._imports import lazy_attributes
 
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, __file__)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._tensorflow_internals.pipelines import Share
 from idmatters_tf.distribute.connection import limit_connection
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError, find_cluster

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from idmatters_tf._configured_models import ConfiguredModel
+from idmatters_tf._arguments import make_unique_name
 from idmatters_tf._keras_internals import (
     Call,
     ModelGraph,
@@ -23,7 +23,7 @@ from idmatters_tf._keras_internals import (
     uses_only_shape,
 )
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf._names import make_unique_name
+from idmatters_tf.isometry._configured_models import ConfiguredModel
 from idmatters_tf.layers import (
     BasicBlock2D,
     LinearResidual,

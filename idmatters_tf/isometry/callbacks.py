@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._keras_types import Structure
-from idmatters_tf._monitor import Monitor
-from idmatters_tf._results import Figure
+from idmatters_tf._presentation.monitor import Monitor
+from idmatters_tf._presentation.results import Figure
 from idmatters_tf.isometry.blocks import BlockNames
 from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, measure, plot_distances
 from idmatters_tf.isometry.norms import branch_bounds, kernel_norms, summarize_norms

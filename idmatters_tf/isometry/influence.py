@@ -15,8 +15,8 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._evaluation.batches import RepeatableBatches, check_data, length, to_tensors
 from idmatters_tf._evaluation.losses import DataLoss, check_single_batch, loss_dtype
 from idmatters_tf._keras_types import Data, Loss, Tensor
-from idmatters_tf._progress import Progress
-from idmatters_tf._results import Drawing, Figure, Result, tabulate
+from idmatters_tf._presentation.progress import Progress
+from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
 from idmatters_tf.isometry.blocks import Block, checked_graph, find_operations, missing_blocks
 
 

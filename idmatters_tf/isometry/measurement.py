@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._keras_internals import ModelGraph
 from idmatters_tf._keras_types import Structure
-from idmatters_tf._progress import Progress
-from idmatters_tf._results import Drawing, Figure, Result, tabulate
+from idmatters_tf._presentation.progress import Progress
+from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
 from idmatters_tf.isometry.blocks import Block, BlockNames, checked_graph, select_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
 from idmatters_tf.layers import PadShortcut2D

@@ -20,7 +20,7 @@ from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_internals import replicas, value_outside_functions
-from idmatters_tf._results import tabulate
+from idmatters_tf._presentation.results import tabulate
 from idmatters_tf.optimizers.kernels import KernelMatrices, find_kernels_by_layer, find_kernels_by_path
 from idmatters_tf.optimizers.momentum import LearningRate, Momentum
 from idmatters_tf.optimizers.orthogonalization import orthogonalize

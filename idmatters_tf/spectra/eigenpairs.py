@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
 from idmatters_tf._arguments import check_choice, positive_integer
-from idmatters_tf._progress import Progress
-from idmatters_tf._results import Result
+from idmatters_tf._presentation.progress import Progress
+from idmatters_tf._presentation.results import Result
 from idmatters_tf.spectra.operators import Array, Matrix, as_operator, magnitude
 
 ENDS = ("largest", "smallest", "magnitude", "both")

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.stats
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.spectra.operators import Array, Matrix, as_operator, columns, magnitude
 
 Value = TypeVar("Value", float, Array)

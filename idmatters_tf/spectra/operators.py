@@ -8,7 +8,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import DTypeLike, NDArray
 
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation.progress import Progress
 
 # Arrays of float32 or float64.
 Array: TypeAlias = NDArray[np.floating[Any]]

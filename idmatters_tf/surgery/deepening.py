@@ -8,9 +8,9 @@ from typing import Any, TypeVar, get_args
 import keras
 
 from idmatters_tf._arguments import check_choice, positive_integer
-from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._keras_internals import strategy_scope
 from idmatters_tf._keras_types import Structure
+from idmatters_tf.isometry._configured_models import ConfiguredModel
 from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import (

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf._configured_models import ConfiguredModel, Slot
 from idmatters_tf._keras_types import Structure
+from idmatters_tf.isometry._configured_models import ConfiguredModel, Slot
 from idmatters_tf.surgery._blocks import zero_last_weights
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import UNKNOWN_SIZE, check_gradients, compute_outputs, example_inputs

@@ -9,10 +9,10 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf._evaluation.batches import RepeatableBatches, to_tensors
 from idmatters_tf._keras_internals import has_compiled_loss, strategy_scope
 from idmatters_tf._keras_types import Data
+from idmatters_tf.isometry._configured_models import ConfiguredModel
 from idmatters_tf.isometry.blocks import Block, checked_graph, find_operations
 from idmatters_tf.isometry.influence import record_branches
 from idmatters_tf.surgery._carrying import compile_like

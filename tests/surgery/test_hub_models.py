@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 from keras_hub.models import AlbertBackbone
 
-from idmatters_tf._configured_models import ConfiguredModel
 from idmatters_tf.autodiff import gradient
+from idmatters_tf.isometry._configured_models import ConfiguredModel
 from idmatters_tf.surgery import deepen, remove_identities
 from tests.support.hub_models import bert, gemma, gemma3, gpt2, inputs_for, randomized, resnet, smollm3, vit
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from idmatters_tf._extras import EXTRAS, describe_missing
+from idmatters_tf._imports import EXTRAS, describe_missing
 from trainers.cli.arguments import DEBUG
 
 

@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from idmatters_tf._extras import require
-from idmatters_tf._progress import Progress
+from idmatters_tf._imports import require
+from idmatters_tf._presentation.progress import Progress
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import as_dict, make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, print_message

@@ -10,7 +10,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.checkpointing import replacing
 from idmatters_tf.data.images import ImageData
 from idmatters_tf.expressivity import memorize, verify

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from idmatters_tf._results import tabulate
+from idmatters_tf._presentation.results import tabulate
 from trainers.cli.arguments import UsageError, suggest
 from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, print_message, run_program

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._monitor import write_summary
+from idmatters_tf._presentation.monitor import write_summary
 from idmatters_tf.checkpointing import remove_unfinished, replacing
 from idmatters_tf.isometry import block_norms
 from idmatters_tf.isometry.callbacks import NormsMeasurement

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks import saved
 from idmatters_tf.checkpointing import list_steps, remove_steps
 from idmatters_tf.distribute import ClusterDescription

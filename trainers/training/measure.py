@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from idmatters_tf.distribute.strategies import distribute_dataset
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks.saved import Checkpoint
 from idmatters_tf.checkpointing import describe_newest
 from trainers.cli.arguments import RunError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._extras import require
+from idmatters_tf._imports import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import interval
-from idmatters_tf._extras import require
+from idmatters_tf._imports import require
 from idmatters_tf._keras_types import Logs
-from idmatters_tf._results import Drawing, Figure
+from idmatters_tf._presentation.results import Drawing, Figure
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from idmatters_tf import depth_profile
-from idmatters_tf._results import tabulate
+from idmatters_tf._presentation.results import tabulate
 from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor
 from idmatters_tf.curvature import spectral_density, top_eigenpairs
 from idmatters_tf.isometry import block_distances, layer_influence

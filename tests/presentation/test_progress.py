@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from idmatters_tf import _progress
-from idmatters_tf._progress import Progress
+from idmatters_tf._presentation import progress as progress_module
+from idmatters_tf._presentation.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 def shown(stream, monkeypatch, **options):
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(_progress, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress_module, "_LINE_SECONDS", 0.0)
     with Progress(10, "training", **options) as progress:
         progress.advance(2, text=None)
         progress.advance(2, "loss 0.5")
