@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf.expressivity._samples import check_sample, distinct_rows, slices
-from idmatters_tf.expressivity.construction import PANEL, directions, highest_products, products_with_others, project
+from idmatters_tf.expressivity._surrogates import directions
+from idmatters_tf.expressivity.construction import PANEL, highest_products, products_with_others, project
 
 
 @dataclasses.dataclass(frozen=True)
