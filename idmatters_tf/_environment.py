@@ -47,7 +47,7 @@ def describe_numerics(backend: str = "tensorflow") -> dict[str, Any]:
         }
     import tensorflow as tf
 
-    from idmatters_tf._tensorflow_internals.kernels import onednn_is_enabled
+    from idmatters_tf._tensorflow_internals.runtime import onednn_is_enabled
 
     described = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
     return {

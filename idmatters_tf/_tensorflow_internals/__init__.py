@@ -1,7 +1,6 @@
 """Internals of TensorFlow 2.21. No other module of the package uses any.
 
-training             traced training steps, without importing TensorFlow
-kernels              kernels of the CPU
+runtime              traced training steps, random operations, kernels of the CPU, errors of a cluster
 pipelines            operations of `tf.data` pipelines
 patching             temporary replacement of attributes of other libraries
 second_derivatives   replacements for functions with wrong second derivatives

@@ -19,7 +19,7 @@ from idmatters_tf._keras_internals import (
     recurrent_states,
     restore_adapted,
 )
-from idmatters_tf._tensorflow_internals.training import (
+from idmatters_tf._tensorflow_internals.runtime import (
     operation_seeds,
     restore_operation_seeds,
     traced_training_steps,

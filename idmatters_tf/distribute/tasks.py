@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import describe_differences
-from idmatters_tf._tensorflow_internals.coordination import report_error
+from idmatters_tf._tensorflow_internals.runtime import report_error
 from idmatters_tf.checkpointing import FolderInUse, FolderLost
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError
 

@@ -1,14 +1,15 @@
-"""Internals of TensorFlow 2.21 for training steps and random operations. TensorFlow is not imported."""
+"""Runtime of TensorFlow 2.21: traced steps, random operations, kernels and coordination. It is imported on use."""
 
 import inspect
 import random
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
+if TYPE_CHECKING:
+    import keras
 
 
-def traced_training_steps(model: keras.Model) -> list[Any]:
+def traced_training_steps(model: "keras.Model") -> list[Any]:
     """Return the concrete functions of the training step that have been traced so far."""
     train_function: Any = getattr(model, "train_function", None)
     if not inspect.isfunction(train_function):
@@ -38,3 +39,19 @@ def restore_operation_seeds(state: Any) -> None:
     found._rng.setstate(state)
     # An operation with a seed that was used before would continue its sequence.
     found.clear_kernel_cache()
+
+
+def onednn_is_enabled() -> bool:
+    """Return True if TensorFlow uses oneDNN, by TF_ENABLE_ONEDNN_OPTS or by its default for this processor."""
+    from tensorflow.python.util import _pywrap_util_port
+
+    return bool(_pywrap_util_port.IsMklEnabled())
+
+
+def report_error(message: str) -> None:
+    """Stop the operations of all workers that wait for others, with an UnavailableError of a message."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    current: Any = context.context()
+    current.report_error_to_cluster(tf.errors.UNAVAILABLE, message)
