@@ -142,7 +142,8 @@ def test_jax_measures_what_tensorflow_measures(program):
         for name in QUANTITIES:
             # Keras rounds some operations to float32 on JAX.
             if not name.endswith(("smallest", "p10", "condition")):
-                assert theirs[name] == pytest.approx(row[name], rel=1e-4), name
+                # Profiles of padded sequences have no distances and no Jacobians.
+                assert theirs[name] == pytest.approx(row[name], rel=1e-4, nan_ok=True), name
     for row, theirs in zip(depth_cases.rates().rows(), rates, strict=True):
         assert theirs == pytest.approx(row, rel=1e-5)
 
