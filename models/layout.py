@@ -17,16 +17,24 @@ Norm = Literal["batch", "synchronized"]
 Initializer = Literal["identity", "standard", "fixup"]
 
 
+# Fields that `--help` of the programs lists, not only `--help-all`, and fields that are no options.
+_COMMON, _IN_PYTHON = {"common": True}, {"option": None}
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Layout of a network: a stem, stages of residual blocks, an average over space and a head.
 
+    The defaults are Table 1 of Hardt & Ma. The programs show this list as the help of their options.
+
     Attributes:
-        blocks: number of residual blocks of each stage.
+        blocks: number of residual blocks of each stage, or one number for all stages.
         widths: number of channels of each stage.
-        strides: stride of the first block of each stage; the other blocks have stride 1.
-        stem, stem_size, stem_strides: channels, kernel size and stride of the first convolution, which has no
-            activation.
+        strides: stride of the first block of each stage, or one number for all stages; by default 1 and then 2. The
+            other blocks have stride 1.
+        stem: number of channels of the first convolution, which has no activation.
+        stem_size: number of rows and columns of the first kernel.
+        stem_strides: stride of the first convolution.
         bias: True for biases in the stem and the 3x3 convolutions.
         shortcut: "pad", "projection", or "none" for the standard parameterization without skips.
         head: "random" for the paper's frozen N(0, 1/fan_in) matrix; "trained" for a trained matrix with a bias,
@@ -49,25 +57,31 @@ class Layout:
         ValueError: there are no stages, `blocks`, `widths` and `strides` differ in length, or a value is not allowed.
     """
 
-    blocks: tuple[int, ...]
-    widths: tuple[int, ...]
-    strides: tuple[int, ...]
-    stem: int
+    blocks: tuple[int, ...] = dataclasses.field(default=(9,), metadata=_COMMON)
+    widths: tuple[int, ...] = dataclasses.field(default=(64, 128, 256), metadata=_COMMON)
+    strides: tuple[int, ...] = ()
+    stem: int = 16
     stem_size: int = 3
     stem_strides: int = 1
-    bias: bool = False
+    bias: bool = dataclasses.field(default=False, metadata=_IN_PYTHON)
     shortcut: Shortcut = "pad"
     head: Head = "random"
-    norm: Norm | None = None
-    norm_first: bool = False
-    norm_momentum: float = 0.99
-    initializer: Initializer = "identity"
+    norm: Norm | None = dataclasses.field(default=None, metadata=_COMMON)
+    norm_first: bool = dataclasses.field(default=False, metadata=_IN_PYTHON)
+    norm_momentum: float = dataclasses.field(default=0.99, metadata=_IN_PYTHON)
+    initializer: Initializer = dataclasses.field(default="identity", metadata=_COMMON)
     branch_scale: float | None = None
-    negative_slope: float = 0.0
+    negative_slope: float = dataclasses.field(default=0.0, metadata=_IN_PYTHON)
 
     def __post_init__(self) -> None:
         if not self.widths:
             raise ValueError("Argument `widths` must have at least one stage. Received: widths=()")
+        stages = len(self.widths)
+        if not self.strides:
+            object.__setattr__(self, "strides", (1, *(2,) * (stages - 1)))
+        for argument in ("blocks", "strides"):
+            if len(getattr(self, argument)) == 1:
+                object.__setattr__(self, argument, getattr(self, argument) * stages)
         for argument in ("blocks", "strides"):
             if len(getattr(self, argument)) != len(self.widths):
                 raise ValueError(
@@ -83,6 +97,12 @@ class Layout:
         check_choice("shortcut", self.shortcut, get_args(Shortcut))
         check_choice("initializer", self.initializer, get_args(Initializer))
         check_choice("head", self.head, get_args(Head))
+        channels = [self.stem, *self.widths]
+        if self.shortcut == "pad" and channels != sorted(channels):
+            raise ValueError(
+                f"Arguments `stem` and `widths` must not decrease with shortcut 'pad', which cannot drop channels. "
+                f"Received: stem={self.stem}, widths={self.widths}. Use shortcut 'projection'."
+            )
 
 
 def _check_names(others: Mapping[str, Any]) -> None:
@@ -99,8 +119,7 @@ def cifar_layout(blocks: int, widths: Sequence[int], stem: int, **others: Any) -
     """Return a layout with equal stages, all but the first with stride 2. `others` are fields of `Layout`."""
     _check_names(others)
     widths = tuple(widths)
-    counts = (positive_integer("blocks", blocks),) * len(widths)
-    return Layout(counts, widths, (1, *(2,) * (len(widths) - 1))[: len(widths)], stem, **others)
+    return Layout((positive_integer("blocks", blocks),) * len(widths), widths, stem=stem, **others)
 
 
 def imagenet_layout(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmatters_tf.distribute import ClusterDescription, mirrored_strategy, multi_worker_strategy
 from idmatters_tf.distribute import tasks as library
+from trainers.backends import runs_on_tensorflow
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import print_message
 from trainers.run.signals import SignalHandler
@@ -13,31 +14,31 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def make_strategy(name: str, cluster: ClusterDescription | None = None) -> "tf.distribute.Strategy":
-    """Return the `tf.distribute.Strategy` of a name from `trainers.training.settings.resolve_strategy`."""
+def make_strategy(cluster: ClusterDescription | None = None) -> "tf.distribute.Strategy | None":
+    """Return the strategy of a cluster or of all GPUs of this machine; None on JAX, which has one device.
+
+    Raises:
+        UsageError: there is a cluster on JAX.
+    """
+    if not runs_on_tensorflow():
+        if cluster is not None:
+            raise UsageError("on JAX the programs train on one device. Use TensorFlow for a cluster.")
+        return None
     import tensorflow as tf
 
-    if name == "multi-worker" and cluster is not None:
-        return multi_worker_strategy(cluster=cluster)
-    if name == "parameter-server" and cluster is not None:
-        return tf.distribute.ParameterServerStrategy(cluster.resolver())
+    if cluster is not None:
+        asynchronous = tf.distribute.ParameterServerStrategy
+        return asynchronous(cluster.resolver()) if cluster.asynchronous else multi_worker_strategy(cluster=cluster)
     # Tests split the CPU into several logical devices.
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-    if name == "mirrored" or (name == "auto" and len(devices) > 1):
-        return mirrored_strategy([device.name for device in devices])
-    return tf.distribute.get_strategy()
-
-
-def gather(strategy: "tf.distribute.Strategy | None", value: Any) -> list[Any]:
-    """Return the JSON values of all tasks that make updates together, the chief's first."""
-    return [value] if strategy is None else library.gather(strategy, value)
+    return mirrored_strategy([device.name for device in devices]) if len(devices) > 1 else tf.distribute.get_strategy()
 
 
 def check_agreement(
     cluster: ClusterDescription | None, strategy: "tf.distribute.Strategy | None", values: dict[str, Any]
 ) -> None:
     """Raise the same UsageError on all tasks if one has other JSON values, such as settings, than the chief."""
-    chief, *others = gather(strategy, values)
+    chief, *others = [values] if strategy is None else library.gather(strategy, values)
     names = [] if cluster is None else list(cluster.tasks)
     for task, theirs in zip(names[1:], others, strict=False):
         differing = sorted(name for name in {*chief, *theirs} if chief.get(name) != theirs.get(name))

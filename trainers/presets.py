@@ -19,7 +19,8 @@ _CIFAR_FAST = f"""{_NORMALIZER_FREE}
 _CIFAR_SHORT = """
     --precision bfloat16 --optimizer muon-free --nesterov --learning-rate 0.036 --weight-decay 0 --label-smoothing 0.1
     --schedule linear --final-rate 0.07 --lookahead 0.95 --batch-size 256 --steps 2535 --warm-up-steps 253
-    --augment alternating --cutout 8 --train-sizes 20 24 --size-steps 975 1755 --evaluate-every 507
+    --augment alternating --cutout 8 --train-sizes 20 24 --size-steps 975 1755
+    --evaluate-every 507 --checkpoint-every 507
 """
 # A small network on the built-in data, in float32: 1.1 minutes on two cores of an AMD EPYC (Zen 5).
 _CIFAR_QUICK = """
@@ -33,19 +34,19 @@ _CIFAR_RESNET = """
 """
 # Huang et al. (2016), section 4.2: 300 epochs with batches of 64.
 _CIFAR_DENSENET = """
-    --depth 100 --growth 24 --steps 234375 --batch-size 64 --learning-rate 0.1 --drop-steps 117188 175782 --nesterov
+    --depth 100 --steps 234375 --batch-size 64 --learning-rate 0.1 --drop-steps 117188 175782 --nesterov
     --augment standard --preprocess channels
 """
 # Springenberg et al. (2014), section 3.2: 350 epochs with batches of 128, the rate divided at 200, 250 and 300. The
 # paper whitens the images (ZCA); here the mean image is subtracted.
 _CIFAR_ALL_CNN = """
-    --steps 136719 --learning-rate 0.05 --drop-steps 78125 97657 117188 --weight-decay 0.001
+    --steps 136720 --learning-rate 0.05 --drop-steps 78125 97657 117188 --weight-decay 0.001
     --augment all-cnn --preprocess pixels
 """
 # Hardt & Ma, section 4.2, with the layout of `idmatters_tf.models.layout.IMAGENET`.
 _IMAGENET_PAPER = """
     --dataset folder --size 224
-    --blocks 3 4 6 3 --widths 80 168 328 672 --stem 64 --stem-size 7 --stem-strides 2 --first-stride 2
+    --blocks 3 4 6 3 --widths 80 168 328 672 --stem 64 --stem-size 7 --stem-strides 2 --strides 2
     --steps 700000 --batch-size 256 --learning-rate 0.1 --schedule decay --drop-steps
     --evaluate-every 5000 --checkpoint-every 1000
 """
@@ -63,7 +64,7 @@ _IMAGENET_RESNET = """
 """
 # Huang et al. (2016), section 4.2: 90 epochs with batches of 256, the rate divided at 30 and 60.
 _IMAGENET_DENSENET = """
-    --depth 121 --growth 32 --bottleneck --nesterov --steps 450000 --schedule drops --drop-steps 150000 300000
+    --depth 121 --nesterov --steps 450000 --schedule drops --drop-steps 150000 300000
     --augment standard
 """
 # Springenberg et al. (2014), section 3.4: 450,000 steps with batches of 64, the rate divided every 200,000.

@@ -17,7 +17,7 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import REPORT, Run, check_output, write_csv, write_mark
-from trainers.training.task import select_relevant
+from trainers.training.settings import select_relevant
 
 EXAMPLES = """
 examples:

@@ -16,7 +16,7 @@ from trainers.cli.settings import as_dict
 from trainers.report import as_words
 from trainers.reproduce.numbers import NOT_RECORDED
 from trainers.reproduce.rows import FOLDER, PAPERS, Row, expand_command, format_commands, load
-from trainers.training.task import select_relevant
+from trainers.training.settings import select_relevant
 
 _SECTION = re.MULTILINE | re.DOTALL
 _PROGRAMS = ("trainers.cifar", "trainers.imagenet")

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from idmatters_tf._arguments import make_unique_name
+from idmatters_tf._arguments import describe_differences, make_unique_name
 from idmatters_tf._keras_internals import (
     compile_arguments,
     get_graph,
@@ -40,15 +40,35 @@ def describe_configuration(model: keras.Model) -> dict[str, Any]:
     compiled = compile_arguments(model) or {}
     parts = {
         "the model": _describe_layers(model),
-        **{label_optimizer(path): _to_plain_data(own) for path, own in find_optimizers(model).items()},
+        **_describe_optimizers(model),
         "the loss": {name: _to_plain_data(compiled.get(name)) for name in ("loss", "loss_weights")},
         "the metrics": {
             **{name: _to_plain_data(compiled.get(name)) for name in ("metrics", "weighted_metrics")},
             "own": [_to_plain_data(metric) for metric in model.metrics],
         },
     }
+    return _flatten(parts)
+
+
+def describe_optimizers(model: keras.Model) -> dict[str, Any]:
+    """Return the part of `describe_configuration` that callbacks change between two checkpoints, as learning rates."""
+    return _flatten(_describe_optimizers(model))
+
+
+def _describe_optimizers(model):
+    return {label_optimizer(path): _to_plain_data(own) for path, own in find_optimizers(model).items()}
+
+
+def _flatten(parts):
+    """Return the values of nested parts by path, as in "the model: Dense 2.activation"."""
     leaves = keras.tree.flatten_with_path(parts)
     return {f"{path[0]}: {'.'.join(map(str, path[1:]))}": value for path, value in leaves}
+
+
+def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return a text that names the differences of two identities of runs, or None if the saved values are equal."""
+    differences = describe_differences(saved, now)
+    return f"is a checkpoint of another run: {'; '.join(differences)}" if differences else None
 
 
 def label_optimizer(path: str) -> str:
@@ -151,17 +171,20 @@ def describe_attributes(model: keras.Model, start: Mapping[str, Any] | None = No
     described: dict[str, Any] = {}
     seen, queue = set(map(id, owners.values())), list(owners.items())
     for path, owner in queue:
+        if isinstance(owner, keras.layers.Layer):
+            described[f"{path}.trainable"] = owner.trainable
         for name, value in list_parts(owner):
-            is_new = start is not None and path + name not in start
-            if value is None or is_variable(value) or (is_new and keras.ops.is_tensor(value)):
-                continue
-            if is_internal_attribute(owner, name.lstrip(".")):
+            if value is None or is_internal_attribute(owner, name.lstrip(".")):
                 continue
             if isinstance(value, (bool, int, float, str, types.FunctionType)):
                 described[path + name] = value
                 continue
+            # Slow, hence last.
+            is_new, is_tensor = start is not None and path + name not in start, keras.ops.is_tensor(value)
+            if is_variable(value) or (is_new and is_tensor):
+                continue
             try:
-                value = keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
+                value = keras.ops.convert_to_numpy(value) if is_tensor else value
             except (TypeError, NotImplementedError):
                 # A tensor of a function that is traced.
                 continue

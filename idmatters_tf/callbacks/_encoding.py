@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.callbacks import _devices
+from idmatters_tf.checkpointing import OtherRun
 
 # Number of the entries of a checkpoint, to be increased with each change; its negative for one without state of `fit`.
 FORMAT = 4
@@ -246,7 +247,7 @@ def _read_text(folder):
     text = (pathlib.Path(folder) / STATE).read_text(encoding="utf-8")
     if '"objects"' not in text:
         remedy = "Use that version, or another folder."
-        raise ValueError(f"{folder} is a checkpoint of an earlier version of idmatters_tf. {remedy}")
+        raise OtherRun(pathlib.Path(folder), "is a checkpoint of an earlier version of idmatters_tf", remedy)
     return text
 
 

@@ -20,13 +20,15 @@ from idmatters_tf._keras_internals import RunningFit, build_for_training
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackStates
 from idmatters_tf.callbacks._configuration import (
+    compare_identity,
     describe_attributes,
     describe_configuration,
+    describe_optimizers,
     label_optimizer,
 )
 from idmatters_tf.callbacks._sources import make_source
 from idmatters_tf.callbacks._workers import Workers, compute_checksum, read_checkpoints
-from idmatters_tf.checkpointing import checkpoint_path
+from idmatters_tf.checkpointing import OtherRun, checkpoint_path
 
 # The only value of the identity of a run that may change.
 _DEVICES = "the set of devices"
@@ -81,7 +83,7 @@ class RunState:
         self._traced: set[str] = set()
         self._states = CallbackStates(callbacks, self._model, self._resume.ignore)
         settings = {f"ExactResume's `{name}`": getattr(self._resume, name) for name in ("every", "keep", "seed")}
-        return self._identity | settings
+        return self._identity | self._resume.identity | settings
 
     def collect(self, epoch: int, batch: int, is_ended: bool) -> dict[str, Any]:
         """Return the values of a checkpoint of this process."""
@@ -94,8 +96,7 @@ class RunState:
         if not self._is_complete:
             _training_state.check_complete(self._model, self._states.variables)
             self._is_complete = True
-        current = describe_configuration(self._model)
-        self._check_unchanged(current)
+        self.check()
         return {
             "format": _encoding.FORMAT,
             "version": VERSION,
@@ -105,8 +106,9 @@ class RunState:
             "batch": batch,
             "ended": is_ended,
             "identity": self._identity,
+            "given": self._resume.identity,
             "environment": self._environment,
-            "configuration": {"start": self._configuration, "current": current},
+            "configuration": {"start": self._configuration, "current": describe_optimizers(self._model)},
             "description": self._variables,
             "state": _training_state.read(self._model),
             "data": self.source.state(batch),
@@ -151,13 +153,8 @@ class RunState:
         return self._model.run_eagerly or (keras.backend.backend() == "jax" and not self._model.jit_compile)
 
     def check(self) -> None:
-        """Raise ValueError if a callback or the first training step has changed what cannot be restored."""
-        self._check_unchanged(describe_configuration(self._model))
-
-    def _check_unchanged(self, current):
         """Raise ValueError if a callback or an eager training step has changed a layer, an optimizer or the loss."""
-        start = {**_select_layers(self._configuration), **self._attributes}
-        now = {**_select_layers(current), **describe_attributes(self._model, self._attributes)}
+        start, now = self._attributes, describe_attributes(self._model, self._attributes)
         compared = {**now, **start} if self._is_eager() else start
         for name in compared:
             values = start.get(name), now.get(name)
@@ -170,7 +167,7 @@ class RunState:
                 )
 
     def load(self) -> dict[str, Any] | None:
-        """Return the newest intact checkpoint, or None. Raise ValueError if it does not belong to this run."""
+        """Return the newest intact checkpoint, or None. Raise OtherRun if it does not belong to this run."""
         step = self._workers.find_newest(self._resume.folder)
         loaded: list[dict[str, Any]] = []
         if step is not None:
@@ -184,10 +181,8 @@ class RunState:
         saved = checkpoints[self._workers.index if is_own else 0]
         mismatch = self._find_mismatch(saved, is_own)
         if mismatch is not None:
-            raise ValueError(
-                f"{checkpoint_path(self._resume.folder, step)} {mismatch}. Start the same script as before, or pass "
-                f"another folder to ExactResume."
-            )
+            remedy = "Start the same script as before, or pass another folder to ExactResume."
+            raise OtherRun(checkpoint_path(self._resume.folder, step), mismatch, remedy)
         devices = saved["identity"].get(_DEVICES)
         if devices != self._identity[_DEVICES]:
             warnings.warn(
@@ -209,9 +204,12 @@ class RunState:
         if saved.get("format") != _encoding.FORMAT:
             return _encoding.describe_format(saved)
         names = [name for name in saved["identity"] if name != _DEVICES]
-        differences = describe_differences(saved["identity"], self._identity, names)
-        if differences:
-            return f"is a checkpoint of another run: {'; '.join(differences)}"
+        own = {name: saved["identity"][name] for name in names}
+        mismatch = compare_identity(saved.get("given", {}), self._resume.identity) or compare_identity(
+            own, self._identity
+        )
+        if mismatch is not None:
+            return mismatch
         difference = _training_state.find_difference(saved["description"], self._variables)
         if difference is not None:
             return f"is a checkpoint of another model: {difference}"
@@ -269,11 +267,6 @@ class RunState:
 def _select(configuration, *parts):
     """Return the entries of parts of a configuration, such as "the model"."""
     return {path: value for path, value in configuration.items() if path.partition(":")[0] in parts}
-
-
-def _select_layers(configuration):
-    """Return the configuration of the layers as "Class.argument"."""
-    return {path.partition(": ")[2]: value for path, value in _select(configuration, "the model").items()}
 
 
 # Folders of `fit`s that have begun and not ended, by optimizer.

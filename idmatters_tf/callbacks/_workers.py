@@ -109,12 +109,10 @@ def _folder_of(folder, index):
     return folder / f"worker-{index}" if index else folder
 
 
-def find_newest_complete(
-    folder: pathlib.Path, on_damage: Callable[[pathlib.Path, str], object] | None = None, repair: bool = False
-) -> int | None:
-    """Return the newest step that all workers have saved, see `find_newest_intact`. Damage is a warning by default."""
+def find_newest_complete(folder: pathlib.Path, repair: bool = False) -> int | None:
+    """Return the newest step that all workers have saved, see `find_newest_intact`. Damage is a warning."""
     accept = functools.partial(_is_complete, folder)
-    return find_newest_intact(folder, _encoding.STATE, on_damage or _warn_of_damage, repair, accept)
+    return find_newest_intact(folder, _encoding.STATE, _warn_of_damage, repair, accept)
 
 
 def _is_complete(folder, step):

@@ -1,11 +1,12 @@
 """Callback for the exact resume of `fit` after a kill."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -61,13 +62,16 @@ class ExactResume(keras.callbacks.Callback):
         seed: seed of the order in which `fit` shuffles arrays and the batches of a `PyDataset`, a non-negative integer.
         ignore: attributes of callbacks, layers, optimizers and losses that do not affect training and are not restored,
             such as files and locks, named as in "Logger.file".
+        identity: further values by name that identify the run, such as hyperparameters and a checksum of the data. They
+            must be JSON values. A checkpoint of a run with other values raises OtherRun.
 
     Attributes:
         resumed_at: number of completed training batches when this `fit` began. 0 for a new run, None before `fit`.
         is_terminated: True if this process has received SIGTERM during a `fit` on several workers.
 
     Raises:
-        ValueError: by `fit`, if state cannot be restored, the folder is not writable, or the checkpoint belongs to
+        ValueError: by `fit`, if state cannot be restored or the folder is not writable.
+        idmatters_tf.checkpointing.OtherRun: a ValueError, by `fit`, if the checkpoint belongs to another identity or
             another configuration of the model, an optimizer, the loss, the metrics or the data. The message names the
             cause.
         idmatters_tf.checkpointing.FolderInUse: by `fit`, if another process uses the folder.
@@ -83,6 +87,7 @@ class ExactResume(keras.callbacks.Callback):
         keep: int = 2,
         seed: int = 0,
         ignore: Collection[str] = (),
+        identity: Mapping[str, Any] | None = None,
     ):
         super().__init__()
         # Absolute, since the program may change the current folder during `fit`. Links lead to the same lock.
@@ -93,6 +98,8 @@ class ExactResume(keras.callbacks.Callback):
         self.keep = positive_integer("keep", keep, self)
         self.seed = seed_number(seed, self)
         self.ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+        # Tuples become lists, as in a checkpoint.
+        self.identity: dict[str, Any] = json.loads(json.dumps(dict(identity or {})))
         self.resumed_at: int | None = None
         self.is_terminated = False
 

@@ -16,6 +16,7 @@ from idmatters_tf.checkpointing.files import (
 )
 from idmatters_tf.checkpointing.locks import FolderInUse, FolderLock, FolderLost, check_held
 from idmatters_tf.checkpointing.store import (
+    OtherRun,
     checkpoint_path,
     describe_newest,
     find_damage,
@@ -29,6 +30,7 @@ __all__ = [
     "FolderInUse",
     "FolderLock",
     "FolderLost",
+    "OtherRun",
     "check_held",
     "checkpoint_path",
     "describe_newest",

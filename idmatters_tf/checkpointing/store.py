@@ -26,6 +26,21 @@ from idmatters_tf.checkpointing.locks import check_held
 _NAME = re.compile("step-([0-9]{8,18})")
 
 
+class OtherRun(ValueError):
+    """A checkpoint belongs to another run, another model or another version of this package.
+
+    Attributes:
+        reason: path of the checkpoint and the differences.
+        exit_code: exit code of a program that ends with this error.
+    """
+
+    exit_code = 2
+
+    def __init__(self, path: pathlib.Path, mismatch: str, remedy: str):
+        self.reason = f"{path} {mismatch}."
+        super().__init__(f"{self.reason} {remedy}")
+
+
 def checkpoint_path(folder: str | os.PathLike, step: int) -> pathlib.Path:
     """Return the path of the checkpoint of a step in the folder of checkpoints."""
     return pathlib.Path(folder) / f"step-{step:08d}"

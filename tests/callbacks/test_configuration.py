@@ -9,9 +9,10 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, load_weights
 from idmatters_tf.callbacks._configuration import describe_configuration
 from idmatters_tf.callbacks._training_state import find_optimizers
+from idmatters_tf.checkpointing import OtherRun
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -111,6 +112,23 @@ def test_another_configuration_is_refused(tmp_path, before, after, message):
         ValueError, match=f"step-00000008 is a checkpoint of another (run|model): .*{message}.*another folder"
     ):
         fit(tmp_path, compiled(**{**before, **after}))
+
+
+def test_another_identity_is_refused(tmp_path):
+    def fit_as(identity):
+        callbacks = [ExactResume(tmp_path, every=3, identity=identity)]
+        compiled().fit(ArrayBatches(X, Y, batch_size=2, seed=0), epochs=1, callbacks=callbacks, verbose=0)
+
+    fit_as({"rate": 0.1, "sizes": (1, 2), "data": "abc"})
+    with pytest.warns(UserWarning, match="is finished"):
+        fit_as({"data": "abc", "sizes": [1, 2], "rate": 0.1})
+    with pytest.raises(OtherRun, match="another run: rate was 0.1, now 0.2; data was 'abc', now None. Start") as raised:
+        fit_as({"rate": 0.2, "sizes": [1, 2], "new": 5})
+    assert raised.value.exit_code == 2
+    model = compiled()
+    assert load_weights(model, tmp_path, {"rate": 0.1, "sizes": [1, 2], "data": "abc"}) == 4
+    with pytest.raises(OtherRun, match="sizes was .1, 2., now .1.. Use the run"):
+        load_weights(model, tmp_path, {"rate": 0.1, "sizes": [1], "data": "abc"})
 
 
 def test_compiled_again(tmp_path):

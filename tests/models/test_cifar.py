@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportCallIssue=false
 from typing import Any
 
 import keras
@@ -132,8 +133,12 @@ def test_options_of_the_papers_base_code():
     ("changes", "message"),
     [
         ({"widths": (), "blocks": (), "strides": ()}, "`widths` must have at least one stage"),
-        ({"blocks": (1,)}, r"`blocks` and `widths` must have the same length. Received: blocks=\(1,\), widths="),
+        (
+            {"blocks": (1, 1, 1)},
+            r"`blocks` and `widths` must have the same length. Received: blocks=\(1, 1, 1\), widths=",
+        ),
         ({"blocks": (1, 0)}, r"`blocks\[1\]` must be a positive integer"),
+        ({"stem": 8}, "`stem` and `widths` must not decrease with shortcut 'pad'"),
         ({"shortcut": "1x1"}, "`shortcut` must be one of 'pad', 'projection', 'none'"),
     ],
 )

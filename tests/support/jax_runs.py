@@ -35,30 +35,31 @@ if "--without-tensorflow" in sys.argv:
 
 import numpy as np
 
-from idmatters_tf.callbacks import saved
+from idmatters_tf.checkpointing import checkpoint_path, list_steps
 from trainers.cifar import main
-from trainers.training.fit import Training
+from trainers.training.reports import ReportEpochs
 
 
 def digest(folder):
-    checkpoint = saved.read_newest(folder / "checkpoints")
-    with np.load(checkpoint.path / "arrays.npz") as arrays:
+    step = list_steps(folder / "checkpoints")[-1]
+    with np.load(checkpoint_path(folder / "checkpoints", step) / "arrays.npz") as arrays:
         values = {name: arrays[name] for name in sorted(arrays.files)}
     parts = [name.encode() + value.tobytes() for name, value in values.items()]
-    return checkpoint.step, hashlib.sha256(b"".join(parts)).hexdigest()
+    return step, hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def stop_at(step):
     """Send SIGTERM to this process at a step of the next run."""
-    end = Training.on_train_batch_end
+    end = ReportEpochs.on_train_batch_end
+    batches = iter(range(1, step + 1))
 
     def on_train_batch_end(self, batch, logs=None):
-        if self._before + batch + 1 == step:
+        if next(batches, None) == step:
             os.kill(os.getpid(), signal.SIGTERM)
         end(self, batch, logs)
 
-    Training.on_train_batch_end = on_train_batch_end
-    return lambda: setattr(Training, "on_train_batch_end", end)
+    ReportEpochs.on_train_batch_end = on_train_batch_end
+    return lambda: setattr(ReportEpochs, "on_train_batch_end", end)
 
 
 def run():

@@ -1,3 +1,4 @@
+# pyright: reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false
 """Tests of the paper's baseline networks in `trainers.cifar`, and of the error messages for options."""
 
 import json
@@ -14,6 +15,7 @@ from idmatters_tf.models.layout import CIFAR
 from idmatters_tf.models.resnet import preresnet, resnet
 from tests.support.processes import assert_same_run, cut_back, records, run_forked
 from tests.support.programs import run_here
+from trainers import networks
 from trainers.cifar import PROGRAM, parser
 from trainers.cli.settings import as_dict
 
@@ -23,7 +25,7 @@ SHAPE = (16, 16, 3)
 NETWORKS = {
     "all-cnn": [],
     "preresnet": ["--depth", 8, "--warm-up-steps", 2],
-    "densenet": ["--depth", 7, "--growth", 4],
+    "densenet": ["--depth", 7],
 }
 
 
@@ -55,16 +57,16 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path):
     [
         (["resnet", "--depth", "8", "--shortcut", "projection"], lambda: resnet(SHAPE, 7, 8, "projection")),
         (["preresnet", "--depth", "14"], lambda: preresnet(SHAPE, 7, 14)),
-        (["densenet", "--depth", "10", "--growth", "4"], lambda: densenet(SHAPE, 7, 10, 4)),
-        (["densenet", "--depth", "10", "--bottleneck"], lambda: densenet(SHAPE, 7, 10, 24, bottleneck=True)),
+        (["densenet", "--depth", "10"], lambda: densenet(SHAPE, 7, 10, 24)),
         (["all-cnn"], lambda: all_cnn_c(SHAPE, 7)),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_the_options_of_a_network_define_its_layers(options, build):
-    chosen = PROGRAM.resolve(typed=parser().parse(["--model", *options])).network
-    assert chosen.title.startswith(options[0])
-    network = chosen.build(SHAPE, 7, 0.0, 0, replicas=2)
+    settings = PROGRAM.resolve(typed=parser().parse(["--model", *options]))
+    assert networks.describe(settings.model, settings.network).startswith(options[0])
+    arguments = {"weight_decay": 0.0, "seed": 0}
+    network = networks.build(settings.model, settings.network, SHAPE, 7, replicas=2, **arguments)
     expected = build()
     assert [layer.output.shape for layer in network.layers] == [layer.output.shape for layer in expected.layers]
     assert network.count_params() == expected.count_params()
@@ -85,12 +87,13 @@ def test_recipes_of_the_baselines():
     assert resolved("--model", "resnet", "--depth", 20)["warm_up_steps"] == 0
     assert resolved("--model", "resnet", "--depth", 20, "--warm-up-steps", 7)["warm_up_steps"] == 7
     densenet = resolved("--model", "densenet", "--steps", 10)
-    assert (densenet["growth"], densenet["batch_size"], densenet["nesterov"]) == (24, 64, True)
-    assert (densenet["steps"], densenet["bottleneck"]) == (10, False)
+    assert (densenet["depth"], densenet["batch_size"], densenet["nesterov"]) == (100, 64, True)
+    assert densenet["steps"] == 10
+    assert PROGRAM.resolve(typed={"model": "densenet", "depth": 121}).network.bottleneck
     assert resolved("--model", "all-cnn")["preprocess"] == "pixels"
     identity = resolved()
-    assert (identity["steps"], identity["blocks"], "depth" in identity) == (60_000, [9], False)
+    assert (identity["steps"], identity["blocks"], "depth" in identity) == (60_000, [9, 9, 9], False)
 
 
 def test_the_short_preset_has_the_network_of_the_paper():
-    assert PROGRAM.resolve("short").network.layout() == CIFAR
+    assert PROGRAM.resolve("short").network == CIFAR

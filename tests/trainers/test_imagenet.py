@@ -11,12 +11,12 @@ from tests.support.processes import assert_same_run, cut_back, records, run_fork
 from tests.support.programs import run_here
 from trainers.datasets import Folder
 from trainers.imagenet import PROGRAM
-from trainers.training.build import find_drop_steps
+from trainers.training.optimizers import find_drop_steps
 from trainers.training.settings import Recipe
 
 SMALL = ["--size", 24, "--blocks", 1, "--widths", 4, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
 SMALL += ["--learning-rate", 0.05, "--clip-norm", 1, "--log-every", 5, "--augment", "standard"]
-LONG = [*SMALL, "--steps", 10, "--evaluate-every", 10, "--checkpoint-every", 4, "--decay-epochs", 40]
+LONG = [*SMALL, "--steps", 15, "--evaluate-every", 15, "--checkpoint-every", 5, "--decay-epochs", 40]
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_the_rate_decays_every_two_epochs_as_in_the_paper():
 def test_other_networks_and_data_in_memory(tree, tmp_path):
     """Test a network designed for CIFAR, with a preprocessing that needs all images at once."""
     tiny = ["--data-dir", tree, "--size", 16, "--batch-size", 4, "--steps", 2, "--held-out", 10, "--train-images", 40]
-    dense = ["--model", "densenet", "--depth", 7, "--growth", 2, "--no-bottleneck"]
+    dense = ["--model", "densenet", "--depth", 7]
     streamed = run_here("trainers.imagenet", *tiny, *dense, "--out", tmp_path / "streamed")
     assert streamed.returncode == 0, streamed.stderr
     assert "30 + 10 images of 60 classes" in streamed.stderr

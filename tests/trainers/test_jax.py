@@ -12,7 +12,7 @@ import idmatters_tf.layers  # noqa: F401 - registers the layers
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 
 TINY = ["--dataset", "shapes", "--train-images", 96, "--test-images", 20, "--blocks", 1, "--stem", 4, "--widths", 4]
-TINY += ["--batch-size", 16, "--log-every", 4, "--evaluate-every", 8, "--steps", 12]
+TINY += ["--batch-size", 16, "--log-every", 4, "--evaluate-every", 8, "--checkpoint-every", 12, "--steps", 12]
 JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 

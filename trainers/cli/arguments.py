@@ -6,7 +6,7 @@ import functools
 import pathlib
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import idmatters_tf
@@ -42,25 +42,34 @@ class Parser(argparse.ArgumentParser):
     """Argument parser with one-line errors.
 
     Attributes:
-        checks: function for each option that returns the checked value or raises ValueError.
+        options: an `Option` of `trainers.cli.settings` for each of its arguments.
     """
 
     def __init__(self, **texts: str | None):
         layout: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
         arguments: dict[str, Any] = {"formatter_class": layout, "allow_abbrev": False, **texts}
         super().__init__(**arguments)
-        self.checks: dict[argparse.Action, Callable[[Any], Any]] = {}
+        self.options: dict[argparse.Action, Any] = {}
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
 
+    def describe(self, usual: Mapping[str, Any] | None = None, only_common: bool = False) -> None:
+        """Set the texts of `--help`, with the defaults `usual`, by name, where given.
+
+        With `only_common`, the help shows common options only.
+        """
+        for action, option in self.options.items():
+            text = option.describe((usual or {}).get(option.name, option.default))
+            action.help = argparse.SUPPRESS if only_common and not option.common else text.replace("%", "%%")
+
     def parse(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the options on the command line by name, without defaults. Exits with code 2 for invalid ones."""
         values = vars(self.parse_args(argv))
-        for action, check in self.checks.items():
+        for action, option in self.options.items():
             if action.dest in values:
                 try:
-                    values[action.dest] = check(values[action.dest])
+                    values[action.dest] = option.check(values[action.dest])
                 except ValueError as error:
                     self.error(str(argparse.ArgumentError(action, str(error))))
         return values

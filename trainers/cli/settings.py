@@ -10,16 +10,21 @@
 
 A bool is a pair of options, `--nesterov` and `--no-nesterov`; a `Literal` is a choice. Names are unique across groups,
 since the JSON form (`as_dict`, `make`) is one flat object. Checks of several settings together belong in
-`__post_init__`, which raises `UsageError`. Instances are therefore always valid.
+`__post_init__`, which raises `UsageError` or ValueError. Instances are therefore always valid.
+
+The help of a field without `setting` is in the section "Attributes" of its class. A field with the metadata
+`{"option": None}` is no setting.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 import operator
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -60,6 +65,13 @@ class Option:
     def flag(self) -> str:
         """Name on the command line, such as --drop-steps."""
         return "--" + self.name.replace("_", "-")
+
+    def describe(self, default: Any) -> str:
+        """Return the help text."""
+        if default in (None, (), [], False, dataclasses.MISSING):
+            return f"{self.help} (default: {self.unset})" if self.unset else self.help
+        shown = "yes" if default is True else " ".join(map(str, default)) if self.many else str(default)
+        return f"{self.help} (default: {shown})"
 
     def expected(self) -> str:
         """Return a description of valid values, for error messages."""
@@ -103,11 +115,11 @@ def group(kinds: Any, title: str, by: str | None = None, **defaults: Any) -> Any
     """Return a field that contains other settings.
 
     Args:
-        kinds: dataclass of these settings; with `by`, a dataclass for each value of the option `by`, the default first,
-            which is a field of all of them. Options of the same name have the type and help of the first kind that has
+        kinds: dataclass of these settings; with `by`, a dataclass for each value of the option `by`, the default first.
+            Options of the same name have the type and help of the first kind that has
             them; others may have fewer choices.
         title: title of the argument groups. Options that some kinds lack have a group that lists the other kinds.
-        by: name of the option that selects the kind.
+        by: name of the option that selects the kind, a field before this one or of all kinds.
         defaults: other defaults by name.
     """
     by_name = {None: kinds} if by is None else kinds
@@ -120,7 +132,8 @@ def options(settings: type) -> Mapping[str, Option]:
     found: dict[str, Option] = {}
     for field in dataclasses.fields(settings):
         if "kinds" not in field.metadata:
-            found[field.name] = _read_option(settings, field)
+            if _is_option(field):
+                found[field.name] = _read_option(settings, field)
             continue
         kinds, title, by, defaults = field.metadata.values()
         merged: dict[str, Option] = {}
@@ -133,8 +146,20 @@ def options(settings: type) -> Mapping[str, Option]:
             usual = defaults.get(name, option.default)
             found[name] = dataclasses.replace(option, by=by, title=shown, default=usual)
         if by is not None:
-            found[by] = dataclasses.replace(found[by], default=next(iter(kinds)), choices=tuple(kinds))
+            found[by] = dataclasses.replace(found[by], title=title, default=next(iter(kinds)), choices=tuple(kinds))
     return found
+
+
+def _is_option(field: dataclasses.Field) -> bool:
+    return field.metadata.get("option", field) is not None
+
+
+def _read_attributes(settings: type) -> dict[str, str]:
+    """Return the descriptions in the section "Attributes" of a docstring by name, as phrases without backticks."""
+    section = inspect.cleandoc(settings.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    found = re.split(r"^ {4}(\w+): ", section, flags=re.MULTILINE)[1:]
+    texts = (" ".join(text.split()).replace("`", "").rstrip(".") for text in found[1::2])
+    return dict(zip(found[::2], texts, strict=True))
 
 
 def _read_option(settings: type, field: dataclasses.Field) -> Option:
@@ -144,26 +169,24 @@ def _read_option(settings: type, field: dataclasses.Field) -> Option:
     many = typing.get_origin(kind) is tuple
     kind = typing.get_args(kind)[0] if many else kind
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
-    option = field.metadata["option"]
+    option = field.metadata.get("option") or Option(
+        help=_read_attributes(settings).get(field.name, ""),
+        bounds={},
+        common=field.metadata.get("common", False),
+        may_be_empty=field.default == (),
+    )
     kind = str if choices else kind
     bounds = {**option.bounds, "at_most": option.bounds.get("at_most", MOST)} if kind is int else option.bounds
     named = dataclasses.replace(option, name=field.name, default=field.default)
     return dataclasses.replace(named, kind=kind, many=many, choices=choices, bounds=bounds)
 
 
-def make_parser(
-    program: str, description: str | None, epilog: str, *settings: type, usual: Any = None, only_common: bool = False
-) -> Parser:
-    """Return the parser of a program, the words behind `python -m`, whose options are those of settings dataclasses.
-
-    `--help` shows the defaults `usual`, by name, where given; with `only_common`, it shows common options only.
-    """
+def make_parser(program: str, description: str | None, epilog: str, *settings: type) -> Parser:
+    """Return the parser of a program, the words behind `python -m`, whose options are those of settings dataclasses."""
     parser = Parser(prog=f"python -m {program}", description=description, epilog=epilog)
     groups: dict[str | None, Any] = {None: parser}
     for option in itertools.chain(*(options(each).values() for each in settings)):
-        text = _describe(option, (usual or {}).get(option.name, option.default))
-        is_hidden = only_common and not option.common
-        properties: dict[str, Any] = {"help": argparse.SUPPRESS if is_hidden else text.replace("%", "%%")}
+        properties: dict[str, Any] = {}
         if not option.positional:
             properties |= {"dest": option.name, "required": option.default is dataclasses.MISSING}
         if option.kind is bool:
@@ -177,16 +200,9 @@ def make_parser(
             groups[option.title] = parser.add_argument_group(option.title)
         name = option.name if option.positional else option.flag
         action = groups[option.title].add_argument(name, default=argparse.SUPPRESS, **properties)
-        parser.checks[action] = option.check
+        parser.options[action] = option
+    parser.describe()
     return parser
-
-
-def _describe(option: Option, default: Any) -> str:
-    """Return the help text of an option."""
-    if default in (None, (), [], False, dataclasses.MISSING):
-        return f"{option.help} (default: {option.unset})" if option.unset else option.help
-    shown = "yes" if default is True else " ".join(map(str, default)) if option.many else str(default)
-    return f"{option.help} (default: {shown})"
 
 
 def make(settings: type[S], values: Mapping[str, Any], source: object = None) -> S:
@@ -231,10 +247,15 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool 
             if "kinds" in field.metadata:
                 by = field.metadata["by"]
                 arguments[field.name] = build(field.metadata["kinds"][by and find(known[by])])
-            else:
+            elif _is_option(field):
                 option = known[field.name]
                 arguments[field.name] = find(option if option.by in (None, option.name) else options(kind)[field.name])
-        return kind(**arguments)
+        try:
+            return kind(**arguments)
+        except ValueError as error:
+            # Errors of the library name arguments, and options have the same names.
+            flag = lambda found: known[found[1]].flag if found[1] in known else found[0]  # noqa: E731
+            raise UsageError(re.sub("`(\\w+)`", flag, str(error))) from None
 
     made = build(settings)
     used = as_dict(made)
@@ -252,6 +273,8 @@ def as_dict(settings: Any) -> dict[str, Any]:
     values = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        is_group = "kinds" in field.metadata
-        values |= as_dict(value) if is_group else {field.name: list(value) if isinstance(value, tuple) else value}
+        if "kinds" in field.metadata:
+            values |= as_dict(value)
+        elif _is_option(field):
+            values[field.name] = list(value) if isinstance(value, tuple) else value
     return values

@@ -1,11 +1,13 @@
 """Start and end of all programs: log levels of libraries, one-line error messages, exit codes."""
 
+import contextlib
 import io
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from idmatters_tf._imports import EXTRAS, describe_missing
@@ -103,6 +105,14 @@ def describe_error(error: Exception) -> str | None:
 def print_message(text: str) -> None:
     """Print a message to standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def print_warnings() -> Iterator[None]:
+    """Print warnings inside of the block as messages, without their place in the code."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print_message(f"warning: {message}")
+        yield
 
 
 def print_lines(*lines: str) -> None:

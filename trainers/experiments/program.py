@@ -116,7 +116,11 @@ class Results:
         digest = hashlib.sha256()
         for array in arrays:
             digest.update(array.tobytes())
-        self._run.start(self._settings, {"origin": origin, "digest": digest.hexdigest()})
+        data = {"origin": origin, "digest": digest.hexdigest()}
+        if self._run.exists() and not self._run.overwrites:
+            self._run.check_data(**data)
+        else:
+            self._run.start(self._settings, data)
 
     def report(
         self,

@@ -6,13 +6,12 @@ first part of a tag; the loss is first.
 
 import os
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
 from idmatters_tf._presentation.monitor import write_summary
-from idmatters_tf.checkpointing import remove_unfinished, replacing
 from idmatters_tf.isometry import block_norms
 from idmatters_tf.isometry.callbacks import NormsMeasurement
 from trainers.backends import has_tensorflow
@@ -27,21 +26,14 @@ _TAGS = {
     "learning_rate": "optimization/learning_rate",
     "images_per_second": "speed/images_per_second",
 }
-# Kinds of the records whose values each TensorBoard run shows.
-_KINDS = {"": ("test", "curvature"), "train": ("train",), "test": ("test",)}
 
 
 class Events:
-    """Writer of the TensorBoard event files of a run, which requires TensorFlow. Without it nothing is written.
+    """Writer of the TensorBoard event files of a run, which requires TensorFlow. Without it nothing is written."""
 
-    Points other than those of the records so far, which a killed process has written, are removed.
-    """
-
-    def __init__(self, folder: str | os.PathLike, writes: bool = True, records: Sequence[Mapping[str, Any]] = ()):
+    def __init__(self, folder: str | os.PathLike, writes: bool = True):
         self._folder, self._writes = pathlib.Path(folder), writes and has_tensorflow()
         self._writers: dict[str, Any] = {}
-        for run, kinds in _KINDS.items() if self._writes else ():
-            _discard_points(self._folder / run, {record["step"] for record in records if record["kind"] in kinds})
 
     def record(self, step: int, kind: str, record: Mapping[str, Any], blocks: Mapping[str, Any] | None = None) -> None:
         """Write the numbers of a record of kind "train" or "test", and the result of `measure_norms`."""
@@ -65,23 +57,3 @@ def measure_norms(model: keras.Model) -> dict[str, Any] | None:
     """Return the norms of all blocks, their mean Frobenius and largest spectral norm, or None without blocks."""
     blocks = block_norms(model)
     return {**NormsMeasurement(blocks, {}).summary(), "blocks": blocks} if blocks else None
-
-
-def _discard_points(folder: pathlib.Path, steps: Collection[int]) -> None:
-    """Remove the points of other steps from the event files of a folder."""
-    import tensorflow as tf
-
-    remove_unfinished(folder)
-    for path in folder.glob("events.out.tfevents.*"):
-        # A kill may have truncated the last point.
-        contents: list[Any] = list(tf.data.TFRecordDataset(str(path)).ignore_errors().as_numpy_iterator())
-        points = map(tf.compat.v1.Event.FromString, contents)
-        kept = [
-            content
-            for content, point in zip(contents, points, strict=True)
-            if point.file_version or point.step in steps
-        ]
-        if len(kept) < len(contents):
-            with replacing(path) as beside, tf.io.TFRecordWriter(str(beside)) as writer:
-                for content in kept:
-                    writer.write(content)

@@ -1,8 +1,8 @@
 """Folder of a run: its lock, its settings, its metrics, and checks before a command resumes it.
 
-config.json      the program, its settings, the data and all versions, written once
+config.json      the program, its settings, the data and all versions
 metrics.jsonl    records, {"kind": ..., "step": ..., ...}, of kinds "train", "test", "curvature" and "diverged"
-checkpoints/     see trainers.training.checkpoints; each checkpoint also contains the records up to its step
+checkpoints/     of `ExactResume`, with the identity of the run and the records up to its step
 events/          TensorBoard
 result.json      best and last error, written when the run is finished
 convergence.png, model.keras, saved_model/; best/ with the exports of the checkpoint with the lowest test error
@@ -32,11 +32,12 @@ from idmatters_tf.checkpointing import (
 )
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import MOST, make, setting
-from trainers.cli.startup import print_message
 
 # Marks of runs, exports to other folders and comparisons.
 RUN, EXPORT, REPORT = "config.json", "export.json", "report.json"
 WHERE_DATA_ARE = ("data_dir", "download")
+# Remedy for a run with other settings.
+SAME = "Use the same settings to resume it, another --out for a new run, or --overwrite to discard this one."
 # Outputs of a run, besides its config.json and the tables of experiments.
 FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")
 FOLDERS = ("saved_model", "best", "checkpoints", "events")
@@ -102,7 +103,7 @@ class Run:
     Attributes:
         writes: False for the tasks of a cluster other than the chief, which write nothing.
         overwrites: True if `start` discards an existing run.
-        records: records of this session and of its first checkpoint, independent of later changes to the file.
+        records: records of this session and of its first checkpoint, independent of the file.
     """
 
     def __init__(self, path: str | os.PathLike, writes: bool = True, overwrites: bool = False):
@@ -162,15 +163,11 @@ class Run:
                 f"checksums differ. The order of the images is part of the checksum."
             )
 
-    def check_same(self, settings: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> None:
-        """Raise a UsageError that names the settings that differ from saved ones, by default those of config.json."""
-        before: Mapping[str, Any] = self.config()["settings"] if saved is None else saved
-        differing = describe_differences(before, settings, [name for name in settings if name not in WHERE_DATA_ARE])
+    def check_same(self, settings: Mapping[str, Any]) -> None:
+        """Raise a UsageError that names the settings that differ from those of config.json."""
+        differing = describe_differences(self.config()["settings"], settings, settings)
         if differing:
-            raise UsageError(
-                f"{self.path} contains a run with other settings: {'; '.join(differing)}. Use the same settings to "
-                f"resume it, another --out for a new run, or --overwrite to discard this one."
-            )
+            raise UsageError(f"{self.path} contains a run with other settings: {'; '.join(differing)}. {SAME}")
 
     def start(
         self,
@@ -179,38 +176,31 @@ class Run:
         program: str | None = None,
         numerics: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write config.json for a new or overwritten run, or check that the data of an existing run are the same.
+        """Remove the outputs of an earlier run, and write config.json.
 
-        Print a warning if versions, threads or devices of an existing run differ, because results then differ by
-        rounding. All arguments are JSON values; `data` has a `digest` and an `origin`.
-
-        Raises:
-            UsageError: the run was trained on other data.
+        All arguments are JSON values; `data` has a `digest` and an `origin`.
         """
-        versions = _environment.collect_versions()
-        if self.exists() and not self.overwrites:
-            self.check_data(data["digest"], data["origin"])
-            now = {"versions": versions, "numerics": numerics or {}}
-            warning = _environment.describe_environment_change(self.config(), now)
-            if warning is not None and self.writes:
-                print_message(warning)
-        elif self.writes:
-            check_held(self.path)
-            self.path.mkdir(parents=True, exist_ok=True)
-            for name in FILES + FOLDERS:
-                remove(self.path / name)
-            config = {"program": program, "settings": settings, "data": data, "versions": versions}
-            config |= {} if numerics is None else {"numerics": numerics}
-            self._write("config.json", config | {"command": sys.argv})
+        if not self.writes:
+            return
+        check_held(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in FILES + FOLDERS:
+            remove(self.path / name)
+        config = {"program": program, "settings": settings, "data": data, "versions": _environment.collect_versions()}
+        config |= {} if numerics is None else {"numerics": numerics}
+        self._write("config.json", config | {"command": sys.argv})
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         write_atomically(self.path / name, json.dumps(value, indent=2) + "\n")
 
-    def extend(self, settings: Mapping[str, Any]) -> None:
-        """Record settings with more steps. The run is no longer finished."""
+    def update(self, settings: Mapping[str, Any]) -> None:
+        """Record other settings of a run that continues, such as more steps. It is no longer finished."""
         config = self.config()
+        if config["settings"] == settings:
+            return
         before = {"steps": config["settings"].get("steps"), "command": config.get("command")}
-        config["extended"] = [*config.get("extended", ()), before]
+        if before["steps"] != settings.get("steps"):
+            config["extended"] = [*config.get("extended", ()), before]
         self._write("config.json", config | {"settings": settings, "command": sys.argv})
         self.result_path.unlink(missing_ok=True)
 
@@ -230,9 +220,9 @@ class Run:
 
     def record(self, **values: Any) -> None:
         """Append a record to metrics.jsonl. Raises FolderLost if the folder no longer exists."""
+        self.records.append(values)
         if self.writes:
             check_held(self.path)
-            self.records.append(values)
             with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
                 file.write(encode([values]))
 

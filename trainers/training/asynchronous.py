@@ -6,7 +6,6 @@ atomic operation on a parameter server counts. A Keras optimizer's own counter l
 """
 
 import functools
-import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,10 +23,12 @@ from idmatters_tf.optimizers import Muon
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_message
 from trainers.run.signals import SignalHandler
-from trainers.training.checkpoints import KEPT, RUN, explain_write_errors, pack
 from trainers.training.measure import TOP5_CLASSES, compute_errors
-from trainers.training.reports import MEANS, Reports
-from trainers.training.task import Task
+from trainers.training.reports import KEPT, MEANS, Reports, explain_write_errors
+from trainers.training.settings import Task
+
+# Variables in a checkpoint.
+VARIABLES = ("model", "optimizer")
 
 
 class AsynchronousTrainer:
@@ -127,20 +128,23 @@ class AsynchronousTrainer:
         return iter(self._coordinator.create_per_worker_dataset(for_worker))
 
 
-def fit_asynchronously(
-    task: Task, model: keras.Model, cluster: ClusterDescription, checkpoint: saved.Checkpoint | None
-) -> signal.Signals | None:
-    """Train as `trainers.training.fit.fit`. Workers wait for one another at records, evaluations and checkpoints."""
+def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescription, handler: SignalHandler) -> bool:
+    """Train until the last step or a signal. Return True after the last step.
+
+    Workers wait for one another at evaluations and checkpoints.
+    """
     run = task.run
     steps = task.settings.recipe.steps
     intervals = task.settings.run
-    done = 0 if checkpoint is None else checkpoint.step
+    log_interval = task.settings.log_interval
+    done = saved.restore(model, run.checkpoints_path, task.identity, VARIABLES, repair=True) or 0
     trainer = AsynchronousTrainer(model, task.settings.recipe.clip_norm, cluster.workers, done)
     test = functools.partial(trainer.measure, task.source.test_batches(), task.source.test_images)
-    reports = Reports(task, model, test, checkpoint)
+    reports = Reports(task, model, test)
+    reports.begin(done, [record for record in run.metrics() if record["step"] <= done] if done else [])
     batches = trainer.worker_batches(task.source.train_batches())
     print_message("compiling the training step ...")
-    with SignalHandler() as handler, reports.progress:
+    with reports:
 
         def stops():
             return handler.received is not None
@@ -161,7 +165,7 @@ def fit_asynchronously(
             target = min(steps, *(n * (done // n + 1) for n in (intervals.evaluate_every, intervals.checkpoint_every)))
             previous: list[Any] = []
             while done < target and not stops():
-                window = min(target - done, intervals.log_every - done % intervals.log_every)
+                window = min(target - done, log_interval - done % log_interval)
                 results = trainer.schedule(window, batches, stops)
                 # One window late, so that the workers are never idle.
                 log(done, previous)
@@ -177,9 +181,9 @@ def fit_asynchronously(
             if done % intervals.evaluate_every == 0 or done == steps:
                 reports.evaluate(done)
             with explain_write_errors(run.checkpoints_path):
-                saved.save(run.checkpoints_path, done, model, {RUN: pack(task)}, ("model", "optimizer"))
+                saved.save(model, run.checkpoints_path, done, task.identity, VARIABLES)
                 remove_steps(run.checkpoints_path, list_steps(run.checkpoints_path)[:-KEPT])
-    return None if done == steps else handler.received
+    return done == steps
 
 
 def _compute(labels, logits):

@@ -1,7 +1,6 @@
-"""Construction of the compiled network and its batches from the settings of a task."""
+"""Construction of the network and its batches from the settings of a task."""
 
 import contextlib
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,16 +12,14 @@ from idmatters_tf.data.numpy_batches import NumpyBatches, compute_ahead
 from idmatters_tf.depth._scaled_optimizers import DepthScaling
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.determinism import make_deterministic
-from idmatters_tf.optimizers.muon import build_optimizer
+from trainers import networks
 from trainers.cli.arguments import UsageError
 from trainers.training.measure import make_loss, make_metrics
-from trainers.training.optimizers import make_optimizer
-from trainers.training.settings import Recipe
-from trainers.training.task import Task
+from trainers.training.settings import Task
 
 
 def build_model(task: Task, strategy: Any = None) -> keras.Model:
-    """Build and compile the network of a task, with random numbers determined by the seed.
+    """Build the network of a task for training images, with random numbers determined by the seed.
 
     Raises:
         UsageError: the batch cannot be divided evenly among the replicas of the `tf.distribute.Strategy`.
@@ -34,19 +31,21 @@ def build_model(task: Task, strategy: Any = None) -> keras.Model:
         raise UsageError(f"--batch-size must be a multiple of the {replicas} replicas. Received: {recipe.batch_size}")
     make_deterministic(recipe.seed)
     dtype = "mixed_bfloat16" if recipe.precision == "bfloat16" else "float32"
-    with contextlib.nullcontext() if strategy is None else strategy.scope():
-        model = build_network(task, data.image_shape, data.classes, dtype, replicas)
-        if recipe.train_sizes:
-            model = with_image_size(model)
-        scaling = None if recipe.base_blocks is None else scale_network(model, recipe.base_blocks)
-        optimizer = make_optimizer(recipe, find_drop_steps(recipe, task.source.training_images), scaling)
-        # XLA is slower than oneDNN on the CPU, and not deterministic with TensorFlow's determinism on.
-        jit: Any = "auto" if keras.backend.backend() == "jax" else False
-        loss, metrics = make_loss(recipe.label_smoothing), make_metrics(data.classes)
-        model.compile(optimizer, loss, weighted_metrics=metrics, jit_compile=jit)
-        # Inside the scope: slot variables created while tracing break under several replicas.
-        build_optimizer(optimizer, model)
-    return model
+    model = build_network(task, data.image_shape, data.classes, dtype, replicas)
+    return with_image_size(model) if recipe.train_sizes else model
+
+
+def compile_model(task: Task, model: keras.Model, optimizer: Any = None) -> None:
+    """Compile the network of a task with its loss and metrics."""
+    # XLA is slower than oneDNN on the CPU, and not deterministic with TensorFlow's determinism on.
+    jit: Any = "auto" if keras.backend.backend() == "jax" else False
+    loss, metrics = make_loss(task.settings.recipe.label_smoothing), make_metrics(task.data.classes)
+    model.compile(optimizer, loss, weighted_metrics=metrics, jit_compile=jit)
+
+
+def strategy_scope(strategy: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return the scope of a `tf.distribute.Strategy`, or a context without effect for None."""
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
 def scale_network(model: keras.Model, base_blocks: int) -> DepthScaling:
@@ -68,14 +67,15 @@ def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: s
         UsageError: the images are too small for the network.
     """
     recipe = task.settings.recipe
-    network = task.settings.network
+    model = task.settings.model
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype)
     try:
-        return network.build(image_shape, classes, recipe.weight_penalty, recipe.seed, replicas)
+        options = {"weight_decay": recipe.weight_penalty, "seed": recipe.seed}
+        return networks.build(model, task.settings.network, image_shape, classes, replicas, **options)
     except ValueError as error:
         raise UsageError(
-            f"--model {network.model} cannot be built for images of shape {tuple(image_shape)}. Use larger images or "
+            f"--model {model} cannot be built for images of shape {tuple(image_shape)}. Use larger images or "
             f"different sizes of the network ({str(error).splitlines()[0]})."
         ) from error
     finally:
@@ -105,7 +105,7 @@ def with_image_size(model: keras.Model, rows: int | None = None, cols: int | Non
 
 
 def make_train_batches(task: Task) -> FunctionBatches:
-    """Return the training batches. The number of steps in an epoch depends on the data only."""
+    """Return the training batches, whose epochs are the log interval."""
     recipe = task.settings.recipe
     source = task.source.train_batches()
     if recipe.train_sizes:
@@ -114,17 +114,4 @@ def make_train_batches(task: Task) -> FunctionBatches:
         source = ScaledBatches(source, recipe.train_sizes, recipe.size_steps)
     if isinstance(source, NumpyBatches):
         source = compute_ahead(source.batch, min(4, cores()))
-    return FunctionBatches(source, max(1, task.source.training_images // recipe.batch_size))
-
-
-def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
-    """Return the steps at which the learning rate drops: the first updates with a lower rate, in ascending order.
-
-    With `--schedule decay`, they are the first steps after each multiple of `decay_epochs` epochs.
-    """
-    if recipe.schedule == "linear":
-        return ()
-    if recipe.schedule == "drops":
-        return recipe.drop_steps
-    every = recipe.decay_epochs * images / recipe.batch_size
-    return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(recipe.steps / every)))
+    return FunctionBatches(source, task.settings.log_interval)

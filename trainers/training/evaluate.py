@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainers.backends import has_tensorflow, import_tensorflow, runs_on_tensorflow
 from trainers.cli.arguments import RunError, UsageError, program_command
-from trainers.cli.startup import print_lines
+from trainers.cli.startup import print_lines, print_warnings
 from trainers.cluster import make_strategy
 from trainers.run.folder import EXPORT, check_output, hold_lock, write_mark
-from trainers.training.task import Task
+from trainers.training.settings import Task
 
 if TYPE_CHECKING:
     import keras
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _EXPORT = """
 import pathlib, sys
 from trainers.run.folder import Run
-from trainers.training import evaluate, task
+from trainers.training import evaluate, settings
 name, path, folder = sys.argv[1:]
 run = Run(path)
-evaluate.export_newest(task.Task(name, task.recorded_settings(name, run), run), pathlib.Path(folder))
+evaluate.export_newest(settings.Task(name, settings.recorded_settings(name, run), run), pathlib.Path(folder))
 """
 
 
@@ -51,16 +51,15 @@ def restore_model(task: Task) -> tuple["keras.Model", int]:
     Raises:
         UsageError: there is no such checkpoint, or the data are not those of the run.
     """
-    task.run.check_data(task.data.digest(), task.data.origin)
+    _ = task.data
     import_tensorflow()
-    from trainers.training.build import build_model
+    from trainers.training.build import build_model, compile_model, strategy_scope
 
-    strategy = None
-    if runs_on_tensorflow():
-        name = task.settings.devices.strategy
-        strategy = make_strategy(name if name in ("one", "mirrored") else "auto")
-    model = build_model(task, strategy)
-    return model, _restore(task, model)
+    strategy = make_strategy()
+    with strategy_scope(strategy):
+        model = build_model(task, strategy)
+        compile_model(task, model)
+    return model, _restore(task, model, task.identity)
 
 
 def export_again(task: Task, out: str | None = None) -> int:
@@ -100,16 +99,17 @@ def export_newest(task: Task, folder: pathlib.Path) -> None:
     from trainers.training.export import export_run
 
     model = build_network(task, described.image_shape, described.classes, "float32")
-    step = _restore(task, model)
+    step = _restore(task, model, task.recorded_identity)
     print_lines(f"{task.run.path}, step {step}:")
     export_run(task, model, step, folder)
 
 
-def _restore(task: Task, model: "keras.Model") -> int:
+def _restore(task: Task, model: "keras.Model", identity: dict[str, Any]) -> int:
     """Restore the weights of the run's newest intact checkpoint. Returns its step."""
-    from trainers.training.checkpoints import restore_weights
+    from idmatters_tf.callbacks import load_weights
 
-    step = restore_weights(task.run.checkpoints_path, model, task.identity)
+    with print_warnings():
+        step = load_weights(model, task.run.checkpoints_path, identity)
     if step is None:
         resume = program_command(task.program, "--resume", "--out", task.run.path)
         raise UsageError(f"{task.run.path} has no intact checkpoint. Train it first: {resume}")

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import keras
 
+from idmatters_tf.callbacks import load_weights
 from idmatters_tf.checkpointing import list_steps, remove, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers import preprocessing as fitted
 from trainers.backends import has_tensorflow
 from trainers.cli.arguments import RunError, program_command
 from trainers.cli.startup import print_lines
-from trainers.training.checkpoints import BEST, REMEDY, restore_weights
-from trainers.training.task import Task
+from trainers.training.reports import BEST, REMEDY
+from trainers.training.settings import Task
 
 
 def export_model(task: Task, network: keras.Model) -> keras.Model:
@@ -98,7 +99,7 @@ def export_run(task: Task, network: keras.Model, step: int, folder: pathlib.Path
         )
         if best == [step]:
             remove(folder / "best")
-        elif best and restore_weights(checkpoints, network, task.identity) is not None:
+        elif best and load_weights(network, checkpoints, task.recorded_identity) is not None:
             export(export_model(task, network), folder / "best", names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
     except (OSError, *_tensorflow_errors()) as error:

@@ -1,17 +1,16 @@
 """Training programs: command line, and settings of new and of existing runs."""
 
 import dataclasses
-import pathlib
+import functools
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.backends import has_tensorflow, require_packages
-from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.arguments import Parser
 from trainers.cli.settings import as_dict, make_parser, options, with_defaults
 from trainers.run.folder import Run
-from trainers.training.settings import Command, TrainingSettings
-from trainers.training.task import Task, recorded_settings, select_relevant
+from trainers.training.settings import Command, Task, TrainingSettings, recorded_settings
 
 # He et al. (2015), section 4.2: warm-up for depth 110, none for shallower networks.
 _WARM_UP_DEPTH = 110
@@ -28,17 +27,26 @@ class Program:
     presets: Mapping[str, str]  # options by value of `--preset`; those of "paper" are the defaults of the program
     recipes: Mapping[str, str]  # options by value of `--model` that differ from the defaults of the program
 
-    def parser(self, only_common: bool = False) -> Parser:
-        """Return the command line of this program, with the paper's recipe as defaults.
-
-        With `only_common`, its help lists common options only.
-        """
-        texts = self.name, self.description, self.epilog
-        usual = as_dict(self.resolve())
-        parser = make_parser(*texts, TrainingSettings, self.command, usual=usual, only_common=only_common)
+    @functools.cached_property
+    def _parser(self) -> Parser:
+        """Parser of the command line, of the presets and of the recipes of the networks."""
+        parser = make_parser(self.name, self.description, self.epilog, TrainingSettings, self.command)
         parser.usage = f"{parser.prog} [OPTIONS]"
         parser.add_argument("--help-all", action="help", help="show all options and exit")
         return parser
+
+    @functools.cached_property
+    def _tables(self) -> dict[str, dict[str, Any]]:
+        """Settings of the presets and recipes by their words."""
+        return {words: self._parser.parse(words.split()) for words in {*self.presets.values(), *self.recipes.values()}}
+
+    def parser(self, only_common: bool = False) -> Parser:
+        """Return the parser of the command line, whose help shows the paper's recipe as defaults.
+
+        With `only_common`, the help lists common options only.
+        """
+        self._parser.describe(as_dict(self.resolve()), only_common)
+        return self._parser
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Train, evaluate or export according to the command line. Returns the exit code."""
@@ -56,8 +64,8 @@ class Program:
         require_packages("matplotlib", *(["tensorboard"] if has_tensorflow() else []))
         from trainers.training.train import train
 
-        folder, settings = self.settings_to_train(command, typed)
-        return train(Task(self.name, settings, Run(folder, overwrites=command.overwrite)))
+        run, settings = self.settings_to_train(command, typed)
+        return train(Task(self.name, settings, run))
 
     def split(self, typed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Split typed options into (command, settings)."""
@@ -65,73 +73,46 @@ class Program:
         command = with_defaults(self.command, {name: typed[name] for name in typed if name in of_command})
         return command, {name: value for name, value in typed.items() if name not in of_command}
 
-    def resolve(self, preset: str = "paper", typed: Mapping[str, Any] | None = None) -> TrainingSettings:
-        """Return the settings of a new run.
+    def resolve(
+        self, preset: str = "paper", typed: Mapping[str, Any] | None = None, log_every: int | None = None
+    ) -> TrainingSettings:
+        """Return the settings of a new run, or of one with this log interval.
 
         In ascending priority: the defaults of the options, the defaults of the program, the recipe of the network, the
         preset, and the typed options. Except for typed options, those that the network or the data set lacks are
         ignored.
         """
         typed = typed or {}
-        defaults = _read(self.presets["paper"])
-        table = {} if preset == "paper" else _read(self.presets[preset])
+        defaults = self._tables[self.presets["paper"]]
+        table = {} if preset == "paper" else self._tables[self.presets[preset]]
         model = {"model": "identity", **defaults, **table, **typed}["model"]
-        recipe = _read(self.recipes.get(model, ""))
+        recipe = {**self._tables[self.recipes[model]]} if model in self.recipes else {}
         if model in ("resnet", "preresnet") and typed.get("depth", recipe["depth"]) < _WARM_UP_DEPTH:
             recipe["warm_up_steps"] = 0
-        return with_defaults(TrainingSettings, defaults, recipe, table, typed)
+        return with_defaults(TrainingSettings, defaults, recipe, table, typed).with_log_interval(log_every)
 
-    def settings_to_train(self, command: Any, typed: Mapping[str, Any]) -> tuple[pathlib.Path, TrainingSettings]:
-        """Return (folder, settings) of a new run, or of a run to be resumed.
+    def settings_to_train(self, command: Any, typed: Mapping[str, Any]) -> tuple[Run, TrainingSettings]:
+        """Return the folder and the settings of a new run, or of a run to be resumed.
 
-        Repeating a command resumes its run, as `--resume` does. Both reject settings that differ from the saved ones,
-        except that `--resume` accepts a larger number of steps.
+        Repeating a command resumes its run, as `--resume` does. `ExactResume` rejects settings that differ from those
+        of the checkpoint.
         """
-        run = Run(command.out or default_out(self.resolve(command.preset, typed), command.preset))
+        out = command.out or default_out(self.resolve(command.preset, typed), command.preset)
+        run = Run(out, overwrites=command.overwrite)
         if command.resume:
-            settings = self.saved_settings(run, typed, may_extend=True)
-        else:
-            settings = self.resolve(command.preset, typed)
-            if run.exists() and command.overwrite:
-                run.config(self.name)
-            elif run.exists():
-                _check_same(run, settings, recorded_settings(self.name, run))
+            return run, self.saved_settings(run, typed)
+        # The folder of another program is not overwritten.
+        recorded = recorded_settings(self.name, run) if run.exists() else None
         run.check_usable()
-        return run.path, settings
+        every = None if recorded is None or run.overwrites else recorded.run.log_every
+        return run, self.resolve(command.preset, typed, every)
 
-    def saved_settings(self, run: Run, typed: Mapping[str, Any], may_extend: bool = False) -> TrainingSettings:
-        """Return the settings of an existing run, updated with typed settings that may differ.
-
-        With `may_extend`, the number of steps may be larger than that of the run.
-
-        Raises:
-            UsageError: a typed setting differs that may not.
-        """
-        saved = recorded_settings(self.name, run)
-        settings = with_defaults(TrainingSettings, as_dict(saved), typed)
-        extends = may_extend and settings.recipe.steps > saved.recipe.steps
-        if extends and settings.recipe.depends_on_steps:
-            option = "--schedule linear" if settings.recipe.schedule == "linear" else "--lookahead"
-            raise UsageError(
-                f"{run.path} cannot be extended: with {option} every update depends on --steps. Start a new run with "
-                f"another --out."
-            )
-        _check_same(run, settings, saved, {"steps"} if extends else ())
-        return settings
-
-
-def _read(words: str) -> dict[str, Any]:
-    """Return the settings that options on a command line set."""
-    return make_parser("", None, "", TrainingSettings).parse(words.split())
+    def saved_settings(self, run: Run, typed: Mapping[str, Any]) -> TrainingSettings:
+        """Return the settings of an existing run, updated with typed settings."""
+        return with_defaults(TrainingSettings, as_dict(recorded_settings(self.name, run)), typed).with_log_interval()
 
 
 def default_out(settings: TrainingSettings, preset: str) -> str:
     """Return the default of --out."""
     name = settings.data.dataset.replace("folder", "imagenet")
     return {"paper": f"runs/{name}", "quick": "runs/quick"}.get(preset, f"runs/{name}-{preset}")
-
-
-def _check_same(run: Run, settings: TrainingSettings, saved: TrainingSettings, free: Collection[str] = ()) -> None:
-    """Raise a UsageError that names the settings that differ from those of a run and may not."""
-    compared = {name: value for name, value in select_relevant(as_dict(settings)).items() if name not in free}
-    run.check_same(compared, as_dict(saved))

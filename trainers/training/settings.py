@@ -1,17 +1,27 @@
-"""Settings shared by all training programs: recipe, devices, intervals and commands.
+"""Settings shared by all training programs: recipe, intervals, commands, and tasks with their data and folders.
 
 `trainers.cli.settings.make` checks the settings of all sources: the command line, `--resume`, `--evaluate`, and a
 config.json edited by hand.
 """
 
 import dataclasses
-from typing import Literal
+import functools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from idmatters_tf.distribute import ClusterDescription
-from trainers.cli.arguments import UsageError, program_command
-from trainers.cli.settings import group, setting
-from trainers.datasets import DATA_SETS, DataOptions
-from trainers.networks import NETWORKS, Network
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import as_dict, group, make, options, setting
+from trainers.datasets import DATA_SETS, DataOptions, ImageSource
+from trainers.networks import NETWORKS, describe
+from trainers.run.folder import WHERE_DATA_ARE, Run
+
+if TYPE_CHECKING:
+    from idmatters_tf.data.protocols import DataSet
+    from idmatters_tf.distribute import ClusterDescription
+
+# Maximum of the default of --log-every.
+LOG_EVERY = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,29 +143,16 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True)
-class Devices:
-    """Devices and machines. These settings affect results only by rounding."""
-
-    strategy: Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"] = setting(
-        "auto", help="auto: the cluster described by TF_CONFIG or Slurm, else all GPUs of this machine", common=True
-    )
-    cluster_timeout: float = setting(
-        600.0,
-        help="number of seconds to wait for absent tasks of the cluster",
-        metavar="S",
-        above=0,
-        at_most=10_000_000,
-    )
-    parameter_servers: int = setting(
-        0, help="number of tasks of a Slurm step that are parameter servers", at_least=0, at_most=10_000
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Intervals of records, measurements and checkpoints."""
+    """Intervals of records, measurements and checkpoints, and of the start of a cluster."""
 
-    log_every: int = setting(20, help="number of steps between training records", at_least=1)
+    log_every: int | None = setting(
+        None,
+        help="number of steps between training records, of which the steps of the run and all other intervals are "
+        "multiples",
+        unset="their largest common divisor up to 20",
+        at_least=1,
+    )
     evaluate_every: int = setting(1000, help="number of steps between evaluations", at_least=1, common=True)
     curvature_every: int | None = setting(
         None,
@@ -166,6 +163,16 @@ class Intervals:
         unset="never",
     )
     checkpoint_every: int = setting(500, help="number of steps between checkpoints", at_least=1)
+    cluster_timeout: float = setting(
+        600.0,
+        help="number of seconds to wait for absent tasks of the cluster",
+        metavar="S",
+        above=0,
+        at_most=10_000_000,
+    )
+    parameter_servers: int = setting(
+        0, help="number of tasks of a Slurm step that are parameter servers", at_least=0, at_most=10_000
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,14 +206,19 @@ class Command:
             raise UsageError("--mirror requires --evaluate RUN: it does not affect training or its evaluations.")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """All settings of a run: data set, network, recipe, devices and intervals."""
+    """All settings of a run: data set, network, recipe and intervals."""
 
     data: DataOptions = group(DATA_SETS, "data", by="dataset")
-    network: Network = group(NETWORKS, "network", by="model")
+    model: str = setting(
+        "identity",
+        help="the paper's network; a normalizer-free network for fast training (docs/explanation/fast.md); or a "
+        "baseline of the paper's Table 2 with the recipe of its own paper",
+        common=True,
+    )
+    network: Any = group(NETWORKS, "network", by="model")
     recipe: Recipe = group(Recipe, "recipe")
-    devices: Devices = group(Devices, "devices and machines")
     run: Intervals = group(Intervals, "run")
 
     def __post_init__(self) -> None:
@@ -215,31 +227,98 @@ class TrainingSettings:
                 "--train-sizes standardizes each scaled image, so it requires --preprocess standardize. Remove "
                 "--train-sizes, or change --preprocess."
             )
-        if self.recipe.optimizer == "muon" and self.network.has_zero_kernels:
+        if self.recipe.optimizer == "muon" and getattr(self.network, "initializer", None) == "fixup":
             raise UsageError(
                 "--optimizer muon keeps the norm of every kernel, so the zero kernels of --initializer fixup would "
                 "never learn. Use --optimizer muon-free, or --initializer standard with --branch-scale 0."
             )
-
-
-def resolve_strategy(name: str, cluster: ClusterDescription | None) -> str:
-    """Return the value of `--strategy`, with `auto` resolved for a cluster.
-
-    Raises:
-        UsageError: the strategy does not fit the cluster.
-    """
-    if cluster is None:
-        if name in ("multi-worker", "parameter-server"):
+        every, common = self.log_interval, self._common_interval()
+        if common % every:
             raise UsageError(
-                f"--strategy {name} needs a cluster, but neither TF_CONFIG nor Slurm describes one with several tasks. "
-                f"To test it on this machine: {program_command('trainers.launch', '--workers', 2)} "
-                f"{'--ps 1 ' * (name != 'multi-worker')}-- ..."
+                f"--log-every must divide --steps, --evaluate-every, --checkpoint-every and --curvature-every, whose "
+                f"largest common divisor is {common}. Received: --log-every {every}"
             )
-        return name
-    required = "parameter-server" if cluster.asynchronous else "multi-worker"
-    if name not in ("auto", required):
-        raise UsageError(
-            f"--strategy {name} does not fit the cluster of {len(cluster.tasks)} tasks in {cluster.source}, which "
-            f"requires --strategy {required}. Remove --strategy, or unset {cluster.source}."
-        )
-    return required
+
+    @property
+    def log_interval(self) -> int:
+        """Number of steps between training records, the epoch of Keras' `fit`."""
+        common = self._common_interval()
+        return self.run.log_every or max(n for n in range(1, LOG_EVERY + 1) if common % n == 0)
+
+    def _common_interval(self) -> int:
+        run = self.run
+        return math.gcd(self.recipe.steps, run.evaluate_every, run.checkpoint_every, run.curvature_every or 0)
+
+    def with_log_interval(self, recorded: int | None = None) -> "TrainingSettings":
+        """Return the settings with the default of `log_every` replaced by that of the run, or else by its value."""
+        is_possible = recorded and not self.run.log_every and self._common_interval() % recorded == 0
+        every = recorded if is_possible else self.log_interval
+        return dataclasses.replace(self, run=dataclasses.replace(self.run, log_every=every))
+
+    def identity(self, program: str, digest: str) -> dict[str, Any]:
+        """Return the values that must be equal when a run is resumed: program, data, and all settings of its results.
+
+        The number of steps is included only if each update depends on it, since other runs may be extended.
+        """
+        values = {**select_relevant(as_dict(self)), "log_every": self.log_interval}
+        if not self.recipe.depends_on_steps:
+            del values["steps"]
+        return {**values, "the program": program, "the checksum of the data": digest}
+
+
+def select_relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that affect the results of a run."""
+    free = {*WHERE_DATA_ARE, *options(Intervals)}
+    return {name: value for name, value in settings.items() if name not in free}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Settings and folder of one run of a program such as "trainers.cifar", and its data, which are loaded once."""
+
+    program: str
+    settings: TrainingSettings
+    run: Run
+
+    @functools.cached_property
+    def source(self) -> ImageSource:
+        """Loaded data as batches. Raises DataError or UsageError if there are none."""
+        recipe = self.settings.recipe
+        return self.settings.data.source(recipe.batch_size, recipe.seed)
+
+    @property
+    def data(self) -> "DataSet":
+        """Data set."""
+        return self.source.data
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """Identity of the run, with the checksum of the loaded data."""
+        return self.settings.identity(self.program, self.data.digest())
+
+    @property
+    def recorded_identity(self) -> dict[str, Any]:
+        """Identity of an existing run, with the recorded checksum of its data, which are not loaded."""
+        return self.settings.identity(self.program, self.run.data().digest)
+
+    def title(self, parameters: int) -> str:
+        """Return the title of the convergence plot."""
+        rows, cols, _ = self.data.image_shape
+        network = describe(self.settings.model, self.settings.network)
+        seed = self.settings.recipe.seed
+        return f"{self.data.name}, {rows} x {cols} pixels, {network}, {parameters:,} parameters, seed {seed}"
+
+    def check_cluster(self, cluster: "ClusterDescription | None") -> None:
+        """Raise UsageError if the settings do not fit the cluster (None: no cluster)."""
+        if self.settings.run.curvature_every is not None and cluster is not None:
+            raise UsageError("--curvature-every works on one machine, not in a cluster. Remove it.")
+        for name in ("lookahead", "train_sizes") if cluster is not None and cluster.asynchronous else ():
+            if getattr(self.settings.recipe, name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} requires synchronous training, not parameter servers. Remove it."
+                )
+
+
+def recorded_settings(program: str, run: Run) -> TrainingSettings:
+    """Return the settings in the config.json of a run of a program."""
+    return make(TrainingSettings, run.config(program)["settings"], run.config_path)

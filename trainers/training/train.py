@@ -1,167 +1,232 @@
-"""Complete training of a task: cluster, data, network, run, loop, result and exports."""
+"""Complete training of a task: cluster, data, network, optimizer, callbacks, `fit`, exports."""
 
 import contextlib
 import functools
 import math
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from idmatters_tf.checkpointing import describe_newest, list_steps
+from idmatters_tf.checkpointing import OtherRun, describe_newest, list_steps
 from idmatters_tf.distribute import ClusterDescription, explain_lost_tasks, find_cluster
 from idmatters_tf.distribute.tasks import wait_for_tasks
-from trainers.backends import import_tensorflow, runs_on_tensorflow
+from trainers.backends import import_tensorflow
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict
-from trainers.cli.startup import print_lines, print_message
-from trainers.cluster import check_agreement, gather, make_strategy, serve
-from trainers.run.folder import WHERE_DATA_ARE, DataDescription, hold_lock
-from trainers.training.settings import resolve_strategy
-from trainers.training.task import Task
+from trainers.cli.startup import print_lines, print_message, print_warnings
+from trainers.cluster import check_agreement, make_strategy, serve
+from trainers.run.folder import SAME, WHERE_DATA_ARE, DataDescription, hold_lock
+from trainers.run.signals import SignalHandler
+from trainers.training.settings import Task, recorded_settings
 
 if TYPE_CHECKING:
+    import keras
     import tensorflow as tf
+
+# Number of training images whose loss `--curvature-every` measures, by about 100 Hessian-vector products.
+CURVATURE_EXAMPLES = 256
+CURVATURE_EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
 
 
 def train(task: Task) -> int:
     """Start or resume a run. Returns the exit code: 0, or 128 + N after signal N, when a checkpoint has been saved."""
-    run = task.run
-    result = None if run.overwrites else run.result()
-    if result is not None and result["steps"] >= task.settings.recipe.steps:
-        print_lines(
-            f"{run.path} is finished. {describe_result(result)} Use another --out for a new run, --overwrite, or "
-            f"--resume with more --steps."
-        )
+    run, timeout = task.run, task.settings.run.cluster_timeout
+    if _is_finished(task):
         return 0
-    devices = task.settings.devices
-    description = find_cluster(devices.parameter_servers)
-    strategy_name = resolve_strategy(devices.strategy, description)
-    task.check_cluster(description)
-    advice = functools.partial(describe_newest, run.checkpoints_path)
+    cluster = find_cluster(task.settings.run.parameter_servers)
+    task.check_cluster(cluster)
     # Only the chief writes to the folder.
-    run.writes = description is None or description.is_chief
-    with hold_lock(run.path) if run.writes else contextlib.nullcontext(), explain_lost_tasks(description, advice):
-        if description is not None:
+    run.writes = cluster is None or cluster.is_chief
+    advice = functools.partial(describe_newest, run.checkpoints_path)
+    with hold_lock(run.path) if run.writes else contextlib.nullcontext(), explain_lost_tasks(cluster, advice):
+        if cluster is not None:
             import_tensorflow()
-            if description.asynchronous and not description.is_chief:
-                return serve(description, devices.cluster_timeout)
-            wait_for_tasks(description, devices.cluster_timeout, print_message, "--cluster-timeout")
-        return _train(task, description, strategy_name)
+            if cluster.asynchronous and not cluster.is_chief:
+                return serve(cluster, timeout)
+            wait_for_tasks(cluster, timeout, print_message, "--cluster-timeout")
+        with print_warnings():
+            return _train(task, cluster)
 
 
-def _train(task: Task, description: ClusterDescription | None, strategy_name: str) -> int:
-    run, settings, steps = task.run, task.settings, task.settings.recipe.steps
+def _train(task: Task, cluster: ClusterDescription | None) -> int:
+    run, recipe = task.run, task.settings.recipe
     # In a cluster, only the chief prints messages.
     say_once = print_message if run.writes else lambda _text: None
-    strategy = _load_and_connect(task, description, strategy_name)
+
+    # Data. Several workers must be connected before TensorFlow computes anything. Otherwise the data are loaded before
+    # TensorFlow is imported, so that missing files are reported at once.
+    if cluster is None:
+        _check_batch_size(task)
+    import_tensorflow()
+    strategy = make_strategy(cluster)
+    _check_batch_size(task)
     say_once(f"{task.data.name}: {task.source.summary()} ({task.data.origin})")
-    _check_agreement(task, description, strategy)
+    _check_agreement(task, cluster, strategy)
 
-    from trainers.training.build import build_model, find_drop_steps
+    # Network and optimizer
+    from idmatters_tf.optimizers.muon import build_optimizer
+    from trainers.training import build
+    from trainers.training.optimizers import find_drop_steps, make_optimizer
 
-    model = build_model(task, strategy)
-    _start_run(task)
+    drops = find_drop_steps(recipe, task.source.training_images)
+    with build.strategy_scope(strategy):
+        model = build.build_model(task, strategy)
+        scaling = None if recipe.base_blocks is None else build.scale_network(model, recipe.base_blocks)
+        optimizer = make_optimizer(recipe, drops, scaling)
+        build.compile_model(task, model, optimizer)
+        # Inside the scope: slot variables created while tracing break under several replicas.
+        build_optimizer(optimizer, model)
+    parameters = count_parameters(model)
     say_once(
-        f"{count_parameters(model):,} trainable parameters on {_devices(strategy, description)}, "
-        f"{settings.recipe.precision}; results in {run.path}"
+        f"{parameters:,} trainable parameters on {_devices(strategy, cluster)}, {recipe.precision}; results in "
+        f"{run.path}"
     )
-    late = [drop for drop in find_drop_steps(settings.recipe, task.source.training_images) if drop >= steps]
+    late = " ".join(str(drop) for drop in drops if drop >= recipe.steps)
     if late:
-        say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
+        say_once(f"the learning rate will not drop at {late}: --steps is {recipe.steps}")
 
-    from trainers.training import checkpoints
+    # Run. `ExactResume` finds the checkpoint of an existing one.
+    if run.overwrites or not list_steps(run.checkpoints_path):
+        if not run.overwrites and run.result() is not None:
+            raise UsageError(f"{run.path} is finished, but its checkpoints are missing. {SAME}")
+        _start_run(task)
 
-    checkpoint = checkpoints.read(run.checkpoints_path, task.identity, repair=True) if run.writes else None
-    step = gather(strategy, None if checkpoint is None else checkpoint.step)[0]
-    if step is not None and checkpoint is None:
-        checkpoint = checkpoints.read_step(run.checkpoints_path, step)
-    if run.writes and run.config()["settings"]["steps"] < steps:
-        run.extend(as_dict(settings))
-    if checkpoint is not None:
-        checkpoints.load(checkpoint, model, optimizer=True)
-        say_once(f"resuming from step {checkpoint.step}")
-
-    with _explain_data_errors(task, model):
-        if description is not None and description.asynchronous:
+    # Updates
+    with _explain_data_errors(task, model), SignalHandler() as handler:
+        if cluster is not None and cluster.asynchronous:
             from trainers.training.asynchronous import fit_asynchronously
 
-            signal = fit_asynchronously(task, model, description, checkpoint)
+            is_complete = fit_asynchronously(task, model, cluster, handler)
         else:
-            from trainers.training.fit import fit
-
-            signal = fit(task, model, description, checkpoint)
-    if signal is not None:
+            is_complete = _fit(task, model, strategy, cluster, handler)
+    if not is_complete:
+        stopped = handler.received or signal.SIGTERM
         resume = program_command(task.program, "--resume", "--out", run.path)
-        same_command = resume if description is None else "run the same command again"
+        same_command = resume if cluster is None else "run the same command again"
         # A signal during the first evaluation stops the run before the first checkpoint.
         saved = "saved a checkpoint" if list_steps(run.checkpoints_path) else "no checkpoint yet"
-        say_once(f"stopped by {signal.name}; {saved}. To resume: {same_command}")
-        return 128 + signal
+        say_once(f"stopped by {stopped.name}; {saved}. To resume: {same_command}")
+        return 128 + stopped
+
+    # Exports and result
     if run.writes:
-        _finish(task, count_parameters(model))
+        from trainers.run.figures import convergence
+        from trainers.training.evaluate import export_newest
+
+        plot = run.path / "convergence.png"
+        result = summarize(run.records, recipe.steps, parameters)
+        # Its file may have been removed.
+        _save_preprocessing(task)
+        # From the checkpoint of the last step: on JAX another process writes the exports, and the trained model may be
+        # in bfloat16 on several devices.
+        export_newest(task, run.path)
+        convergence(run.records, plot, task.title(parameters))
+        run.finish(result)
+        print_lines(describe_result(result), f"convergence plot:      {plot}")
     return 0
 
 
-def _load_and_connect(
-    task: Task, description: ClusterDescription | None, strategy_name: str
-) -> "tf.distribute.Strategy | None":
-    """Load the data and return the strategy: None on JAX.
+def _fit(
+    task: Task, model: "keras.Model", strategy: Any, cluster: ClusterDescription | None, handler: SignalHandler
+) -> bool:
+    """Train by Keras' `fit`, whose epochs are the log interval. Return False if a signal has stopped the training."""
+    from idmatters_tf.callbacks import ExactResume
+    from trainers.training import build, reports
+    from trainers.training.measure import measure
 
-    Several workers must be connected before TensorFlow computes anything. Otherwise the data are loaded first, before
-    TensorFlow is imported, so that missing files are reported at once.
-    """
-    if description is None:
-        _check_batch_size(task)
-    import_tensorflow()
-    strategy = None
-    if runs_on_tensorflow():
-        strategy = make_strategy(strategy_name, description)
-    elif description is not None or strategy_name not in ("auto", "one"):
-        raise UsageError("on JAX the programs train on one device. Use TensorFlow, or --strategy one.")
-    _check_batch_size(task)
-    return strategy
+    run, settings, recipe = task.run, task.settings, task.settings.recipe
+    network = build.with_image_size(model, *task.data.image_shape[:2]) if recipe.train_sizes else model
+    test = functools.partial(measure, model, task.source.test_batches(), task.source.test_images, run.writes)
+    recorded = reports.Reports(task, network, test)
+    resume = ExactResume(run.checkpoints_path, settings.run.checkpoint_every, reports.KEPT, identity=task.identity)
+    listed = [
+        *([] if settings.run.curvature_every is None else [_curvature_monitor(task, model, strategy)]),
+        reports.ReportEpochs(recorded, resume, handler, cluster is not None),
+        resume,
+    ]
+    batches, epochs = build.make_train_batches(task), recipe.steps // settings.log_interval
+    silent: Any = 0  # Keras annotates `verbose` as a string
+    shown = {"epochs": epochs, "steps": batches.steps_per_epoch, "verbose": silent}
+    callbacks = reports.DeviceLogs(listed, add_history=True, model=model, **shown)
+    with recorded, reports.explain_write_errors(run.checkpoints_path), contextlib.suppress(reports.Interrupted):
+        try:
+            model.fit(batches, epochs=epochs, shuffle=False, verbose=silent, callbacks=callbacks)
+        except OtherRun as error:
+            raise UsageError(f"{error.reason} {SAME}") from error
+        finally:
+            resume.close()
+    return recorded.step >= recipe.steps and not recorded.evaluation_is_due(recipe.steps)
 
 
-def _check_agreement(
-    task: Task, description: ClusterDescription | None, strategy: "tf.distribute.Strategy | None"
-) -> None:
+def _curvature_monitor(task: Task, model: Any, strategy: Any) -> "keras.callbacks.Callback":
+    """Return the measurement of the loss on training images. A network that trains in bfloat16 is copied to float32."""
+    import keras
+
+    from idmatters_tf.curvature import CurvatureMonitor
+    from trainers.training import build
+    from trainers.training.optimizers import plain_momentum
+
+    copy = None
+    if task.settings.recipe.precision != "float32":
+        with build.strategy_scope(strategy):
+            replicas = getattr(strategy, "num_replicas_in_sync", 1)
+            copy = build.in_float32(task, model, task.data.image_shape, replicas)
+    return CurvatureMonitor(
+        task.source.examples(CURVATURE_EXAMPLES).dataset(),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight"),
+        every=f"{task.settings.run.curvature_every} steps",
+        log_dir=task.run.path / "events",
+        measure_options=CURVATURE_EFFORT,
+        copy=copy,
+        optimizer=plain_momentum(model.optimizer),
+    )
+
+
+def _is_finished(task: Task) -> bool:
+    """Return True, after a message, if the run has its result and the same settings."""
+    run, settings = task.run, task.settings
+    result = None if run.overwrites else run.result()
+    if result is None or result["steps"] < settings.recipe.steps:
+        return False
+    # Other settings are named when `ExactResume` compares them.
+    if recorded_settings(task.program, run).identity("", "") != settings.identity("", ""):
+        return False
+    print_lines(
+        f"{run.path} is finished. {describe_result(result)} Use another --out for a new run, --overwrite, or --resume "
+        f"with more --steps."
+    )
+    return True
+
+
+def _check_agreement(task: Task, cluster: ClusterDescription | None, strategy: "tf.distribute.Strategy | None") -> None:
     """Raise UsageError if the tasks of a cluster have other settings, data or folders."""
     local = (*WHERE_DATA_ARE, "cluster_timeout")
     shared = {name: value for name, value in as_dict(task.settings).items() if name not in local}
-    if description is not None and not description.asynchronous:
+    if cluster is not None and not cluster.asynchronous:
         shared["out"] = str(task.run.path.absolute())
-    check_agreement(description, strategy, {**shared, "the digest of the data": task.data.digest()})
+    check_agreement(cluster, strategy, {**shared, "the digest of the data": task.data.digest()})
 
 
 def _start_run(task: Task) -> None:
-    """Write config.json and the fitted preprocessing, or check that an existing run has the same data."""
+    """Write config.json and the fitted preprocessing of a new run."""
     import keras
 
     from idmatters_tf._environment import describe_numerics
-    from trainers import preprocessing
 
     run, data = task.run, task.data
     names = tuple(data.class_names)
     described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
     numerics = describe_numerics(keras.backend.backend())
     run.start(as_dict(task.settings), as_dict(described), task.program, numerics)
-    if run.writes and task.source.preprocessing is not None:
-        preprocessing.save(task.source.preprocessing, data.image_shape, run.path)
+    _save_preprocessing(task)
 
 
-def _finish(task: Task, parameters: int) -> None:
-    """Write the exports, the plot and the result of a run."""
-    from trainers.run.figures import convergence
-    from trainers.training.evaluate import export_newest
+def _save_preprocessing(task: Task) -> None:
+    """Save the fitted preprocessing, if there is one, for exports without the data."""
+    from trainers import preprocessing
 
-    run = task.run
-    plot = run.path / "convergence.png"
-    result = summarize(run.records, task.settings.recipe.steps, parameters)
-    # From the checkpoint of the last step: on JAX another process writes the exports, and the trained model may be in
-    # bfloat16 on several devices.
-    export_newest(task, run.path)
-    convergence(run.records, plot, task.title(parameters))
-    run.finish(result)
-    print_lines(describe_result(result), f"convergence plot:      {plot}")
+    if task.run.writes and task.source.preprocessing is not None:
+        preprocessing.save(task.source.preprocessing, task.data.image_shape, task.run.path)
 
 
 def count_parameters(model: Any) -> int:

@@ -93,7 +93,9 @@ def test_an_invalid_argument_is_one_line(words, message, capsys):
 
 
 def test_help_shows_phrases_defaults_and_choices():
-    text = " ".join(parser(usual={"widths": (4, 8)}).format_help().split())
+    made = parser()
+    made.describe({"widths": (4, 8)})
+    text = " ".join(made.format_help().split())
     for expected in (
         "shape: --kind {square,disc,ring,hoop} the shape (default: square)",
         "--color {red,blue} its colour (default: red)",
@@ -109,11 +111,39 @@ def test_help_shows_phrases_defaults_and_choices():
 
 
 def test_help_omits_uncommon_options_and_empty_groups():
-    short = parser(only_common=True)
+    short = parser()
+    short.describe(only_common=True)
     assert "--steps N" in short.format_help()
     for omitted in ("--clip-norm", "--turned", "shape:"):
         assert omitted not in short.format_help()
     assert short.parse(["--clip-norm", "2", "--turned"]) == {"clip_norm": 2.0, "turned": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """Class of a library.
+
+    Attributes:
+        depth: number of `layers`, as
+            an integer.
+        inner: no option.
+    """
+
+    depth: int = dataclasses.field(default=3, metadata={"common": True})
+    inner: int = dataclasses.field(default=4, metadata={"option": None})
+
+    def __post_init__(self):
+        if self.depth < 2:
+            raise ValueError(f"Argument `depth` must be at least 2. Received: depth={self.depth}")
+
+
+def test_fields_without_settings_are_described_by_the_docstring():
+    made = make_parser("program", "A program.", "", Plain)
+    assert "--depth N number of layers, as an integer (default: 3)" in " ".join(made.format_help().split())
+    assert "--inner" not in made.format_help()
+    assert as_dict(with_defaults(Plain, {"depth": 5})) == {"depth": 5}
+    with pytest.raises(UsageError, match="Argument --depth must be at least 2. Received: depth=1"):
+        with_defaults(Plain, {"depth": 1})
 
 
 def test_settings_round_trip_through_json():

@@ -1,32 +1,11 @@
-"""Record of versions, threads and devices, and the warning when a run resumes with others."""
+"""Record of threads and of oneDNN."""
 
-import json
 import os
 
 import pytest
 
 from idmatters_tf import _environment
 from trainers.cli.startup import enable_onednn
-from trainers.run.folder import Run
-
-DATA = {"digest": "1", "origin": "made up"}
-HERE = {"threads per operation": 2, "oneDNN": "on", "processor's instructions": "avx2 fma", "GPUs": []}
-
-
-def test_a_changed_environment_is_described(tmp_path, capsys):
-    run = Run(tmp_path / "run")
-    for _ in range(2):
-        run.start({}, DATA, "program", HERE)
-    assert capsys.readouterr().err == ""
-    config = json.loads(run.config_path.read_text())
-    assert {"python", "numpy"} <= set(config["versions"])
-    config["versions"]["numpy"] = "1.0"
-    run.config_path.write_text(json.dumps(config))
-    run.start({}, DATA, "program", {**HERE, "oneDNN": "off"})
-    said = capsys.readouterr().err
-    assert "numpy was '1.0', now " in said
-    assert "oneDNN was 'on', now 'off'" in said
-    assert said.endswith(": results will differ by rounding from those of an uninterrupted run.\n")
 
 
 def test_number_of_threads(monkeypatch):

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import _encoding, saved
+from idmatters_tf.callbacks import _encoding, _training_state, load_weights
 from idmatters_tf.checkpointing import list_steps, store
 from tests.support.processes import records
 from tests.support.programs import run_here
@@ -19,8 +19,7 @@ from tests.trainers.conftest import TINY
 from trainers import cifar
 from trainers.cli.arguments import RunError
 from trainers.run.folder import Run
-from trainers.training.checkpoints import BEST, read, restore_weights, save_best
-from trainers.training.reports import Reports
+from trainers.training.reports import BEST, Reports, save_best
 
 
 @pytest.fixture
@@ -51,9 +50,9 @@ def test_changed_bytes_are_detected(run, name):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    checkpoint = read(run / "checkpoints")
-    assert checkpoint is not None
-    assert checkpoint.step == 2
+    done = run_here("trainers.cifar", "--evaluate", run)
+    assert "step-00000004 is damaged" in done.stderr
+    assert f"{run}, step 2: test error" in done.stdout
 
 
 def test_a_full_disk_keeps_earlier_checkpoints_and_no_partial_one(run):
@@ -76,7 +75,7 @@ def test_foreign_checkpoints_are_rejected(finished, run, tmp_path):
     words = [*TINY.split(), "--seed", 1, "--learning-rate", 0.2, "--steps", 4, "--out", other]
     assert run_here("trainers.cifar", *words).returncode == 0
     (other / "result.json").unlink()
-    expected = "is a checkpoint of another run: learning_rate was 0.1, now 0.2; seed was 0, now 1. Move it back"
+    expected = "is a checkpoint of another run: learning_rate was 0.1, now 0.2; seed was 0, now 1."
     shutil.rmtree(other / "checkpoints" / "step-00000004")
     shutil.copytree(finished / "checkpoints" / "step-00000006", other / "checkpoints" / "step-00000006")
     for command in (("--evaluate", other), ("--export-only", other), ("--resume", "--out", other)):
@@ -86,9 +85,9 @@ def test_foreign_checkpoints_are_rejected(finished, run, tmp_path):
     # A network of another version of this package.
     newest = run / "checkpoints" / "step-00000004"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saved._training_state, "find_difference", lambda *_: "kernel is missing")
+        patch.setattr(_training_state, "find_difference", lambda *_: "kernel is missing")
         done = run_here("trainers.cifar", "--resume", "--out", run)
-    assert (done.returncode, "is not a checkpoint of this network and optimizer" in done.stderr) == (2, True)
+    assert (done.returncode, "is a checkpoint of another model: kernel is missing. Use" in done.stderr) == (2, True)
     # Formats of other versions, with and without the present layout.
     text = (newest / "state.json").read_text()
     for other_text, message in (
@@ -100,11 +99,6 @@ def test_foreign_checkpoints_are_rejected(finished, run, tmp_path):
             patch.setattr(store, "find_damage", lambda *_: None)
             done = run_here("trainers.cifar", "--resume", "--out", run)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-    shutil.rmtree(newest)
-    newest.mkdir()
-    (newest / "checkpoint.index").write_text("")
-    done = run_here("trainers.cifar", "--resume", "--out", run)
-    assert (done.returncode, "The last one that reads it is commit 8df171c8" in done.stderr) == (2, True)
 
 
 def test_a_resumed_run_first_repeats_an_interrupted_evaluation(run, finished, monkeypatch):
@@ -128,7 +122,7 @@ def test_the_best_weights_replace_earlier_ones(finished, tmp_path):
         assert list_steps(best) == [step]
     weights = model.get_weights()
     model.layers[0].kernel.assign([[7.0], [8.0]])
-    assert restore_weights(best, model, {"seed": 0}) == 5
+    assert load_weights(model, best, {"seed": 0}) == 5
     np.testing.assert_array_equal(model.get_weights()[0], weights[0])
     shutil.rmtree(tmp_path / "checkpoints")
     (tmp_path / "checkpoints").write_text("")
@@ -139,7 +133,7 @@ def test_the_best_weights_replace_earlier_ones(finished, tmp_path):
 def test_a_signal_during_the_first_evaluation(tmp_path, monkeypatch, capsys):
     """The message does not claim that there is a checkpoint, and its command starts the run."""
     with monkeypatch.context() as patch:
-        patch.setattr("trainers.training.fit.fit", lambda *_: signal.SIGTERM)
+        patch.setattr("trainers.training.train._fit", lambda *_: False)
         assert cifar.main([*TINY.split(), "--out", str(tmp_path / "run")]) == 128 + signal.SIGTERM
     assert "stopped by SIGTERM; no checkpoint yet. To resume: python -m" in "".join(capsys.readouterr())
     assert cifar.main(["--resume", "--out", str(tmp_path / "run")]) == 0

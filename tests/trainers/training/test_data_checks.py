@@ -23,5 +23,5 @@ def test_resuming_with_other_data_is_rejected(finished, tmp_path, monkeypatch, c
     before = tree(tmp_path)
     ended = run_here(*command, run)
     assert ended.returncode == 2
-    assert "run was trained on other data (" in ended.stderr
+    assert "is a checkpoint of another run: the checksum of the data was" in ended.stderr
     assert tree(tmp_path) == before

@@ -10,7 +10,7 @@ from trainers.cifar import PROGRAM
 from trainers.cli.arguments import RunError
 from trainers.run.folder import Run
 from trainers.training import export
-from trainers.training.task import Task
+from trainers.training.settings import Task
 
 
 @pytest.mark.parametrize("file", ["model.keras", "saved_model/saved_model.pb"])
