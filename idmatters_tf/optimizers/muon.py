@@ -347,10 +347,10 @@ class Muon(Momentum):
         squares: Any = self._neuron_squares[self._get_variable_index(variable)]
         mean: Any = ops.mean(ops.square(direction), axis=-2, keepdims=True)
         beta: Any = self.neuron_beta
-        new: Any = beta * ops.convert_to_tensor(squares) + (1 - beta) * mean
+        new: Any = beta * ops.cast(squares, direction.dtype) + (1 - beta) * mean
         self.assign(squares, new)
-        direction = direction / (ops.sqrt(new) + 1e-8)
-        return direction * (math.sqrt(min(direction.shape[1:])) / ops.maximum(_norm(direction), 1e-30))
+        direction = direction / (new**0.5 + 1e-8)
+        return direction * (math.sqrt(min(direction.shape[1:])) / (_norm(direction) + 1e-30))
 
     def get_config(self) -> dict[str, Any]:
         config = {
