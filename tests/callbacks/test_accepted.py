@@ -131,11 +131,17 @@ def optional_inputs_of_a_function(folder):
     return model, {"x": FunctionBatches(batch, 6)}, []
 
 
-class StoredShape(keras.layers.Layer):
-    """Layer with an attribute that differs for the smaller last batch."""
+class Stores(keras.layers.Layer):
+    """Layer with attributes that differ for the smaller last batch, and a counter of its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.shapes = 0, set()
 
     def call(self, x):
         self.shape = x.shape
+        self.calls += 1
+        self.shapes.add(str(x.shape))
         return x
 
 
@@ -156,7 +162,7 @@ class Counting(keras.Sequential):
 
 
 def attributes_of_compiled_steps(folder):
-    model = Counting([keras.Input((3,)), StoredShape(), keras.layers.Dense(1)])
+    model = Counting([keras.Input((3,)), Stores(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     return model, {"x": X, "y": Y, "validation_data": (X[:7], Y[:7])}, []
 

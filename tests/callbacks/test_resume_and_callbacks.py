@@ -1,13 +1,17 @@
-# pyright: reportArgumentType=false, reportOptionalMemberAccess=false, reportPossiblyUnboundVariable=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportPossiblyUnboundVariable=false
 """Effects of callbacks on an exact resume, and of a resume on callbacks, log files and the model."""
 
+import ast
 import collections
 import dataclasses
 import datetime
 import itertools
 import logging
 import random
+import re
 import threading
+import types
+from typing import ClassVar
 
 import keras
 import ml_dtypes
@@ -25,6 +29,7 @@ from tests.callbacks.test_exact_resume import (
     values,
     with_loss,
 )
+from tests.callbacks.test_refusals import fit
 
 
 class Everything(keras.callbacks.Callback):
@@ -116,6 +121,56 @@ def test_attributes_of_every_kind(tmp_path):
             run(case, tmp_path / "stopped", lambda *now, moment=moment: now == moment)
     last, _, again, _ = run(case, tmp_path / "stopped")
     assert_same((values(model), history), (values(last), again))
+
+
+class Others(keras.callbacks.Callback):
+    """Callback that changes attributes that are not plain data."""
+
+    of_class: ClassVar[set[int]]
+
+    def __init__(self):
+        super().__init__()
+        Others.of_class = {0}
+        self.losses, self.lock, self.view = [], threading.Lock(), np.zeros(4)[1:]
+        self.nested, self.own, self.count = [({"a": {0}},)], types.SimpleNamespace(steps=0), itertools.count()
+        self.batches, self.counts, self.bytes = iter(np.zeros(9)), collections.Counter(), bytearray(1)
+        self.unbuilt = keras.layers.Dense(1)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(logs["loss"])
+        self.of_class.add(batch + 1)
+        self.nested[0][0]["a"].add(batch + 1)
+        self.view[0], self.own.steps = self.view[0] + 1, self.own.steps + 1
+        self.counts["batches"] += 1
+        self.bytes[0] += 1
+        self.unbuilt(np.ones((1, 2)))
+        next(self.count)
+        next(self.batches)
+        self.made, self.layer, self.variable = (lambda: 0), keras.layers.Dense(1), [keras.Variable(0.0)]
+
+
+class WithMethods(Others):
+    def get_state(self):
+        return {"losses": self.losses}
+
+    def set_state(self, state):
+        self.losses = state["losses"]
+
+
+CHANGED = ("view", "nested", "own", "count", "batches", "made", "layer", "variable", "of_class", "unbuilt")
+CHANGED += ("counts", "bytes")
+
+
+def test_attributes_that_are_not_plain_data(tmp_path):
+    """One error at the first checkpoint names all of them. Both remedies work."""
+    with pytest.raises(ValueError, match="Callbacks have changed attributes") as found:
+        fit(tmp_path / "refused", Others(), every="epoch", epochs=2)
+    assert not list((tmp_path / "refused").glob("step-*"))
+    names = ast.literal_eval(re.search(r"ignore=(\[.*\])", str(found.value))[1])
+    assert set(names) == {f"Others.{name}" for name in CHANGED}
+    assert all(f"Others.{name} (" in str(found.value) for name in CHANGED)
+    fit(tmp_path / "ignored", Others(), ignore=names)
+    fit(tmp_path / "methods", WithMethods())
 
 
 def test_rows_of_other_runs_are_kept(tmp_path):
