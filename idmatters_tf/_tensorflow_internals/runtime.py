@@ -1,5 +1,6 @@
 """Runtime of TensorFlow 2.21: traced steps, random operations, kernels and coordination. It is imported on use."""
 
+import contextlib
 import inspect
 import random
 import sys
@@ -55,3 +56,17 @@ def report_error(message: str) -> None:
 
     current: Any = context.context()
     current.report_error_to_cluster(tf.errors.UNAVAILABLE, message)
+
+
+def wait_for_all_tasks(name: str, seconds: float) -> None:
+    """Wait until all tasks of the cluster have called this function with the same name, at most some seconds.
+
+    A task that ends while another one receives the result of their last collective operation counts as lost.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    found: Any = context.context()
+    # The task that coordinates the others may have ended, or a task has failed.
+    with contextlib.suppress(tf.errors.OpError):
+        found.wait_at_barrier(name, int(1000 * seconds))

@@ -9,6 +9,7 @@ Batch sizes of generators and of a `PyDataset` are not checked when `fit` begins
 
 import contextlib
 import functools
+import itertools
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -17,6 +18,7 @@ import keras
 from idmatters_tf._keras_internals.data_order import SharedOrder, is_within_fit, use_order
 from idmatters_tf._keras_internals.trial_steps import overrides_step
 from idmatters_tf._tensorflow_internals.pipelines import batch_sizes
+from idmatters_tf._tensorflow_internals.runtime import wait_for_all_tasks
 from idmatters_tf.distribute.callbacks import WRITE_FILES, StopTogether, is_chief_only, refuse_backup
 from idmatters_tf.distribute.order import (
     check_batches,
@@ -27,6 +29,10 @@ from idmatters_tf.distribute.order import (
     synchronize_generators,
 )
 from idmatters_tf.distribute.tasks import check_equal, describe_cluster, explain_lost_tasks, known_cluster, run_on_all
+
+# Time to wait for the others at the end of `fit`, and numbers of the calls of `fit`.
+_END_SECONDS = 10.0
+_fits = itertools.count()
 
 
 def check_fit(model: keras.Model, arguments: MutableMapping[str, Any]) -> contextlib.AbstractContextManager[None]:
@@ -80,6 +86,8 @@ def _surround(cluster, callbacks, order):
         for surround in filter(None, (getattr(callback, "surround_fit", None) for callback in callbacks)):
             stack.enter_context(surround(cluster))
         yield
+    if cluster is not None:
+        wait_for_all_tasks(f"end of fit {next(_fits)}", _END_SECONDS)
 
 
 def _check_scope(model):

@@ -112,9 +112,9 @@ def test_other_errors_are_no_lost_tasks(monkeypatch):
 
 
 def test_differing_settings_raise(monkeypatch):
-    monkeypatch.setattr(program, "gather", lambda _strategy, values: [values, {**values, "seed": 2}])
+    monkeypatch.setattr(program.library, "gather", lambda _strategy, values: [values, {**values, "seed": 2}])
     with pytest.raises(UsageError, match="the tasks of the cluster differ: seed is 2 at worker 1, 1 at worker 0"):
-        program.check_agreement(described(monkeypatch, TWO), None, {"seed": 1, "steps": 5})
+        program.check_agreement(described(monkeypatch, TWO), object(), {"seed": 1, "steps": 5})
 
 
 def slurm(monkeypatch, rank, nodes="node[1-3]", per_node="2(x3)", tasks=6):

@@ -14,7 +14,7 @@ MODULES += (
     "idmatters_tf.models.cifar",
 )
 MODULES += ("trainers.cluster", "trainers.run.events", "trainers.run.figures", "trainers.training.build")
-MODULES += ("trainers.training.export", "trainers.training.fit", "trainers.training.sizes")
+MODULES += ("trainers.training.export", "trainers.training.reports", "trainers.training.sizes")
 MODULES += ("trainers.training.train", "tests.support.processes")
 
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
