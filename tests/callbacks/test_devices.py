@@ -1,14 +1,10 @@
 """Exact resume of a `fit` on two devices, compared with an uninterrupted one on each device.
 
-Devices are created before a backend starts: `test_on_two_devices` runs the other tests in one process per backend, on
-JAX together with tests of other files.
+Devices are created before a backend starts: `test_backends` runs the tests in processes with two devices.
 """
 
 import contextlib
-import os
-import pathlib
-import subprocess
-import sys
+import functools
 
 import keras
 import numpy as np
@@ -17,6 +13,7 @@ import pytest
 from idmatters_tf.callbacks import ExactResume, _devices
 from tests.support import two_devices
 from tests.support.fit_sources import aligned
+from tests.support.stopped_fits import check_stopped, kill_at
 
 STEPS = 8  # batches in an epoch: seven of 6 examples and one of 2
 rng = np.random.default_rng(0)
@@ -26,10 +23,6 @@ Y = (X.mean((1, 2, 3)) > 0).astype("int32")
 inside = pytest.mark.skipif(not two_devices.ARE_MADE, reason="runs in processes with two devices")
 tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's strategies")
 jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX's distributions")
-
-
-class Killed(Exception):
-    """Exception in place of SIGKILL."""
 
 
 def classifier():
@@ -60,42 +53,24 @@ class Rows(keras.utils.PyDataset):
         return self.x[rows], Y[rows]
 
 
-def train(folder, scope=two_devices.scope, kill=None, data=plain_arrays):
-    """Return the values of all variables on each device, and the history."""
+def train(folder, kill, scope=two_devices.scope, data=plain_arrays):
+    """Return the values of all variables on each device and the history, and the step at which training resumed."""
     keras.utils.set_random_seed(1)
-    at = {}
-
-    def happens(batch, logs):
-        if (at["epoch"], batch) == kill:
-            raise Killed
-
-    killer = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: at.update(epoch=epoch), on_train_batch_end=happens
-    )
-    callbacks = [ExactResume(folder, every=3), killer, keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+    resume = ExactResume(folder, every=3)
+    callbacks = [resume, kill, keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
     with scope():
         model = classifier()
     with contextlib.nullcontext() if keras.backend.backend() == "tensorflow" else scope():
         history = model.fit(**data(), epochs=2, callbacks=callbacks, verbose=0)
-    return two_devices.parts([*model.variables, *model.optimizer.variables, *model.metrics_variables]), history.history
-
-
-def check_resumed(folder, **options):
-    """Check that a `fit` that is stopped and started again equals an uninterrupted one. Return its values."""
-    whole = train(folder / "whole", **options)
-    with pytest.raises(Killed):
-        train(folder / "stopped", kill=(1, 4), **options)
-    again = train(folder / "stopped", **options)
-    for ours, theirs in zip(whole[0], again[0], strict=True):
-        assert [part.tobytes() for part in ours] == [part.tobytes() for part in theirs]
-    assert whole[1] == again[1]
-    return whole[0]
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return (two_devices.parts(variables), history.history), resume.resumed_at
 
 
 @inside
 def test_stopped_and_started_again(tmp_path):
     x = aligned(np.float32(X))
-    values = check_resumed(tmp_path, data=lambda: {"x": Rows(x)})
+    fit = functools.partial(train, data=lambda: {"x": Rows(x)})
+    (values, _), _ = check_stopped(fit, tmp_path, ("batch", 1, 4))
     # TensorFlow computes in place with aligned arrays of a generator, without copying them.
     np.testing.assert_array_equal(x, np.float32(X))
     assert all(len(parts) == 2 for parts in values)
@@ -105,7 +80,7 @@ def test_stopped_and_started_again(tmp_path):
     with pytest.warns(
         UserWarning, match=f"saved on {several[keras.backend.backend()]}, now one device.*up to rounding"
     ):
-        train(tmp_path / "stopped", scope=contextlib.nullcontext, data=lambda: {"x": Rows(x)})
+        fit(tmp_path / "stopped", kill_at(None), contextlib.nullcontext)
 
 
 @pytest.mark.parametrize(
@@ -154,26 +129,5 @@ def test_parts_of_replicas():
 @inside
 @jax
 def test_a_model_split_over_devices(tmp_path):
-    values = check_resumed(tmp_path, scope=two_devices.split)
+    (values, _), _ = check_stopped(functools.partial(train, scope=two_devices.split), tmp_path, ("batch", 1, 4))
     assert any((one != other).any() for one, other in values)
-
-
-# Tests of other files in the process on JAX.
-ON_JAX = [
-    "test_exact_resume.py::test_stopped_and_started_again[several steps per execution, loss scale, class weights]"
-]
-SLOWLY_ON_JAX = ["test_background_saving.py", "test_exact_resume.py", "test_resume_and_callbacks.py", "test_sources.py"]
-
-
-@pytest.mark.skipif(two_devices.ARE_MADE, reason="this is the process with two devices")
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_on_two_devices(backend, slow):
-    pytest.importorskip(backend)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_devices.py", *["--slow"] * slow]
-    if backend == "jax":
-        command += SLOWLY_ON_JAX if slow else ON_JAX
-    env = {**os.environ, "KERAS_BACKEND": backend, two_devices.VARIABLE: "2"}
-    folder = pathlib.Path(__file__).parent
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=1800, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout

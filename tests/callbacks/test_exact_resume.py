@@ -1,7 +1,7 @@
 """Exact resume of a `fit` that is stopped at any point, compared with an uninterrupted one.
 
-The parts of a run use the same compiled model, whose variables are overwritten in between:
-`test_killed_fit` kills processes. The tests run on the backend of KERAS_BACKEND. `test_devices` runs them on JAX.
+The parts of a run use the same compiled model, whose variables are overwritten in between. `test_backends` runs the
+tests on JAX.
 """
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportOptionalSubscript=false
@@ -18,13 +18,10 @@ from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
 from idmatters_tf.optimizers import Muon
 from tests.support.adversarial import Adversarial
 from tests.support.killed_fit import shown_scalars
+from tests.support.stopped_fits import Killed, kill_at
 
 EXAMPLES, BATCH = 44, 6
 STEPS = 8  # in an epoch, the last one of 2 examples
-
-
-class Killed(Exception):
-    """Exception in place of SIGKILL, which would require a separate process."""
 
 
 def data():
@@ -224,30 +221,19 @@ CASES = {
 }
 
 
-def run(case, folder, kill=lambda event, epoch, batch: False, model=None):
-    """Execute the part of a run in one process. Return the model, its variables at the first batch and its history."""
+def run(case, folder, moment=None, model=None):
+    """Execute a part of a run, until a moment. Return the model, its variables at the first batch and its history."""
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy(case.policy)
     if model is None:
         model = case.model([keras.Input((6, 6, 1)), *case.layers()])
         model.compile(**case.compile())
-    at, start = {"epoch": 0}, {}
-
-    def happens(event, batch=None):
-        if kill(event, at["epoch"], batch):
-            raise Killed
-
+    start = {}
     # Before other callbacks change the learning rate.
     recorder = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: start.update(start or values(model)))
-    killer = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: at.update(epoch=epoch) or happens("epoch begins"),
-        on_epoch_end=lambda epoch, logs: happens("epoch ends"),
-        on_train_batch_end=lambda batch, logs: happens("batch", batch),
-        on_test_end=lambda logs: happens("validated"),
-    )
     folder.mkdir(exist_ok=True)
     resume = ExactResume(folder / "checkpoints", every=case.every)
-    callbacks = [recorder, *case.callbacks(folder), resume, killer]
+    callbacks = [recorder, *case.callbacks(folder), resume, kill_at(moment)]
     history = model.fit(case.batches(), epochs=case.epochs, verbose=0, callbacks=callbacks, **case.fit)
     return model, start, history, resume.resumed_at
 
@@ -296,7 +282,7 @@ def test_stopped_and_started_again(name, tmp_path):
         # The first part begins like the uninterrupted run. Later ones restore all values.
         set_values(reused, None if number else start)
         with pytest.raises(Killed):
-            run(case, tmp_path / "stopped", lambda *now, moment=moment: now == moment, reused)
+            run(case, tmp_path / "stopped", moment, reused)
     set_values(reused, None)
     last, _, again, resumed_at = run(case, tmp_path / "stopped", model=reused)
     assert resumed_at % STEPS, "the last part should begin in the middle of an epoch"

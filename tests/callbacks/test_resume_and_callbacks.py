@@ -21,7 +21,6 @@ import pytest
 from tests.callbacks.test_exact_resume import (
     STEPS,
     Case,
-    Killed,
     assert_same,
     data,
     dense,
@@ -30,6 +29,7 @@ from tests.callbacks.test_exact_resume import (
     with_loss,
 )
 from tests.callbacks.test_refusals import fit
+from tests.support.stopped_fits import Killed
 
 
 class Everything(keras.callbacks.Callback):
@@ -118,7 +118,7 @@ def test_attributes_of_every_kind(tmp_path):
     model, _, history, _ = run(case, tmp_path / "whole")
     for moment in (("batch", 0, 4), ("batch", 1, 4), ("batch", 2, 5)):
         with pytest.raises(Killed):
-            run(case, tmp_path / "stopped", lambda *now, moment=moment: now == moment)
+            run(case, tmp_path / "stopped", moment)
     last, _, again, _ = run(case, tmp_path / "stopped")
     assert_same((values(model), history), (values(last), again))
 
@@ -187,13 +187,13 @@ def test_rows_of_other_runs_are_kept(tmp_path):
     expected = path.read_text()
     path.unlink()
     with pytest.raises(Killed):
-        run(case, tmp_path / "stopped", lambda *now: now == ("batch", 2, 1))
+        run(case, tmp_path / "stopped", ("batch", 2, 1))
     with path.open("a") as file:
         file.write(other)
     # Before and after the row is written again.
     for moment in (("batch", 1, 4), ("batch", 2, 1)):
         with pytest.raises(Killed):
-            run(case, tmp_path / "stopped", lambda *now, moment=moment: now == moment)
+            run(case, tmp_path / "stopped", moment)
     _, _, _, resumed_at = run(case, tmp_path / "stopped")
     assert resumed_at == STEPS + 2
     header, first, second, third = expected.splitlines(keepends=True)
@@ -201,7 +201,7 @@ def test_rows_of_other_runs_are_kept(tmp_path):
 
 
 class TimeLimit(keras.callbacks.Callback):
-    """Callback that stops after a number of batches of this process, at the end of a batch or an epoch, or at once."""
+    """Callback that stops after a number of batches of this process, at the end of a batch or an epoch."""
 
     def __init__(self, batches, event):
         super().__init__()
@@ -215,8 +215,6 @@ class TimeLimit(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.left -= 1
-        if self.left == 0 and self.event == "interrupt":
-            raise KeyboardInterrupt
         self.stop("batch")
 
     def on_epoch_end(self, epoch, logs=None):

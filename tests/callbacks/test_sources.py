@@ -1,11 +1,12 @@
 """Batches of each kind of data in `fit`, also after a resume, compared with those computed from the data directly.
 
 The learning rate of step s is 2^s, and the gradient of the loss is the sum of the batch's weighted rows. The weights of
-the model are therefore integers whose binary digits are the steps at which each example was used. The tests run on the
-backend of KERAS_BACKEND; `test_devices` runs them on JAX. `test_killed_fit` trains with compiled steps on such data.
+the model are therefore integers whose binary digits are the steps at which each example was used. `test_backends` runs
+the tests on JAX. `test_killed_fit` trains with compiled steps on such data.
 """
 
 import dataclasses
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -16,15 +17,12 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume
+from tests.support.stopped_fits import check_stopped
 
 EXAMPLES, BATCH, EPOCHS, SEED = 10, 4, 4, 7
 X = np.eye(EXAMPLES, dtype="float32")
 Y = np.arange(EXAMPLES) % 2
 WEIGHT = 1.0 + np.arange(EXAMPLES) % 3
-
-
-class Killed(Exception):
-    """Exception in place of SIGKILL."""
 
 
 class Powers(keras.optimizers.schedules.LearningRateSchedule):
@@ -202,7 +200,7 @@ CASES = {
 }
 
 
-def train(case, folder, kill=None):
+def train(case, folder, kill):
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
         [keras.Input((EXAMPLES,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
@@ -214,22 +212,11 @@ def train(case, folder, kill=None):
         run_eagerly=case.steps_per_execution == 1,
         jit_compile=False,
     )
-
-    begun = {"epochs": 0}
-
-    def after_batch(batch, logs):
-        np.random.random()  # noqa: NPY002 - hooks of the data must not depend on this
-        if kill is not None and (begun["epochs"] - 1) * case.steps + batch + 1 >= kill:
-            raise Killed
-
-    callbacks = [
-        ExactResume(folder, every=2, seed=SEED),
-        keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: begun.update(epochs=epoch + 1), on_train_batch_end=after_batch
-        ),
-    ]
-    model.fit(**case.fit(), epochs=EPOCHS, callbacks=callbacks, verbose=0)
-    return -keras.ops.convert_to_numpy(model.layers[0].kernel)[:, 0], callbacks[0].resumed_at
+    resume = ExactResume(folder, every=2, seed=SEED)
+    # Hooks of the data must not depend on other random numbers.
+    draw = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: np.random.random())  # noqa: NPY002
+    model.fit(**case.fit(), epochs=EPOCHS, callbacks=[resume, draw, kill], verbose=0)
+    return -keras.ops.convert_to_numpy(model.layers[0].kernel)[:, 0], resume.resumed_at
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -237,7 +224,12 @@ def test_batches_of_the_data(name, tmp_path):
     if "Grain" in name:
         pytest.importorskip("grain")
     case = CASES[name]
-    weights, _ = train(case, tmp_path / "whole")
+    # Three batches after two epochs, or the last batch of an execution after that.
+    stop = -(-3 // case.steps_per_execution) * case.steps_per_execution
+    epoch, batch = divmod(2 * case.steps + stop - 1, case.steps)
+    weights, resumed_at = check_stopped(functools.partial(train, case), tmp_path, ("batch", epoch, batch))
+    # The checkpoint is within an epoch if an epoch has more than two batches.
+    assert resumed_at == 2 * case.steps + 2
     total = case.steps * EPOCHS
     if case.batches is not None:
         expected = np.zeros(EXAMPLES)
@@ -249,9 +241,3 @@ def test_batches_of_the_data(name, tmp_path):
         epochs = order.reshape(EPOCHS, case.steps, EXAMPLES)
         assert (epochs.sum(1) == 1).all()
         assert len({epoch.tobytes() for epoch in epochs}) == EPOCHS
-    # The checkpoint is within an epoch if an epoch has more than two batches.
-    with pytest.raises(Killed):
-        train(case, tmp_path / "stopped", kill=2 * case.steps + 3)
-    resumed, resumed_at = train(case, tmp_path / "stopped")
-    assert resumed_at == 2 * case.steps + 2
-    np.testing.assert_array_equal(resumed, weights)

@@ -1,0 +1,51 @@
+"""A `fit` that is stopped at given moments and started again, compared with an uninterrupted one."""
+
+import keras
+import numpy as np
+import pytest
+
+
+class Killed(Exception):
+    """Exception in place of SIGKILL, which would require a separate process. `test_killed_fit` kills processes."""
+
+
+def kill_at(moment):
+    """Return a callback that raises `Killed` at a moment: an event, the epoch, and the batch or None."""
+    at = {"epoch": 0}
+
+    def happens(event, batch=None):
+        if (event, at["epoch"], batch) == moment:
+            raise Killed
+
+    return keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: at.update(epoch=epoch) or happens("epoch begins"),
+        on_epoch_end=lambda epoch, logs: happens("epoch ends"),
+        on_train_batch_end=lambda batch, logs: happens("batch", batch),
+        on_test_end=lambda logs: happens("validated"),
+    )
+
+
+def to_bytes(results):
+    """Return arrays, numbers and texts of a structure as bytes."""
+    return keras.tree.map_structure(lambda value: np.asarray(value).tobytes(), results)
+
+
+def check_stopped(fit, folder, *moments):
+    """Check that a stopped `fit` ends with the bits of an uninterrupted one. Return the results of the latter.
+
+    Args:
+        fit: function of a folder and a callback that trains a new model there and returns (results, resumed_at), with
+            results a structure of arrays, numbers and texts, and the step at which an ExactResume has resumed.
+        folder: folder of both runs.
+        moments: end of each part of the stopped run but the last, as in `kill_at`.
+
+    Returns:
+        The results of the uninterrupted run, and the step at which the last part began.
+    """
+    whole, _ = fit(folder / "whole", kill_at(None))
+    for moment in moments:
+        with pytest.raises(Killed):
+            fit(folder / "stopped", kill_at(moment))
+    again, resumed_at = fit(folder / "stopped", kill_at(None))
+    assert to_bytes(again) == to_bytes(whole)
+    return whole, resumed_at

@@ -1,0 +1,31 @@
+"""Test files that also run on Keras' JAX backend or on two devices, in processes of their own."""
+
+import pytest
+
+from tests.support import two_devices
+
+DEVICES = "callbacks/test_devices.py"
+STOPPED = "callbacks/test_exact_resume.py::test_stopped_and_started_again"
+RESUME = [f"callbacks/test_{name}.py" for name in ("background_saving", "resume_and_callbacks", "sources")]
+# Files with models of Keras and of KerasHub.
+MODELS = ["depth/test_scale.py", "isometry/test_masks.py", "isometry/test_transformers.py", "models/test_transfer.py"]
+MODELS += [f"surgery/test_{name}.py" for name in ("copies", "hub_models", "hub_tasks")]
+# Backend, number of devices, and the tests of one process.
+RUNS = [
+    ("tensorflow", 2, [DEVICES]),
+    ("jax", 2, [DEVICES, f"{STOPPED}[several steps per execution, loss scale, class weights]"]),
+    pytest.param("jax", 2, [STOPPED, *RESUME], marks=pytest.mark.slow),
+    *(pytest.param("jax", 1, [path], marks=pytest.mark.slow) for path in MODELS),
+]
+
+
+@pytest.mark.skipif(two_devices.ARE_MADE, reason="this is a process with two devices")
+@pytest.mark.parametrize(("backend", "devices", "paths"), RUNS)
+def test_in_another_process(backend, devices, paths, program, slow):
+    pytest.importorskip(backend)
+    env = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", two_devices.VARIABLE: str(devices)}
+    options = ["--slow"] if slow and devices == 2 else []
+    tests = [f"tests/{path}" for path in paths]
+    done = program("pytest", "-p", "no:cacheprovider", *options, *tests, env=env, timeout=1800)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
