@@ -15,8 +15,7 @@ LAYER, VIT = "transformer_layer_", "vit_encoder/transformer_block_"
 OUTPUTS = {"self_attention/attention_output", "feedforward_output_dense"}
 # Model, arguments, beginning of the names of layers, index of the old layer of each layer, zeros of new layers.
 CASES = {
-    "backbone": (lambda: gpt2().backbone, {"after": 1}, LAYER, [0, 1, 1], OUTPUTS),
-    "GPT-2": (gpt2, {"after": [0]}, LAYER, [0, 0, 1], OUTPUTS),
+    "backbone of GPT-2": (lambda: gpt2().backbone, {"after": 1}, LAYER, [0, 1, 1], OUTPUTS),
     "Gemma 3": (
         gemma3,
         {"after": 0, "count": 2},
