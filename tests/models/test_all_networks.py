@@ -1,4 +1,4 @@
-"""Data formats and dtypes of all image classifiers."""
+"""Files, seeds, data formats and dtypes of all image classifiers."""
 
 import functools
 
@@ -12,7 +12,7 @@ from idmatters_tf.models.densenet import densenet
 from idmatters_tf.models.imagenet import identity_resnet34
 from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 from idmatters_tf.models.resnet import preresnet, resnet
-from tests.support.checks import skip_without_channels_first
+from tests.support.checks import check_saving, skip_without_channels_first
 
 rng = np.random.default_rng(0)
 
@@ -21,6 +21,9 @@ NETWORKS = {
     "identity": functools.partial(identity_resnet, **SMALL),
     "identity, batch": functools.partial(identity_resnet, **SMALL, norm="batch", shortcut="projection"),
     "identity, batch-first": functools.partial(identity_resnet, **SMALL, norm="batch", norm_first=True, head="trained"),
+    "identity, Fixup": functools.partial(
+        identity_resnet, **SMALL, initializer="fixup", branch_scale=1.0, bias=True, shortcut="none"
+    ),
     "identity, ImageNet": functools.partial(identity_resnet34, blocks=(1, 1), widths=(8, 12), stem=4, norm="batch"),
     "normalizer-free": functools.partial(normalizer_free_resnet, **SMALL),
     "resnet": functools.partial(resnet, depth=8),
@@ -64,9 +67,19 @@ def test_weight_decay_is_half_the_rate_times_the_squares_of_the_decayed_variable
     assert not NETWORKS[name]((32, 32, 3), weight_decay=0).losses
 
 
-@pytest.mark.parametrize(
-    ("policy", "dtype"), [("mixed_bfloat16", "float32"), ("bfloat16", "float32"), ("float64", "float64")]
-)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_depend_on_the_seed_and_are_saved(name, tmp_path):
+    model = NETWORKS[name]((None, None, 3), classes=5)
+    again, other = (NETWORKS[name]((16, 16, 3), classes=5, seed=seed).get_weights() for seed in (0, 1))
+    assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), again, strict=True))
+    kernels = [(a, b) for a, b in zip(again, other, strict=True) if a.ndim > 1 and np.any(a)]
+    assert kernels
+    assert not any(np.array_equal(a, b) for a, b in kernels)
+    model.set_weights([rng.uniform(0.1, 0.2, size=weight.shape) for weight in again])
+    check_saving(model, rng.normal(size=(2, 16, 16, 3)).astype("float32"), tmp_path / "model.keras")
+
+
+@pytest.mark.parametrize(("policy", "dtype"), [("bfloat16", "float32"), ("float64", "float64")])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_logits_and_head_have_at_least_32_bits(name, policy, dtype):
     keras.config.set_dtype_policy(policy)

@@ -8,7 +8,6 @@ import pytest
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.models.layout import Layout
-from tests.support.checks import check_saving
 
 rng = np.random.default_rng(3)
 
@@ -72,10 +71,9 @@ def test_initial_scales_and_a_loss_of_log_classes(table_1):
         ({"initializer": "fixup", "branch_scale": 1.0, "bias": True, "head": "trained"}, 3132 + 44 + 2 + 130),
     ],
 )
-def test_ablations_change_the_layers(arguments, parameters, tmp_path):
+def test_ablations_change_the_layers(arguments, parameters):
     model = small(**arguments)
     assert trainable_parameters(model) == parameters
-    check_saving(model, images(), tmp_path / "model.keras")
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
     assert np.isfinite(model.fit(images(4), np.arange(4), verbose=0).history["loss"][0])
 
@@ -93,10 +91,7 @@ def test_descendants_start_at_the_identity(arguments):
     assert not np.any(small(head="zero")(images()))
 
 
-def test_the_seed_determines_all_weights():
-    first, again, other = (small(seed=seed).get_weights() for seed in (1, 1, 2))
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not any(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+def test_kernels_of_a_network_differ():
     kernels = [w for w in identity_resnet(blocks=2, widths=(8,), stem=4).get_weights() if w.shape == (3, 3, 8, 8)]
     assert len(kernels) == 3
     assert not any(np.array_equal(a, b) for i, a in enumerate(kernels) for b in kernels[:i])
