@@ -5,7 +5,7 @@ variables   variables of random generators, recurrent layers and optimizers
 fit         the running `model.fit`, its callbacks, the arguments of `model.compile`
 logs        the file of `CSVLogger`
 losses      compiled losses, their labels and weights
-scope       evaluation of layers without changing them
+scope       evaluation and training of models without changing them
 versions    differences between the versions
 """
 
@@ -63,8 +63,7 @@ from idmatters_tf._keras_internals.losses import (
     plain_function,
     weighted,
 )
-from idmatters_tf._keras_internals.scope import substitute_values
-from idmatters_tf._keras_internals.training_state import kept_training_state
+from idmatters_tf._keras_internals.scope import kept_training_state, substitute_values
 from idmatters_tf._keras_internals.variables import (
     dense_gradient,
     distribution_layouts,

@@ -1,13 +1,16 @@
 """Strategies of tf.distribute with which Keras' `fit`, `evaluate` and `predict` work."""
 
+import contextlib
+import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._tensorflow_internals.pipelines import Share
-from idmatters_tf.distribute.connection import limit_connection
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError, find_cluster
 from idmatters_tf.distribute.tasks import (
     explain_lost_tasks,
@@ -17,6 +20,17 @@ from idmatters_tf.distribute.tasks import (
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+# Ends its parent after some seconds. TensorFlow holds Python's lock while it waits, so that no thread can do this.
+_PROGRAM = """
+import os, signal, sys, time
+parent, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+while os.getppid() == parent and time.monotonic() < end:
+    time.sleep(0.2)
+if os.getppid() == parent:
+    print(sys.argv[3], file=sys.stderr, flush=True)
+    os.kill(parent, signal.SIGKILL)
+"""
 
 
 def multi_worker_strategy(
@@ -82,7 +96,7 @@ def multi_worker_strategy(
         wait_for_tasks(cluster, timeout, progress.say)
     # TensorFlow installs a handler that ignores SIGTERM.
     handler = signal.getsignal(signal.SIGTERM)
-    with limit_connection(cluster, timeout), explain_lost_tasks(cluster):
+    with _limit_connection(cluster, timeout), explain_lost_tasks(cluster):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
         share_seeds(strategy)
         synchronize_generators(strategy)
@@ -90,6 +104,25 @@ def multi_worker_strategy(
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)
     return strategy
+
+
+@contextlib.contextmanager
+def _limit_connection(cluster: ClusterDescription, timeout: float) -> Iterator[None]:
+    """Return a context whose process ends with a message on standard error if it takes longer than a timeout.
+
+    TensorFlow waits an hour for a worker that has ended after it was found, and ignores SIGTERM.
+    """
+    others = ", ".join(f"{task} ({address})" for task, address in cluster.tasks.items() if task != cluster.task)
+    message = (
+        f"{cluster.task} was not connected to {others} within {timeout:g} seconds (timeout): a worker has ended. Start "
+        f"every task of the cluster again."
+    )
+    words = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(os.getpid()), str(timeout), message]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def mirrored_strategy(devices: Sequence[str] | None = None) -> "tf.distribute.MirroredStrategy":
