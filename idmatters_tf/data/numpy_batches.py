@@ -43,9 +43,12 @@ class NumpyBatches:
         self._augmentation = CropAndFlip(0) if augmentation is None else augmentation
         pads = ((0, 0), *((self._augmentation.padding,) * 2,) * 2, (0, 0))
         mode: Any = {"zero": "constant", "reflect": "reflect"}[self._augmentation.padding_mode]
-        shape = images.shape[1:3]
-        count = len(images)
-        self._windows = np.lib.stride_tricks.sliding_window_view(np.pad(images, pads, mode), shape, axis=(1, 2))
+        count, *self._shape = images.shape
+        self._type = images.dtype
+        # Pixels of all channels as single elements: rows of windows are copied, and mirrored, several times faster.
+        pixel = np.dtype((np.void, images.dtype.itemsize * images.shape[-1]))
+        pixels = np.ascontiguousarray(np.pad(images, pads, mode)).view(pixel)[..., 0]
+        self._rows = np.lib.stride_tricks.sliding_window_view(pixels, self._shape[1], axis=2)
         # Alternating flips: the images that are mirrored in even epochs.
         self._first_flips = np.random.default_rng((self.seed, _FLIPS)).integers(0, 2, count)
         self._order = functools.lru_cache(2)(
@@ -56,20 +59,32 @@ class NumpyBatches:
         """Return the images, float32 `(batch_size, rows, cols, channels)`, and labels of a step."""
         random = np.random.default_rng((self.seed, _AUGMENTATION, step))
         size = self.batch_size
-        epochs, positions = np.divmod(step * size + np.arange(size), len(self._labels))
-        rows = np.array([self._order(epoch)[index] for epoch, index in zip(epochs, positions, strict=True)])
+        positions = step * size + np.arange(size)
+        indices = self._indices(positions)
         top, left = random.integers(0, 2 * self._augmentation.padding + 1, (2, size))
-        images = self._windows[rows, top, left].transpose(0, 2, 3, 1)
-        flips = (self._first_flips[rows] + epochs) % 2 if self._flips == "alternate" else random.integers(0, 2, size)
+        if self._flips == "alternate":
+            flips = (self._first_flips[indices] + positions // len(self._labels)) % 2
+        else:
+            flips = random.integers(0, 2, size)
+        pixels = self._rows[indices[:, None], top[:, None] + np.arange(self._shape[0]), left[:, None]]
         if self._flips is not None:
-            images = np.where(flips[:, None, None, None] == 1, images[:, :, ::-1], images)
-        images = standardize(images)
+            mirrored = flips == 1
+            pixels[mirrored] = pixels[mirrored][:, :, ::-1]
+        images = standardize(pixels.view(self._type).reshape(-1, *self._shape))
         side = self._augmentation.cutout
         # A square of an even side has its center between pixels, and extends further before it.
-        starts = random.integers(0, images.shape[1:3], (size, 2)) - side // 2
-        for image, (row, col) in zip(images if side else (), starts, strict=False):
+        starts = random.integers(0, self._shape[:2], (size, 2)) - side // 2
+        for image, (row, col) in zip(images if side else (), starts.tolist(), strict=False):
             image[max(row, 0) : max(row + side, 0), max(col, 0) : max(col + side, 0)] = 0
-        return images, self._labels[rows]
+        return images, self._labels[indices]
+
+    def _indices(self, positions):
+        """Return the index of the image at each position of the endless sequence of permutations."""
+        epochs, offsets = np.divmod(positions, len(self._labels))
+        indices = np.empty(len(epochs), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            indices[epochs == epoch] = self._order(epoch)[offsets[epochs == epoch]]
+        return indices
 
 
 class NumpyEvaluationBatches:
@@ -127,6 +142,8 @@ def standardize(images: NDArray[Any]) -> NDArray[np.float32]:
     Args:
         images: `(n, rows, cols, channels)`.
     """
-    images = images.astype(np.float32)
-    deviation = images.std((1, 2, 3), keepdims=True)
-    return (images - images.mean((1, 2, 3), keepdims=True)) / np.maximum(deviation, images[0].size ** -0.5)
+    flat = images.reshape(len(images), -1).astype(np.float32)
+    flat -= flat.mean(1, keepdims=True)
+    deviation = np.sqrt(np.einsum("ij,ij->i", flat, flat) / np.float32(flat.shape[1]))
+    flat /= np.maximum(deviation, flat.shape[1] ** -0.5)[:, None]
+    return flat.reshape(images.shape)
