@@ -61,7 +61,7 @@ def test_small_matrices_in_16_bits_keep_their_bounds(size):
     rng = np.random.default_rng(0)
     normal = rng.normal(size=(300, size, size)).astype("float32")
     rank_one = (rng.normal(size=(300, size, 1)) * rng.normal(size=(300, 1, size))).astype("float32")
-    for matrices, difference in ((normal, 0.15), (rank_one, 1.5)):
+    for matrices, difference in ((normal, 0.25), (rank_one, 1.5)):
         for iterations in range(1, 9):
             single = np.array(orthogonalize(keras.ops.convert_to_tensor(matrices), iterations))
             rounded = orthogonalize(keras.ops.convert_to_tensor(matrices), iterations, "bfloat16")
