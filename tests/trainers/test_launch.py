@@ -19,7 +19,9 @@ launch.GRACE_SECONDS = 0.2
 sleeper = '''
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("saved") if sys.argv[1] == "0" else sys.exit(7))
-print("sleeps", flush=True)
+# In one piece, since both processes write to the same pipe.
+sys.stdout.write("sleeps" + chr(10))
+sys.stdout.flush()
 if sys.argv[1] == sys.argv[2]:
     sys.exit(3)
 # A signal immediately before a sleep does not interrupt it.
