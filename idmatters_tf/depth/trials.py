@@ -282,4 +282,5 @@ def _as_arrays(value: Any) -> Any:
         if value and all(np.ndim(part) == 0 and not isinstance(part, dict) and part is not None for part in value):
             return np.asarray(value)
         return tuple(_as_arrays(part) for part in value)
-    return None if value is None else keras.ops.convert_to_numpy(value)
+    # Copies, since TensorFlow computes in place on arrays of an iterator under a strategy, and they are used again.
+    return None if value is None else np.array(keras.ops.convert_to_numpy(value))
