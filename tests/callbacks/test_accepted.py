@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
+from tests.support.adversarial import Stores
 from tests.support.stopped_fits import check_stopped
 
 X = np.random.default_rng(0).normal(size=(22, 3)).astype("float32")
@@ -124,20 +125,6 @@ def optional_inputs_of_a_function(folder):
         return [X[rows], None], Y[rows]
 
     return model, {"x": FunctionBatches(batch, 6)}, []
-
-
-class Stores(keras.layers.Layer):
-    """Layer with attributes that differ for the smaller last batch, and a counter of its calls."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls, self.shapes = 0, set()
-
-    def call(self, x):
-        self.shape = x.shape
-        self.calls += 1
-        self.shapes.add(str(x.shape))
-        return x
 
 
 class Counting(keras.Sequential):
