@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import itertools
 import random
 import sys
 from typing import TYPE_CHECKING, Any
@@ -58,8 +59,12 @@ def report_error(message: str) -> None:
     current.report_error_to_cluster(tf.errors.UNAVAILABLE, message)
 
 
-def wait_for_all_tasks(name: str, seconds: float) -> None:
-    """Wait until all tasks of the cluster have called this function with the same name, at most some seconds.
+# Number of the next barrier.
+_barriers = itertools.count()
+
+
+def wait_for_all_tasks(seconds: float = 10.0) -> None:
+    """Wait until all tasks of the cluster have called this function as often as this one, at most some seconds.
 
     A task that ends while another one receives the result of their last collective operation counts as lost.
     """
@@ -69,4 +74,4 @@ def wait_for_all_tasks(name: str, seconds: float) -> None:
     found: Any = context.context()
     # The task that coordinates the others may have ended, or a task has failed.
     with contextlib.suppress(tf.errors.OpError):
-        found.wait_at_barrier(name, int(1000 * seconds))
+        found.wait_at_barrier(f"idmatters_tf {next(_barriers)}", int(1000 * seconds))

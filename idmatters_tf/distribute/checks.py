@@ -9,7 +9,6 @@ Batch sizes of generators and of a `PyDataset` are not checked when `fit` begins
 
 import contextlib
 import functools
-import itertools
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -29,10 +28,6 @@ from idmatters_tf.distribute.order import (
     synchronize_generators,
 )
 from idmatters_tf.distribute.tasks import check_equal, describe_cluster, explain_lost_tasks, known_cluster, run_on_all
-
-# Time to wait for the others at the end of `fit`, and numbers of the calls of `fit`.
-_END_SECONDS = 10.0
-_fits = itertools.count()
 
 
 def check_fit(model: keras.Model, arguments: MutableMapping[str, Any]) -> contextlib.AbstractContextManager[None]:
@@ -87,7 +82,7 @@ def _surround(cluster, callbacks, order):
             stack.enter_context(surround(cluster))
         yield
     if cluster is not None:
-        wait_for_all_tasks(f"end of fit {next(_fits)}", _END_SECONDS)
+        wait_for_all_tasks()
 
 
 def _check_scope(model):

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._tensorflow_internals.pipelines import describe_order, global_seed, is_dataset, seed_later_pipelines
+from idmatters_tf._tensorflow_internals.runtime import wait_for_all_tasks
 from idmatters_tf.distribute.tasks import describe_cluster, gather
 
 # Arrays of more bytes are compared in evenly spaced rows.
@@ -92,6 +93,7 @@ def check_batches(strategy: Any, name: str, batches: Any) -> None:
         return
     names = list(describe_cluster(strategy).tasks)  # type: ignore[union-attr]
     worker = next(index for index, checksum in enumerate(checksums) if checksum != checksums[0])
+    wait_for_all_tasks()
     raise ValueError(
         f"{names[worker]} has other data than {names[0]}: {name}. Give the generators of random numbers of the data "
         f"the same seed on all workers."

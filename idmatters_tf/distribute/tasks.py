@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import describe_differences
-from idmatters_tf._tensorflow_internals.runtime import report_error
+from idmatters_tf._tensorflow_internals.runtime import report_error, wait_for_all_tasks
 from idmatters_tf.checkpointing import FolderInUse, FolderLost
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError
 
@@ -98,10 +98,12 @@ def run_on_all(strategy: "tf.distribute.Strategy | None", function: Callable[[],
     except Exception as error:
         kind = next((kind for kind, known in enumerate(_ERRORS) if isinstance(error, known)))
         gather(strategy, [kind, " ".join([str(error), *getattr(error, "__notes__", ())])])
+        wait_for_all_tasks()
         raise
     outcomes = gather(strategy, outcome)
     for name, (first, *text) in zip(cluster.tasks, outcomes, strict=True):
         if text:
+            wait_for_all_tasks()
             raise _ERRORS[first](f"{name}: {text[0]}")
     return [result for (result,) in outcomes]
 
@@ -131,7 +133,7 @@ _sums: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def check_equal(names: Sequence[str], values: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ValueError if the values of a worker, such as its arguments of `fit`, differ from those of the chief.
+    """Raise ValueError on all workers if the values of one, such as its arguments of `fit`, differ from the chief's.
 
     Args:
         names: names of the workers, the chief's first.
@@ -140,6 +142,7 @@ def check_equal(names: Sequence[str], values: Sequence[Mapping[str, Any]]) -> No
     for name, own in zip(names, values, strict=True):
         differences = describe_differences(values[0], own)
         if differences:
+            wait_for_all_tasks()
             raise ValueError(
                 f"{name} does not train as {names[0]}: {'; '.join(differences)}. Start every worker with the same "
                 f"script and data."
