@@ -20,6 +20,7 @@ from idmatters_tf.isometry import Block, extreme_singular_values
 from idmatters_tf.isometry.blocks import between, checked_graph, residual_blocks, select_blocks
 from idmatters_tf.isometry.jacobian import JacobianOperator, MaskedInputError, block_jacobians, model_jacobians
 from idmatters_tf.isometry.measurement import measure_distances
+from idmatters_tf.spectra.density import bounded_percentile
 
 QUANTITIES: Mapping[str, str] = {
     "loss": "the loss",
@@ -206,7 +207,8 @@ def _record_spectrum(result: DepthMeasurement, matrix: str, operator: Any) -> tu
     else:
         pairs = curvature.top_eigenpairs(operator, 1, "both", TOLERANCE, seed=result.seed)
         ends = list(zip(pairs.values, pairs.residuals, strict=True))
-        p10, p10_error = _percentile(operator, result.seed)
+        density = curvature.spectral_density(operator, 1, STEPS, seed=result.seed)
+        p10, p10_error = bounded_percentile(density.nodes[0], density.weights[0], size)
     for name, end in zip(("largest", "smallest"), ends, strict=True):
         result.record(f"{matrix}_{name}", *end)
     result.record(f"{matrix}_p10", p10, p10_error)
@@ -214,41 +216,6 @@ def _record_spectrum(result: DepthMeasurement, matrix: str, operator: Any) -> tu
     condition = abs(value) / p10 if p10 > p10_error else np.inf
     result.record(f"{matrix}_condition", condition, (error + condition * p10_error) / p10 if p10 > p10_error else 0)
     return ends[0]
-
-
-def _percentile(operator: Any, seed: int) -> tuple[float, float]:
-    """Return the 10th percentile of |eigenvalues| by Lanczos quadrature, with a bound of its error."""
-    density = curvature.spectral_density(operator, 1, STEPS, seed=seed)
-    return bounded_percentile(density.nodes[0], density.weights[0], operator.shape[0])
-
-
-def bounded_percentile(nodes: NDArray[Any], weights: NDArray[Any], size: int) -> tuple[float, float]:
-    """Return the 10th percentile of |eigenvalues| from the quadrature of a random vector, with a bound of its error.
-
-    The components of the vector between two nodes have at least the weight of the nodes strictly between them, and at
-    most that of these and the two nodes (Chebyshev, Markov & Stieltjes). The weight of a tenth of the eigenvalues has a
-    standard deviation of about sqrt(2 * 0.1 * 0.9 / size), of which two are added.
-
-    Args:
-        nodes: ascending nodes, (steps,).
-        weights: weights of the nodes, (steps,).
-        size: number of eigenvalues.
-    """
-    sizes = np.abs(nodes)
-    order = np.argsort(sizes)
-    value = float(sizes[order][min(np.searchsorted(np.cumsum(weights[order]), 0.1), len(nodes) - 1)])
-    sums = np.concatenate([[0.0], np.cumsum(weights)])
-    slack = 2 * np.sqrt(0.18 / size)
-    low = 0.0
-    for radius in sizes[order]:
-        # Nodes closer to zero than the radius are start, ..., stop - 1.
-        start, stop = np.searchsorted(nodes, -radius, "right"), np.searchsorted(nodes, radius, "left")
-        if sums[min(stop + 1, len(nodes))] - sums[max(start - 1, 0)] < 0.1 - slack:
-            low = float(radius)
-        start, stop = np.searchsorted(nodes, -radius, "left"), np.searchsorted(nodes, radius, "right")
-        if sums[max(stop - 1, start)] - sums[min(start + 1, stop)] >= 0.1 + slack:
-            return value, max(value - low, float(radius) - value)
-    return value, max(value - low, float(sizes.max()) - value)
 
 
 def _record_singular_values(result: DepthMeasurement, jacobians: Sequence[JacobianOperator]) -> None:

@@ -91,34 +91,6 @@ def test_iterations_agree_with_dense_matrices_within_the_errors(monkeypatch, exa
         assert profile.predict(9)["loss"][1:] == (0, np.inf)
 
 
-@pytest.mark.parametrize(
-    ("eigenvalues", "is_resolved"),
-    [
-        (np.r_[np.zeros(50), np.linspace(0.5, 1, 950)], True),
-        (np.r_[np.zeros(110), np.linspace(0.5, 1, 890)], False),
-        (np.linspace(-1, 1, 1000), False),
-        (np.r_[-np.linspace(1, 2, 300), np.linspace(1, 2, 700)], True),
-    ],
-    ids=["5 % zeros", "11 % zeros", "smooth", "gap"],
-)
-def test_percentiles_by_quadrature_are_within_their_errors(eigenvalues, is_resolved):
-    exact, found = np.percentile(np.abs(eigenvalues), 10), []
-    for seed in range(40):
-        basis = np.empty((32, 1000))
-        vector = np.random.default_rng(seed).choice([-1.0, 1.0], 1000) / 1000**0.5
-        for step in range(32):
-            basis[step] = vector
-            vector = eigenvalues * vector
-            vector -= basis[: step + 1].T @ (basis[: step + 1] @ vector)
-            vector -= basis[: step + 1].T @ (basis[: step + 1] @ vector)
-            vector /= np.linalg.norm(vector)
-        nodes, vectors = np.linalg.eigh(basis @ (eigenvalues[:, None] * basis.T))
-        found.append(measurement.bounded_percentile(nodes, vectors[0] ** 2, 1000))
-    assert np.mean([abs(value - exact) <= error for value, error in found]) > 0.9
-    # Rademacher vectors have equal weights.
-    assert (np.mean([error < value for value, error in found]) > 0.9) == is_resolved
-
-
 def test_padding_of_a_model_with_two_inputs_changes_nothing():
     profile = depth_profile(depth_cases.sequences, (1, 2), depth_cases.sequences_data(0), "mse", seeds=1)
     for row, padded in zip(profile.rows(), depth_cases.profiles()[1].rows(), strict=True):

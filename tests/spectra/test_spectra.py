@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from idmatters_tf import linear
 from idmatters_tf.spectra import Estimate, spectral_density, summarize, top_eigenpairs, trace
+from idmatters_tf.spectra.density import bounded_percentile
 
 
 def planted(eigenvalues, seed=0):
@@ -196,6 +197,26 @@ def test_density_and_index_with_their_errors_over_many_seeds():
     check(indices, errors, 0.3, 0.3)
     means = np.array([run.mean(lambda nodes: nodes).value for run in runs])
     assert abs(means.mean() - THREE_PARTS.mean()) < 4 * means.std() / np.sqrt(len(runs))
+
+
+@pytest.mark.parametrize(
+    ("eigenvalues", "is_resolved"),
+    [
+        (np.r_[np.zeros(50), np.linspace(0.5, 1, 950)], True),
+        (np.r_[np.zeros(110), np.linspace(0.5, 1, 890)], False),
+        (np.linspace(-1, 1, 1000), False),
+        (np.r_[-np.linspace(1, 2, 300), np.linspace(1, 2, 700)], True),
+    ],
+    ids=["5 % zeros", "11 % zeros", "smooth", "gap"],
+)
+def test_percentiles_by_quadrature_are_within_their_errors(eigenvalues, is_resolved):
+    exact, found = np.percentile(np.abs(eigenvalues), 10), []
+    for seed in range(40):
+        density = spectral_density(diagonal_operator(eigenvalues, np.float64), 1, 32, seed=seed)
+        found.append(bounded_percentile(density.nodes[0], density.weights[0], 1000))
+    assert np.mean([abs(value - exact) <= error for value, error in found]) > 0.9
+    # Rademacher vectors have equal weights.
+    assert (np.mean([error < value for value, error in found]) > 0.9) == is_resolved
 
 
 def test_trace_with_its_error_over_many_seeds():
