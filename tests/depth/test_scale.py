@@ -103,7 +103,8 @@ def test_training_equals_that_of_explicit_multipliers_and_rates(name, alpha):
         if isinstance(optimizer, Muon):
             own = [variable for variable in explicit.trainable_variables if kinds[variable.path] is optimizer]
             optimizer.build_for(explicit, own)
-    # Muon's steps for weights other than kernels are those of AdamW with an epsilon of 1e-7.
+            # That of the steps of AdamW for weights other than kernels, which is no argument.
+            optimizer.epsilon = 1e-7 * (factors[2] if optimizer is kinds["block.*"] else 1)
     tolerance = 1e-4 if "Muon" in name else 1e-6
     losses = train(explicit, optimizers.MultiOptimizer(kinds))
     optimizer = scale_depth(scaled, base, cases()[name], alpha)
