@@ -14,8 +14,9 @@ import numpy as np
 from keras import layers
 
 from idmatters_tf import find_rate
+from idmatters_tf._evaluation.batches import TrainingBatches
 from idmatters_tf.data import shapes
-from idmatters_tf.depth.trials import TrialBatches, Trials
+from idmatters_tf.depth.trials import Trials
 
 STEPS, SMOOTHING = 100, 0.9
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -99,7 +100,7 @@ def range_test(model: keras.Model, optimizer: Any, data: Any, loss: Any) -> floa
     model.compile(optimizer(float(rates[0])), loss)
     compiled: Any = model.optimizer
     smooth, losses = 0.0, []
-    for step, (rate, batch) in enumerate(zip(rates, TrialBatches(data, 32)(0), strict=False)):
+    for step, (rate, batch) in enumerate(zip(rates, TrainingBatches(data, 32)(0), strict=False)):
         compiled.learning_rate = rate
         smooth = SMOOTHING * smooth + (1 - SMOOTHING) * float(np.asarray(model.train_on_batch(*batch)))
         losses.append(smooth / (1 - SMOOTHING ** (step + 1)))

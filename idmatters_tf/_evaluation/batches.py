@@ -1,6 +1,7 @@
 """Data sets as batches that can be iterated repeatedly, on any backend."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,32 +29,18 @@ class RepeatableBatches:
     def __init__(self, data: Data | None, batch_size: int):
         positive_integer("batch_size", batch_size)
         self.kept = isinstance(data, tuple)
-        cardinality = getattr(data, "cardinality", None)
-        if isinstance(data, Mapping):
-            raise ValueError(
-                "Argument `data` must be batches or a tuple of arrays (x, y). Received: a dict. For a model with named "
-                "inputs, pass (dict of arrays, targets)."
-            )
+        batches: Any = data
         if isinstance(data, tuple):
-            data = list(_split_into_batches(checked_arrays(data), batch_size))
-        elif data is None or hasattr(data, "__array__") or not hasattr(data, "__iter__"):
-            raise ValueError(
-                f"Argument `data` must be a tf.data.Dataset of batches, a tuple of arrays (x, y), or an iterable of "
-                f"batches. Received: {type(data).__name__}"
-            )
-        elif cardinality is not None:
+            batches = list(_split_into_batches(checked_arrays(data), batch_size))
+        else:
+            _check_batches(data)
             # The value of tf.data.INFINITE_CARDINALITY.
-            if int(cardinality()) == -1:
+            if hasattr(batches, "cardinality") and int(batches.cardinality()) == -1:
                 raise ValueError(
                     "Argument `data` must be finite, because every product uses all of it. Received: an infinite "
                     "tf.data.Dataset. Remove repeat(), or use data.take(batches)."
                 )
-        elif iter(data) is data:
-            raise ValueError(
-                "Argument `data` must be an iterable that can be iterated repeatedly. Received: an iterator. Pass a "
-                "list or a tf.data.Dataset."
-            )
-        self._batches: Iterable[Structure] = data
+        self._batches: Iterable[Structure] = batches
 
     def __iter__(self) -> Iterator[Structure]:
         for batch in self._batches:
@@ -63,6 +50,47 @@ class RepeatableBatches:
                     "sparse tensors. Use data.batch(batch_size), and make tensors dense."
                 )
             yield batch
+
+
+class TrainingBatches:
+    """Infinite iterators of batches for short trainings, equal for equal seeds.
+
+    Args:
+        data: a tuple of arrays, tensors, or lists and dicts of them, of which each epoch takes all examples in a random
+            order; or an iterable of batches that can be iterated more than once, which are repeated in their order.
+        batch_size: batch size for arrays. A last incomplete batch is left out, if it is not the only one.
+
+    Raises:
+        ValueError: if the data are not batches, or can be iterated only once. The iterator raises one without examples.
+    """
+
+    def __init__(self, data: Any, batch_size: int):
+        self._batch_size = positive_integer("batch_size", batch_size)
+        if isinstance(data, tuple):
+            data = checked_arrays(tuple(_to_arrays(part) for part in data))
+        else:
+            _check_batches(data)
+        self._data: Any = data
+
+    def __call__(self, seed: int) -> Iterator[Any]:
+        """Return an iterator of batches, tuples of arrays."""
+        generator = np.random.default_rng(seed)
+        while True:
+            batch = None
+            for batch in self._epoch(generator):
+                yield batch
+            if batch is None:
+                raise ValueError("Argument `data` must contain at least one example. Received: none")
+
+    def _epoch(self, generator: np.random.Generator) -> Iterator[Any]:
+        if not isinstance(self._data, tuple):
+            for batch in self._data:
+                yield _to_arrays(batch) if isinstance(batch, (list, tuple)) else (_to_arrays(batch),)
+            return
+        examples = length(self._data)
+        order = generator.permutation(examples)
+        for start in range(0, max(min(examples, 1), examples - self._batch_size + 1), self._batch_size):
+            yield _rows(self._data, order[start : start + self._batch_size])
 
 
 def check_data(loss: Loss | Data, data: Data | None) -> None:
@@ -86,9 +114,41 @@ def to_tensors(structure: Structure) -> Structure:
     return keras.tree.map_structure(lambda part: None if part is None else keras.ops.convert_to_tensor(part), structure)
 
 
-def _split_into_batches(arrays: tuple[Structure, ...], batch_size: int) -> Iterator[Structure]:
-    rows = next(len(array) for array in keras.tree.flatten(arrays) if array is not None)
-    for start in range(0, rows, batch_size):
-        yield keras.tree.map_structure(
-            lambda array, start=start: None if array is None else array[start : start + batch_size], arrays
+def _check_batches(data: Any) -> None:
+    """Raise a ValueError if data are not batches that can be iterated more than once."""
+    if isinstance(data, Mapping):
+        raise ValueError(
+            "Argument `data` must be batches or a tuple of arrays (x, y). Received: a dict. For a model with named "
+            "inputs, pass (dict of arrays, targets)."
         )
+    if data is None or hasattr(data, "__array__") or not hasattr(data, "__iter__"):
+        raise ValueError(
+            f"Argument `data` must be a tf.data.Dataset of batches, a tuple of arrays (x, y), or an iterable of "
+            f"batches. Received: {type(data).__name__}"
+        )
+    if not hasattr(data, "cardinality") and iter(data) is data:
+        raise ValueError(
+            "Argument `data` must be an iterable that can be iterated repeatedly. Received: an iterator. Pass a "
+            "list or a tf.data.Dataset."
+        )
+
+
+def _split_into_batches(arrays: tuple[Structure, ...], batch_size: int) -> Iterator[Structure]:
+    for start in range(0, length(arrays), batch_size):
+        yield _rows(arrays, slice(start, start + batch_size))
+
+
+def _rows(arrays: Structure, rows: Any) -> Structure:
+    return keras.tree.map_structure(lambda array: None if array is None else array[rows], arrays)
+
+
+def _to_arrays(value: Any) -> Any:
+    """Return arrays or tensors as NumPy arrays, and lists of them, which `tf.data` would stack, as tuples."""
+    if isinstance(value, dict):
+        return {name: _to_arrays(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        if value and all(np.ndim(part) == 0 and not isinstance(part, dict) and part is not None for part in value):
+            return np.asarray(value)
+        return tuple(_to_arrays(part) for part in value)
+    # Copies, since TensorFlow computes in place on arrays of an iterator under a strategy, and they are used again.
+    return None if value is None else np.array(keras.ops.convert_to_numpy(value))

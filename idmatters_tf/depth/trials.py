@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._evaluation.batches import TrainingBatches
 from idmatters_tf._keras_internals import (
-    checked_arrays,
     compile_arguments,
     has_compiled_loss,
     kept_training_state,
@@ -57,7 +57,7 @@ class Trials(contextlib.ExitStack):
     ):
         super().__init__()
         _check_model(model)
-        self.model, self._batches = model, TrialBatches(data, batch_size)
+        self.model, self._batches = model, TrainingBatches(data, batch_size)
         make = _compiled_optimizer(model) if optimizer is None else optimizer
         self._make = make if scaling is None else lambda rate: make_scaled(make(rate), model, scaling)
         positive_integer("steps", steps)
@@ -231,56 +231,3 @@ class _Losses(keras.callbacks.Callback):
         self.values.append(float(np.mean(value)))
         if not self.is_stable:
             model.stop_training = True
-
-
-class TrialBatches:
-    """Batches for trainings: of arrays, random ones that depend on a seed; otherwise those of an iterable, repeated."""
-
-    def __init__(self, data: Any, batch_size: int):
-        positive_integer("batch_size", batch_size)
-        self._data: Any = data
-        self._batch_size = batch_size
-        if isinstance(data, tuple):
-            self._data = checked_arrays(tuple(_as_arrays(part) for part in data))
-            if not all(len(array) for array in keras.tree.flatten(self._data) if array is not None):
-                raise ValueError("Argument `data` must contain arrays of at least one example. Received: empty arrays.")
-        elif hasattr(data, "__array__") or not hasattr(data, "__iter__") or iter(data) is data:
-            raise ValueError(
-                f"Argument `data` must be a tuple of arrays (x, y), or batches that can be iterated more than once, "
-                f"such as a tf.data.Dataset. Received: {type(data).__name__}"
-            )
-
-    def __call__(self, seed: int) -> Iterator[Any]:
-        """Return an infinite iterator of batches, tuples of arrays."""
-        if isinstance(self._data, tuple):
-            return self._random_batches(np.random.default_rng(seed))
-        return self._repeated_batches()
-
-    def _repeated_batches(self) -> Iterator[Any]:
-        while True:
-            batch = None
-            for batch in self._data:
-                yield _as_arrays(batch) if isinstance(batch, (list, tuple)) else (_as_arrays(batch),)
-            if batch is None:
-                raise ValueError("Argument `data` must contain a batch. Received: none.")
-
-    def _random_batches(self, generator: np.random.Generator) -> Iterator[Any]:
-        arrays: Any = self._data
-        examples = next(len(array) for array in keras.tree.flatten(arrays) if array is not None)
-        while True:
-            order = generator.permutation(examples)
-            for start in range(0, max(1, examples - self._batch_size + 1), self._batch_size):
-                rows = order[start : start + self._batch_size]
-                yield keras.tree.map_structure(lambda array, rows=rows: None if array is None else array[rows], arrays)
-
-
-def _as_arrays(value: Any) -> Any:
-    """Return arrays or tensors as NumPy arrays, and lists of them, which `tf.data` would stack, as tuples."""
-    if isinstance(value, dict):
-        return {name: _as_arrays(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        if value and all(np.ndim(part) == 0 and not isinstance(part, dict) and part is not None for part in value):
-            return np.asarray(value)
-        return tuple(_as_arrays(part) for part in value)
-    # Copies, since TensorFlow computes in place on arrays of an iterator under a strategy, and they are used again.
-    return None if value is None else np.array(keras.ops.convert_to_numpy(value))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from idmatters_tf import Muon, find_rate, rate_profile
+from idmatters_tf._evaluation.batches import TrainingBatches
 from idmatters_tf.depth import RateCurve
-from idmatters_tf.depth.trials import TrialBatches, Trials
+from idmatters_tf.depth.trials import Trials
 from tests.support import depth_cases
 
 GRID = 0.01 * 2.0 ** (np.arange(16) / 2)
@@ -73,7 +74,7 @@ def test_a_trial_is_the_training_by_fit_of_a_new_model(optimizer):
         for variable, value in zip(plain.variables, start, strict=True):
             variable.assign(value)
         plain.compile(optimizer(rate), LOSS)
-        batches = TrialBatches(noisy_data(), 16)(seed)
+        batches = TrainingBatches(noisy_data(), 16)(seed)
         options: Any = {"epochs": 10, "steps_per_epoch": 2, "shuffle": False, "verbose": 0}
         history = plain.fit(batches, **options).history["loss"]
         np.testing.assert_allclose(losses, history, rtol=1e-5)
@@ -84,11 +85,11 @@ def test_a_trial_is_the_training_by_fit_of_a_new_model(optimizer):
 
 def test_batches_of_arrays_are_permutations_and_those_of_datasets_repeat():
     x, y = np.arange(10), np.arange(10) * 2
-    batches = TrialBatches((x, y), 4)(0)
+    batches = TrainingBatches((x, y), 4)(0)
     epoch = [next(batches) for _ in range(2)]
     assert len(set(np.concatenate([part for part, _ in epoch]))) == 8
     assert all(np.array_equal(2 * part, label) for part, label in epoch)
-    repeated = TrialBatches([(np.array([number]),) for number in (1, 2, 3)], 4)(0)
+    repeated = TrainingBatches([(np.array([number]),) for number in (1, 2, 3)], 4)(0)
     assert [int(next(repeated)[0][0]) for _ in range(7)] == [1, 2, 3, 1, 2, 3, 1]
 
 
@@ -140,7 +141,7 @@ def test_stable_rate_is_that_of_half_of_the_trainings():
         ({"loss": None}, "`loss` must be given"),
         ({"rates": [0.1, -1.0]}, "`rates` must contain positive"),
         ({"steps": 0}, "`steps` must be a positive integer"),
-        ({"data": iter([])}, "`data` must be a tuple of arrays"),
+        ({"data": iter([])}, "`data` must be an iterable that can be iterated repeatedly"),
     ],
 )
 def test_wrong_arguments(options, message):

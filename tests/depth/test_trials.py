@@ -79,10 +79,10 @@ def test_kinds_of_data(make, data, reference, loss):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "contain a batch"),
+        ([], "at least one example"),
         ((X[:0], Y[:0]), "at least one example"),
         ((X, Y[:5]), "same number"),
-        (iter([]), "tuple of"),
+        ({"a": X}, "Received: a dict"),
     ],
 )
 def test_wrong_data(data, message):
