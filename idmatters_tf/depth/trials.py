@@ -14,10 +14,8 @@ from idmatters_tf._arguments import positive_integer
 from idmatters_tf._evaluation.batches import TrainingBatches
 from idmatters_tf._keras_internals import (
     compile_arguments,
-    has_compiled_loss,
     kept_training_state,
     learning_rate_schedule,
-    overrides_compute_loss,
     strategy_scope,
     weight_decay_exclusions,
 )
@@ -60,19 +58,15 @@ class Trials(contextlib.ExitStack):
         self.model, self._batches = model, TrainingBatches(data, batch_size)
         make = _compiled_optimizer(model) if optimizer is None else optimizer
         self._make = make if scaling is None else lambda rate: make_scaled(make(rate), model, scaling)
-        positive_integer("steps", steps)
-        self.window = max(1, steps // WINDOWS)
+        self.window = max(1, positive_integer("steps", steps) // WINDOWS)
         # The mean loss of the first steps is that of a window of its own.
-        self._rest, self._full = steps % self.window, steps // self.window
+        self._full, self._rest = divmod(steps, self.window)
         self.windows = self._full + bool(self._rest)
         found = compile_arguments(model) or {}
-        own_step = type(model).train_step is not keras.Model.train_step or overrides_compute_loss(model)
-        if loss is None and not has_compiled_loss(model) and not own_step:
-            raise ValueError(
-                "Argument `loss` must be given for a model that is not compiled with a loss. Received: None."
-            )
-        self._options: dict[str, Any] = {name: found[name] for name in ("run_eagerly", "jit_compile") if name in found}
-        self._options |= {"loss": loss} if loss is not None else {n: found.get(n) for n in ("loss", "loss_weights")}
+        kept = ("run_eagerly", "jit_compile", *(("loss", "loss_weights") if loss is None else ()))
+        self._options: dict[str, Any] = {name: found[name] for name in kept if name in found}
+        if loss is not None:
+            self._options["loss"] = loss
         # `fit` calls compiled functions of this number of steps, which must divide both kinds of windows.
         self._options["steps_per_execution"] = math.gcd(self.window, self._rest)
         # The scale of the loss of a given optimizer is that of `compile`; that of the compiled one is its own.

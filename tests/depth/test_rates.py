@@ -138,7 +138,7 @@ def test_stable_rate_is_that_of_half_of_the_trainings():
     ("options", "message"),
     [
         ({"optimizer": None}, "`optimizer` must be given"),
-        ({"loss": None}, "`loss` must be given"),
+        ({"loss": None}, "Provide a `loss`"),
         ({"rates": [0.1, -1.0]}, "`rates` must contain positive"),
         ({"steps": 0}, "`steps` must be a positive integer"),
         ({"data": iter([])}, "`data` must be an iterable that can be iterated repeatedly"),
