@@ -362,7 +362,7 @@ def shared_sum():
         (lambda: stack(lambda x: x + layers.Activation("tanh")(x)), "has no residual blocks"),
         (lambda: stack(lambda x: layers.LayerNormalization()(x + mlp()(x))), "followed by the normalization"),
         (lambda: stack(lambda x: Block("post-norm")(x)), "changes the sum .*normalize_first=True"),
-        (shared, "called several times with the same weights"),
+        (shared, "share .dense.*Give each block weights of its own"),
         (shared_sum, "called several times.*`Add`"),
         (lambda: stack(mlp()), "has no residual blocks"),
         (lambda: stack(lambda x: x + mlp(kernel_constraint="unit_norm")(x)), "no constraint.*Received: UnitNorm"),
