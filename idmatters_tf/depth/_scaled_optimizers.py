@@ -22,13 +22,11 @@ class ScaledWeight(NamedTuple):
         path: path of the variable.
         use: "last" for the last weights of a branch, "inner" for its other weights, "other" outside of the branches.
         block: name of the block; empty outside of the blocks.
-        penalty: coefficient of an L2 penalty on the variable.
     """
 
     path: str
     use: Use
     block: str
-    penalty: float
 
 
 class Factors(NamedTuple):
@@ -68,11 +66,14 @@ class DepthScaling(Result):
         """Factor a = (base / sums)^alpha on the initial values of the last weights."""
         return (self.base / self.sums) ** self.alpha
 
-    def factors(self, weight: ScaledWeight, keeps_norm: bool = False, counts_all: bool = False) -> Factors:
+    def factors(
+        self, weight: ScaledWeight, regularizer: Any = None, keeps_norm: bool = False, counts_all: bool = False
+    ) -> Factors:
         """Return the factors of a variable.
 
         Args:
             weight: one of `weights`.
+            regularizer: L2 penalty on the variable; None without one.
             keeps_norm: True if the size of a step is a fraction of the norm of the variable.
             counts_all: True if the gradients are clipped by their global norm.
         """
@@ -80,7 +81,7 @@ class DepthScaling(Result):
             return Factors()
         scale, ratio = self.scale, self.base / self.sums
         counted = ratio**-0.5 if counts_all else 1.0
-        penalty = 2 * weight.penalty * (1 / scale - 1)
+        penalty = 2 * regularizer.l2 * (1 / scale - 1) if regularizer else 0.0
         if weight.use == "last":
             step = ratio ** (1 - self.alpha) if keeps_norm else ratio
             return Factors(1 / counted, counted, penalty, step)
@@ -122,19 +123,13 @@ class DepthScaling(Result):
     def get_config(self) -> dict[str, Any]:
         """Return the scale as plain data."""
         # Under the key "name", because default names are numbered over all models of a process.
-        weights = [
-            {"name": path, "use": {"name": block, "kind": use}, "penalty": penalty}
-            for path, use, block, penalty in self.weights
-        ]
+        weights = [{"name": path, "use": {"name": block, "kind": use}} for path, use, block in self.weights]
         return {"base": self.base, "sums": self.sums, "alpha": self.alpha, "weights": weights}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "DepthScaling":
         """Return a scale from the result of `get_config`."""
-        weights = [
-            ScaledWeight(weight["name"], weight["use"]["kind"], weight["use"]["name"], weight["penalty"])
-            for weight in config["weights"]
-        ]
+        weights = [ScaledWeight(w["name"], w["use"]["kind"], w["use"]["name"]) for w in config["weights"]]
         return cls(config["base"], config["sums"], config["alpha"], tuple(weights))
 
 
@@ -154,17 +149,13 @@ class DepthScaled(keras.optimizers.Optimizer):
 
     def build(self, variables: Any) -> None:
         super().build(variables)
-        self._set_factors()
-
-    def _set_factors(self) -> None:
-        if self.depth_scaling is None:
-            self._factors_by_index = None
-            return
-        counts_all = bool(self.global_clipnorm)
-        self._factors_by_index = tuple(
-            self.depth_scaling.factors(weight, self._keeps_norm(index), counts_all)
-            for index, weight in enumerate(self.depth_scaling.match(optimized_variables(self)))
-        )
+        if self.depth_scaling is not None:
+            variables, counts_all = optimized_variables(self), bool(self.global_clipnorm)
+            weights = self.depth_scaling.match(variables)
+            self._factors_by_index = tuple(
+                self.depth_scaling.factors(weights[index], variable.regularizer, self._keeps_norm(index), counts_all)
+                for index, variable in enumerate(variables)
+            )
 
     def _keeps_norm(self, index: int) -> bool:
         return False

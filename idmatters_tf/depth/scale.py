@@ -108,8 +108,9 @@ def scale_branches(
     trained = {id(variable) for layer in layers_within(model) for variable in own_trainable_variables(layer)}
     for variable in (variable for variable in model.variables if id(variable) in trained):
         use: Use = "last" if id(variable) in last else "inner" if id(variable) in blocks else "other"
-        block = blocks.get(id(variable), "")
-        weights.append(ScaledWeight(variable.path, use, block, _find_penalty(variable, block) if block else 0.0))
+        weights.append(ScaledWeight(variable.path, use, blocks.get(id(variable), "")))
+        if use != "other":
+            _check_penalty(variable, weights[-1].block)
     scaling = DepthScaling(base, count_sums(branches), float(alpha), tuple(weights))
     for branch in branches:
         for variable in itertools.chain(*branch.last):
@@ -119,16 +120,11 @@ def scale_branches(
     return scaling
 
 
-def _find_penalty(variable: Any, block: str) -> float:
-    """Return the coefficient of the L2 penalty on a variable, 0 without one.
-
-    Raises:
-        ValueError: for a constraint, and for a penalty of another kind.
-    """
+def _check_penalty(variable: Any, block: str) -> None:
+    """Raise a ValueError for a constraint on a variable, and for a penalty other than L2."""
     if variable.constraint is not None or not isinstance(variable.regularizer, (keras.regularizers.L2, type(None))):
         kind = type(variable.regularizer if variable.constraint is None else variable.constraint).__name__
         raise ValueError(
             f"The weights {variable.path!r} of the block {block!r} must have no constraint and no penalty other than "
             f"L2, which the scale would change. Received: {kind}. Use `weight_decay` of the optimizer."
         )
-    return 0.0 if variable.regularizer is None else float(variable.regularizer.l2)
