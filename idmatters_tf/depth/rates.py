@@ -158,7 +158,6 @@ def rate_profile(
     seeds: int = 2,
     *,
     base: int | None = None,
-    alpha: float = 1.0,
     batch_size: int = 32,
     progress: bool = False,
 ) -> RateProfile:
@@ -189,7 +188,6 @@ def rate_profile(
         steps: number of steps of a training.
         seeds: number of models at each depth.
         base: number of residual sums for which the models are scaled by `scale_depth`; None for models as they are.
-        alpha: see `scale_depth`.
         batch_size: batch size for arrays.
         progress: True to show a progress bar on standard error.
 
@@ -209,7 +207,7 @@ def rate_profile(
             trials: Any = None
             starts = []
             for model in build_models(build, depth, seeds):
-                scaling = None if base is None else scale_branches(model, base, alpha)
+                scaling = None if base is None else scale_branches(model, base)
                 # The first model is trained, with the weights of the others.
                 trials = trials or Trials(model, optimizer, data, loss, steps, batch_size, scaling)
                 starts.append(_values(model))
