@@ -17,7 +17,6 @@ from idmatters_tf._keras_internals import (
     kept_training_state,
     learning_rate_schedule,
     strategy_scope,
-    weight_decay_exclusions,
 )
 from idmatters_tf.depth._scaled_optimizers import DepthScaling, make_scaled
 from idmatters_tf.optimizers.muon import build_optimizer
@@ -174,7 +173,7 @@ def _settings(optimizer: Any) -> Any:
     if not isinstance(settings.get("learning_rate"), dict):
         # Not a schedule.
         settings["learning_rate"] = None
-    return type(optimizer), settings, weight_decay_exclusions(optimizer)
+    return type(optimizer), settings
 
 
 def _compiled_optimizer(model: keras.Model) -> MakeOptimizer:
