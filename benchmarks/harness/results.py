@@ -1,4 +1,4 @@
-"""Results: printed and, with --record, stored in benchmarks/results, the source of the table in README.md.
+"""Results: printed and, with --record, stored in benchmarks/results, the source of the tables in README.md.
 
 A file is the JSON of {"against": alternative, "ratio": meaning of the ratio, "results": [...]}, with one result for
 each command. A measurement has a name and, if known, unit, median, low, high, ratio, and expected, the ratio predicted
