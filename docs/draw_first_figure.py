@@ -46,7 +46,7 @@ def draw_error(axes, run):
     tests = [record for record in records if record["kind"] == "test"]
     epochs = [record["step"] * batch_size / TRAINING_IMAGES for record in tests]
     errors = [100 * record["error"] for record in tests]
-    axes.semilogy(epochs, errors, color="tab:red", marker="o", label=f"ours, {errors[-1]:.2f} % at the end")
+    axes.semilogy(epochs, errors, color="black", marker="o", label=f"ours, {errors[-1]:.2f} % at the end")
     label = f"Hardt & Ma, {PAPER_ERROR} %, peak around {PAPER_EPOCHS} epochs"
     axes.axhline(PAPER_ERROR, color="grey", linestyle="--", label=label)
     axes.set_title("Hardt & Ma: network of Table 1 on CIFAR-10, no normalization", fontsize=10)
