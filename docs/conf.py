@@ -13,11 +13,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import latex2mathml.converter
-from docutils.nodes import SkipNode
+from docutils.nodes import SkipNode, image
+from sphinx.writers.html5 import HTML5Translator
 
 import generator
 import idmatters_tf
-from generator import api
+from generator import api, breaks
 from generator.links import from_folder, to_pages
 
 project = "idmatters_tf"
@@ -92,10 +93,13 @@ def _markdown(app, what, name, obj, options, lines):
 
 
 def _escape(app, what, name, obj, options, lines):
-    """Escape bars and single asterisks outside of backticks, which are literal in docstrings."""
+    """Escape bars and single asterisks outside of code, which are literal in docstrings."""
+    in_block = False
     for number, line in enumerate(lines):
-        if _is_doctest(line):
+        in_block = in_block and (not line or line.startswith("    "))
+        if in_block or _is_doctest(line):
             continue
+        in_block = line.startswith(".. code-block::") or line.endswith("::")
         parts = line.split("`")
         for outside in range(0, len(parts), 2):
             text = parts[outside].replace("|", "\\|").replace("_ ", "\\_ ")
@@ -129,6 +133,38 @@ def _formula(display):
     return visit
 
 
+class Writer(HTML5Translator):
+    """Writer of HTML whose lines break at suitable places."""
+
+    def visit_Text(self, node):
+        """Write a text."""
+        start = len(self.body)
+        super().visit_Text(node)
+        if self.protect_literal_text:
+            word = r'(?<=^<span class="pre">).*(?=</span>$)'
+            self.body[start:] = [
+                re.sub(word, lambda match: breaks.in_code(match[0]), part) for part in self.body[start:]
+            ]
+        else:
+            self.body[start:] = map(breaks.in_prose, self.body[start:])
+
+    def visit_literal_block(self, node):
+        """Write a block of code."""
+        start = len(self.body)
+        try:
+            super().visit_literal_block(node)
+        finally:
+            # Sphinx raises SkipNode after writing the block.
+            self.body[start:] = map(breaks.in_block, self.body[start:])
+
+
+def _link_figures(app, doctree):
+    """Give figures a width, for which Sphinx links them to the file in its full size."""
+    for figure in doctree.findall(image):
+        if not figure["uri"].startswith("data:"):
+            figure["width"] = "100%"
+
+
 def _write_pages(app):
     """Write the generated pages before Sphinx looks for sources."""
     generator.write_pages()
@@ -147,9 +183,11 @@ def _link_included(app, relative_path, parent_docname, content):
 def setup(app):
     """Connect the generator, and the conversion of docstrings before napoleon parses the sections."""
     app.add_html_math_renderer("mathml", (_formula("inline"), None), (_formula("block"), None))
+    app.set_translator("html", Writer)
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _link_to_pages)
     app.connect("include-read", _link_included)
+    app.connect("doctree-read", _link_figures)
     app.connect("autodoc-process-docstring", _markdown, priority=300)
     app.connect("autodoc-process-docstring", _escape, priority=400)
     app.connect("autodoc-process-docstring", _shorten_types, priority=600)

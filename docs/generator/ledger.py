@@ -23,8 +23,9 @@ _PROGRAMS = ("trainers.cifar", "trainers.imagenet")
 _INTRODUCTION = """# The ledger
 
 The ledger has rows for the theorems, tables and figures of both papers and for our own runs. Each row links to a
-page with the command to run it again, the recorded numbers and their tolerances. Tests named in a row are part of
-`make test`. [Reproduction of both papers](../../reference/reproduction.md) summarizes the results and conditions.
+page with the command to run it again, its cost, the recorded numbers and their tolerances. Tests named on a page are
+part of `make test`. [Reproduction of both papers](../../reference/reproduction.md) summarizes the results and
+conditions.
 """
 
 
@@ -46,37 +47,23 @@ def _index(rows: Mapping[str, Row]) -> str:
 
 def _table(rows: Mapping[str, Row], paper: str) -> str:
     """Return the table of a paper, or of our own runs if `paper` is empty."""
-    header = ("item", "claim of the paper", "command or test", "cost", "measured", "verdict")
+    header = (
+        ("item", "claim of the paper", "measured", "verdict") if paper else ("run", "seed, date", "cost", "measured")
+    )
     lines = []
     for row in (each for each in rows.values() if each.paper == paper):
         link = f"[{row.item}](row:{row.name})"
-        cost = row.cost_in_words()
         measured = filled(row, row.measured)
-        if paper:
-            cells = [link, row.claim, _in_short(row), "" if cost == NOT_RECORDED else cost, measured]
-            cells.append(row.verdict)
-        else:
-            when = ", ".join([*map(str, row.seeds), row.date or "not run"])
-            cells = [link, _in_short(row), when, cost, measured]
+        when = ", ".join([*map(str, row.seeds), row.date or "not run"])
+        cells = [link, row.claim, measured, row.verdict] if paper else [link, when, row.cost_in_words(), measured]
         lines.append([_in_a_cell(cell) for cell in cells])
-    return table(header if paper else ("run", "command", "seed, date", "cost", "measured"), lines)
+    return table(header, lines)
 
 
 def _links(text: str, rows: Mapping[str, Row]) -> str:
     """Return Markdown with links relative to docs/ and `row:NAME` resolved for a page in docs/generated/ledger/."""
     text = re.sub(r"\]\((?!\w+:|#|\.\./\.\./)", "](../../", text)
     return re.sub(r"\]\(row:([\w.-]+)\)", lambda match: f"]({rows[match[1]].page or match[1]}.md)", text)
-
-
-def _in_short(row: Row) -> str:
-    """Return the commands or tests that reproduce a row, without their output folder."""
-    commands = [
-        re.sub(r" --out OUT\S*", "", command) for command in format_commands(row, "OUT") if " -m pytest" not in command
-    ]
-    lines = [f"`{command}`" for command in commands] + [f"`{test}`" for test in row.tests]
-    if not lines and row.rests_on:
-        lines = [f"[{name}](row:{name})" for name in row.rests_on]
-    return "; ".join(lines)
 
 
 def page(row: Row, rows: Mapping[str, Row]) -> str:
