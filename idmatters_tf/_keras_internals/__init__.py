@@ -3,7 +3,6 @@
 graphs      graphs of functional models, their calls, copies and masks
 variables   variables of random generators, recurrent layers and optimizers
 fit         the running `model.fit`, its callbacks, the arguments of `model.compile`
-logs        the file of `CSVLogger`
 losses      compiled losses, their labels and weights
 scope       evaluation and training of models without changing them
 versions    differences between the versions
@@ -52,7 +51,6 @@ from idmatters_tf._keras_internals.graphs import (
     transforms_features,
     uses_only_shape,
 )
-from idmatters_tf._keras_internals.logs import LogFile
 from idmatters_tf._keras_internals.losses import (
     CompiledLosses,
     checked_arrays,

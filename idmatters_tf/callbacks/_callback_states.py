@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import os
+import pathlib
 import pickle
 import types
 from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +19,7 @@ import keras
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._arguments import make_unique_name
-from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, LogFile
+from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES
 from idmatters_tf.callbacks import _encoding, _training_state
 from idmatters_tf.callbacks._encoding import Known, NotPlainData, Snapshot, find_variables
 
@@ -92,7 +93,7 @@ class _CallbackState:
         self._assigned_by_keras = _keras_internals.assigned_attributes(kind)
         self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
         self._is_described = self._has_methods or type(callback) is kind
-        self._log = LogFile(callback) if isinstance(callback, keras.callbacks.CSVLogger) else None
+        self._log = _LogFile(callback) if isinstance(callback, keras.callbacks.CSVLogger) else None
         # Objects with attributes, by the prefix of the names.
         own = [each for each in kinds if each.__module__.partition(".")[0] not in ("builtins", "keras")]
         self._owners: dict[str, Any] = {"": callback, **{each.__qualname__: each for each in own}}
@@ -173,6 +174,53 @@ class _CallbackState:
 
     def _label(self, key):
         return key if "." in key else f"{self._name}.{key}"
+
+
+class _LogFile:
+    """File of a `CSVLogger`.
+
+    Without `append`, the file belongs to the run. With `append`, other runs may have added rows after the checkpoint,
+    which are kept. Rows of this run after the checkpoint are written again with the same values, and the second of two
+    equal rows is removed.
+    """
+
+    def __init__(self, logger: Any):
+        self._logger = logger
+        # Absolute, since the program may change the current folder during `fit`.
+        self._path = pathlib.Path(logger.filename).absolute()
+        # Length of the text of the first checkpoint that was restored. Later rows may be repeated.
+        self._length: int | None = None
+
+    def read(self) -> tuple[str, int | None] | None:
+        """Return the content of the file with this length, or None if the file is not open."""
+        if self._logger.csv_file is None or self._logger.csv_file.closed:
+            return None
+        self._logger.csv_file.flush()
+        # Reading bytes preserves the line ends \r\n.
+        text = self._path.read_bytes().decode()
+        if self._length is not None:
+            rows = text[self._length :].splitlines(keepends=True)
+            content = "".join([text[: self._length], *dict.fromkeys(rows)])
+            if content != text:
+                self._write(content)
+            return content, self._length
+        return text, None
+
+    def restore(self, state: tuple[str, int | None] | None) -> None:
+        """Restore the result of `read`. The logger's `on_train_begin` may have created a new file."""
+        if state is None:
+            return
+        text, length = state
+        if not self._logger.append:
+            self._write(text)
+        elif self._path.read_bytes().startswith(text.encode()):
+            self._length = len(text) if length is None else length
+
+    def _write(self, text):
+        self._logger.csv_file.close()
+        self._path.write_bytes(text.encode())
+        self._logger.csv_file = open(self._path, "a")  # noqa: SIM115 - closed by the logger
+        self._logger.writer, self._logger.append_header = None, not text
 
 
 class _Description(pickle.Pickler):

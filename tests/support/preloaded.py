@@ -13,7 +13,7 @@ MODULES += (
     "idmatters_tf.data.batches",
     "idmatters_tf.models.cifar",
 )
-MODULES += ("trainers.cluster", "trainers.run.events", "trainers.run.figures", "trainers.training.build")
+MODULES += ("trainers.cluster", "trainers.run.figures", "trainers.training.build")
 MODULES += ("trainers.training.export", "trainers.training.reports", "trainers.training.sizes")
 MODULES += ("trainers.training.train", "tests.support.processes")
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,12 +11,15 @@ from typing import Any
 
 import keras
 
+from idmatters_tf._presentation.monitor import write_summary
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks import ExactResume, saved
 from idmatters_tf.checkpointing import describe_newest, list_steps, remove_steps
+from idmatters_tf.isometry import block_norms
+from idmatters_tf.isometry.callbacks import NormsMeasurement
+from trainers.backends import has_tensorflow
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict
-from trainers.run.events import Events, measure_norms
 from trainers.run.signals import SignalHandler
 from trainers.training.settings import Task
 
@@ -26,6 +30,16 @@ KEPT = 3
 # Subfolder of the weights with the lowest test error.
 BEST = "best"
 REMEDY = "Make sure that the disk is writable and not full"
+# Tags of the values of a record that are shown.
+_TAGS = {
+    "loss": "loss",
+    "error": "top1_error",
+    "top5_error": "top5_error",
+    "penalty": "loss/penalty",
+    "gradient_norm": "optimization/gradient_norm",
+    "learning_rate": "optimization/learning_rate",
+    "images_per_second": "speed/images_per_second",
+}
 
 
 class Reports(contextlib.AbstractContextManager["Reports"]):
@@ -273,3 +287,34 @@ def _compile_penalty(model):
     import tensorflow as tf
 
     return tf.function(penalty, autograph=False)
+
+
+class Events:
+    """Writer of the TensorBoard event files of a run, which requires TensorFlow. Without it nothing is written."""
+
+    def __init__(self, folder: str | os.PathLike, writes: bool = True):
+        self._folder, self._writes = pathlib.Path(folder), writes and has_tensorflow()
+        self._writers: dict[str, Any] = {}
+
+    def record(self, step: int, kind: str, record: Mapping[str, Any], blocks: Mapping[str, Any] | None = None) -> None:
+        """Write the numbers of a record of kind "train" or "test", and the result of `measure_norms`."""
+        self._write(kind, step, {_TAGS[name]: record[name] for name in record if name in _TAGS})
+        if blocks is not None:
+            values = {f"norms/{name}": blocks[name] for name in ("mean_frobenius", "largest_spectral")}
+            for block, norms in blocks["blocks"].items():
+                values |= {f"norms_{name}/{block}": value for name, value in norms.items()}
+            self._write("", step, values)
+
+    def _write(self, run: str, step: int, values: Mapping[str, float]) -> None:
+        if self._writes:
+            import tensorflow as tf
+
+            if run not in self._writers:
+                self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
+            write_summary(self._writers[run], step, values)
+
+
+def measure_norms(model: keras.Model) -> dict[str, Any] | None:
+    """Return the norms of all blocks, their mean Frobenius and largest spectral norm, or None without blocks."""
+    blocks = block_norms(model)
+    return {**NormsMeasurement(blocks, {}).summary(), "blocks": blocks} if blocks else None
