@@ -230,6 +230,12 @@ class _Finder:
 
         # The operation of the input and the output of a nested model is the model, whose calls are listed.
         operations = [call.operation for call in calls if call.way is None]
+        for operation in operations:
+            if getattr(operation, "weights", ()) and sum(call.operation is operation for call in self.calls) > 1:
+                raise ValueError(
+                    f"The block {block.name!r} contains {operation.name!r}, which is called several times with the "
+                    f"same weights. Give each block weights of its own."
+                )
         return self._search(block.name, evaluate, self.record.variables(operations), {})
 
     def _branch_calls(self, block: Block, ends: Collection[Call]) -> list[Call]:

@@ -349,6 +349,13 @@ def shared():
     return stack(lambda x: x + branch(x))
 
 
+def shared_outside():
+    dense = layers.Dense(6)
+    inputs = keras.Input((6,))
+    x = dense(inputs)
+    return keras.Model(inputs, x + dense(layers.Activation("tanh")(x)))
+
+
 def shared_sum():
     add = layers.Add()
     return stack(lambda x: add([x, layers.Dense(6)(x)]))
@@ -362,7 +369,8 @@ def shared_sum():
         (lambda: stack(lambda x: x + layers.Activation("tanh")(x)), "has no residual blocks"),
         (lambda: stack(lambda x: layers.LayerNormalization()(x + mlp()(x))), "followed by the normalization"),
         (lambda: stack(lambda x: Block("post-norm")(x)), "changes the sum .*normalize_first=True"),
-        (shared, "share .dense.*Give each block weights of its own"),
+        (shared, "called several times with the same weights"),
+        (shared_outside, "called several times with the same weights"),
         (shared_sum, "called several times.*`Add`"),
         (lambda: stack(mlp()), "has no residual blocks"),
         (lambda: stack(lambda x: x + mlp(kernel_constraint="unit_norm")(x)), "no constraint.*Received: UnitNorm"),

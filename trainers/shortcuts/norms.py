@@ -79,7 +79,5 @@ def _panel(axes: Axes, rows: Sequence[NormsRow]) -> None:
         line(axes, curve, "loss", "mean_frobenius", color=f"C{depths.index(depth)}", label=label)
     axes.set(title=f"2-shortcuts, {activation}; Figure 3", ylabel="mean Frobenius norm", xscale="log")
     axes.set_xlabel("loss - optimum" if activation == "linear" else "loss")
-    # Smaller values are rounding errors, which also widen the margins.
-    left, right = axes.get_xlim()
-    highest = max(row.loss for row in rows if np.isfinite(row.loss))
-    axes.set_xlim(max(left, 1e-9), min(right, 2 * highest))
+    # Smaller values are rounding errors.
+    axes.set_xlim(left=max(axes.get_xlim()[0], 1e-9))
