@@ -14,7 +14,7 @@ import keras
 
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
 from idmatters_tf.data import cifar, shapes
-from idmatters_tf.data.numpy_batches import NumpyBatches, standardize
+from idmatters_tf.data.batches import TrainBatches, standardize
 from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
@@ -34,13 +34,13 @@ def main():
 
     make_deterministic(0)
     data = shapes.load() if options.dataset == "shapes" else cifar.load(options.dataset, options.data_dir)
-    source = NumpyBatches(data.train_images, data.train_labels, options.batch_size)
+    source = TrainBatches(data.train_images, data.train_labels, options.batch_size)
     tests = standardize(data.test_images), data.test_labels
     model = identity_resnet(blocks=options.blocks, widths=tuple(options.widths), classes=data.classes)
     rate = keras.optimizers.schedules.PiecewiseConstantDecay([options.steps // 2], [0.05, 0.005])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(Momentum(rate, global_clipnorm=1.0), loss, metrics=["accuracy"])
-    batches = FunctionBatches(source.batch, options.every)
+    batches = FunctionBatches(source, options.every)
     resume = ExactResume(options.out / "checkpoints", every=100)
     epochs = options.steps // options.every
     model.fit(batches, epochs=epochs, validation_data=tests, callbacks=[resume], verbose=2)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
-from trainers.backends import has_tensorflow, import_tensorflow
+from trainers.backends import import_tensorflow
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 from trainers.cli.startup import print_message
@@ -15,8 +15,7 @@ from trainers.cli.startup import print_message
 if TYPE_CHECKING:
     import keras
 
-    from idmatters_tf.data.augment import Pixels
-    from idmatters_tf.data.batches import EvaluationBatches
+    from idmatters_tf.data.batches import EvaluationBatches, Pixels, TrainBatches
     from idmatters_tf.data.imagenet import StreamedImageData
     from idmatters_tf.data.images import ImageData
     from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches
@@ -95,8 +94,6 @@ class InMemory(DataOptions):
         """Return the selected images. Raises DataError if the data were not found."""
 
     def source(self, batch_size: int, seed: int) -> "ImageSource":
-        if self.has_preprocessing and not has_tensorflow():
-            raise UsageError(f"--preprocess {self.preprocess} requires TensorFlow. Install it, or use standardize.")
         return InMemorySource(self, self.load(), batch_size, seed)
 
 
@@ -255,7 +252,7 @@ class ImageSource(abc.ABC):
 
 
 class InMemorySource(ImageSource):
-    """Batches of images in memory, without TensorFlow by NumPy."""
+    """Batches of images in memory, computed by NumPy."""
 
     def _parts(self) -> tuple[Any, Any]:
         return self.data.train_images, self.data.test_images
@@ -278,24 +275,19 @@ class InMemorySource(ImageSource):
         train, test = (preprocessing.apply(self.preprocessing, images) for images in self._parts())
         return train, test
 
-    def train_batches(self) -> Any:
+    def train_batches(self) -> "TrainBatches":
         from idmatters_tf.data.augmentations import AUGMENTATIONS
+        from idmatters_tf.data.batches import TrainBatches
 
         augmentation = AUGMENTATIONS[self.options.augment]
         if augmentation is not None:
             augmentation = dataclasses.replace(augmentation, cutout=self.options.cutout)
-        if has_tensorflow():
-            from idmatters_tf.data.batches import TrainBatches as Batches
-        else:
-            from idmatters_tf.data.numpy_batches import NumpyBatches as Batches
-        return Batches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
+        return TrainBatches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
 
-    def test_batches(self) -> Any:
-        if has_tensorflow():
-            from idmatters_tf.data.batches import EvaluationBatches as Batches
-        else:
-            from idmatters_tf.data.numpy_batches import NumpyEvaluationBatches as Batches
-        return Batches(self.images[1], self.data.test_labels, self.batch_size)
+    def test_batches(self) -> "EvaluationBatches":
+        from idmatters_tf.data.batches import EvaluationBatches
+
+        return EvaluationBatches(self.images[1], self.data.test_labels, self.batch_size)
 
     def examples(self, count: int) -> "EvaluationBatches":
         from idmatters_tf.data.batches import EvaluationBatches

@@ -166,9 +166,8 @@ class FunctionBatches(Batches):
 
     Args:
         function: `step -> batch`, see `Batches.batch`, with the step as an `int`; or an object with such a method
-            `batch`, as `NumpyBatches`. The `batch` of a `TrainBatches` or `StreamTrainBatches` of this package is
-            compiled by TensorFlow. With `ExactResume` on TensorFlow, `fit` reads its `dataset` in place of single
-            batches.
+            `batch`, as a `TrainBatches` or `StreamTrainBatches` of this package. With `ExactResume` on TensorFlow,
+            `fit` reads its `dataset` in place of single batches.
         steps_per_epoch: number of batches in an epoch, after which metrics are recorded and validation runs. The steps
             that are passed to the function continue over all epochs.
     """
@@ -179,7 +178,7 @@ class FunctionBatches(Batches):
         # Object whose `dataset(first_step, steps, share)` begins at any step, see `TrainBatchSource`.
         self.source: Any = function if hasattr(function, "dataset") else None
         if source is not None and not inspect.isfunction(function):
-            self._function = source if self.source is None else _compile(source)
+            self._function = source
         elif callable(function):
             self._function = function
         else:
@@ -190,14 +189,6 @@ class FunctionBatches(Batches):
 
     def batch(self, step: int) -> Any:
         return self._function(step)
-
-
-def _compile(batch):
-    import tensorflow as tf
-
-    signature = [tf.TensorSpec([], tf.int64)]
-    compiled = tf.function(lambda step: batch(step), input_signature=signature, autograph=False)
-    return lambda step: compiled(tf.constant(step, tf.int64))
 
 
 def _cast_to_floatx(array):

@@ -4,9 +4,8 @@ images     ImageData: labeled images in memory
 cifar      CIFAR-10 and CIFAR-100, from the official binary files or through TensorFlow Datasets
 mnist      MNIST, from the official idx files or through TensorFlow Datasets
 shapes     a built-in, generated data set that needs no files
-augment    crops, flips, cutout and standardization of batches
 protocols  interfaces between data sets and training code
-batches    batches of images in memory: order, augmentation and shares of replicas
+batches    batches of images in memory: order, augmentation and shares of replicas, by NumPy
 imagenet   ImageNet and other folders of images, read during training
 streams    batches of images that are read during training
 """

@@ -7,6 +7,7 @@ EvaluationBatchSource   `batches.EvaluationBatches`, `streams.StreamEvaluationBa
 Any object with these methods is accepted as training data. This module does not import TensorFlow.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 from idmatters_tf._tensorflow_internals.pipelines import Share
@@ -33,10 +34,6 @@ class TrainBatchSource(Protocol):
         """Return the batch of a step, which is the number of batches before it since the start of training."""
         ...
 
-    def indices(self, positions: "tf.Tensor") -> "tf.Tensor":
-        """Return the index of the image at each position of the endless sequence."""
-        ...
-
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "tf.data.Dataset":
         """Return the batches of `steps` steps, with one element for each replica in turn."""
         ...
@@ -48,6 +45,10 @@ class EvaluationBatchSource(Protocol):
     @property
     def steps(self) -> int:
         """Number of global batches that contain all images."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield (images, labels, weights) of all global batches as NumPy arrays."""
         ...
 
     def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> "tf.data.Dataset":

@@ -5,7 +5,7 @@ with the next image, and a replica reads its share only.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,36 @@ from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._environment import cores
 from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
+from idmatters_tf.data._pipelines import replica_elements, without_autotuning
 from idmatters_tf.data._records import Records
-from idmatters_tf.data.augment import standardize
-from idmatters_tf.data.batches import EvaluationOrder, replica_elements, shuffle_positions, without_autotuning
 from idmatters_tf.data.imagenet import StreamedImageData
 from idmatters_tf.data.images import ImageData
 from idmatters_tf.data.protocols import ALONE, Int, Share
 
-_AUGMENTATION, _FLIPS = 3, 2
+# Distinct streams of random numbers.
+_ORDER, _FLIPS, _AUGMENTATION = 1, 2, 3
+
+
+def shuffle_positions(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
+    """Return the index of the image at each position of the endless sequence, a permutation for each epoch.
+
+    Args:
+        positions: int64, `(n,)`.
+        count: number of images.
+        seed: non-negative integer below 2^32.
+
+    Returns:
+        int64, `(n,)`, in [0, count).
+    """
+    epochs = positions // count
+    seeds = tf.stack([tf.fill(tf.shape(epochs), tf.cast(seed, tf.int64)), epochs], axis=1)
+    seeds = tf.cast(tf.concat([seeds, tf.fill([tf.shape(epochs)[0], 1], tf.cast(_ORDER, tf.int64))], 1), tf.uint32)
+    # The Python wrapper of this operation does not support a batch of seeds.
+    return tf.raw_ops.RandomIndexShuffle(
+        index=positions % count,  # pyright: ignore[reportOperatorIssue]
+        seed=seeds,
+        max_index=tf.fill(tf.shape(positions), tf.cast(count - 1, tf.int64)),
+    )
 
 
 class StreamTrainBatches:
@@ -57,6 +79,11 @@ class StreamTrainBatches:
         self.size = size
         self.smallest_area = smallest_area
         self._read = _make_reader(images)
+        self._batch = tf.function(
+            lambda step: self.dataset(step, 1).get_single_element(),
+            input_signature=[tf.TensorSpec([], tf.int64)],
+            autograph=False,
+        )
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """Return the index of the image at each position of the endless sequence, int64 `(count,)`."""
@@ -64,7 +91,7 @@ class StreamTrainBatches:
 
     def batch(self, step: Int) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the preprocessed images and labels of a step."""
-        return self.dataset(step, 1).get_single_element()
+        return self._batch(tf.cast(step, tf.int64))
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
         """Return the batches of `steps` steps, with one element for each replica in turn."""
@@ -87,25 +114,34 @@ class StreamTrainBatches:
 
         def finish(images, labels, _, flips):
             flipped = tf.where(flips[:, tf.newaxis, tf.newaxis, tf.newaxis] > 0, images[:, :, ::-1], images)
-            return standardize(flipped), labels
+            return tf.image.per_image_standardization(flipped), labels
 
         chosen = elements.map(choose, num_parallel_calls=2)
         decoded = _decode(self._read, chosen, self.size, window).batch(size, drop_remainder=True)
         return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))
 
 
-class StreamEvaluationBatches(EvaluationOrder):
-    """Batches that contain every image in files once, without augmentation.
+class StreamEvaluationBatches:
+    """Batches that contain every image in files once, without augmentation. Padding of the last batch has weight 0.
 
     The interface is that of `idmatters_tf.data.batches.EvaluationBatches`. The arguments are those of
     `StreamTrainBatches`.
     """
 
     def __init__(self, images: ImageFiles | Records, batch_size: int, augmentation: str = "paper", size: int = 224):
-        super().__init__(len(images), batch_size)
+        self.count = len(images)
+        self.batch_size = batch_size
         self.augmentation = augmentation
         self.size = size
         self._read = _make_reader(images)
+
+    @property
+    def steps(self) -> int:
+        """Number of global batches that contain all images."""
+        return -(-self.count // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.dataset().as_numpy_iterator()
 
     def dataset(
         self, share: Share = ALONE, first: Int = 0, steps: int | None = None, standardized: bool = True
@@ -120,9 +156,17 @@ class StreamEvaluationBatches(EvaluationOrder):
         """
 
         def finish(images, labels, weights):
-            return standardize(images) if standardized else images, labels, weights
+            return tf.image.per_image_standardization(images) if standardized else images, labels, weights
 
-        chosen, size = self.rows(share, first, steps)
+        elements, size = replica_elements(self.batch_size, share, first, self.steps if steps is None else steps)
+
+        @tf.autograph.experimental.do_not_convert
+        def choose(step, start):
+            positions = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
+            indices = tf.minimum(tf.ensure_shape(positions, [size]), self.count - 1)
+            return indices, tf.cast(positions < self.count, tf.float32)
+
+        chosen = elements.map(choose)
         window = _decoding.evaluation_window(self.augmentation)
         decoded = _decode(self._read, chosen, self.size, lambda _: window).batch(size, drop_remainder=True)
         return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))

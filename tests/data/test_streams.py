@@ -13,10 +13,15 @@ from PIL import Image
 from idmatters_tf.data import _decoding, imagenet
 from idmatters_tf.data._folders import list_classes
 from idmatters_tf.data._records import Records
-from idmatters_tf.data.batches import shuffle_positions
 from idmatters_tf.data.images import DataError
 from idmatters_tf.data.protocols import Share
-from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, decode_all, find_broken
+from idmatters_tf.data.streams import (
+    StreamEvaluationBatches,
+    StreamTrainBatches,
+    decode_all,
+    find_broken,
+    shuffle_positions,
+)
 from tests.support.images import encoded, make_tree
 
 rng = np.random.default_rng(8)

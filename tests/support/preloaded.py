@@ -7,12 +7,7 @@ import sys
 
 # Modules that `trainers.cifar` imports.
 MODULES = ("keras", "matplotlib.pyplot", "tensorflow", "trainers.cifar")
-MODULES += (
-    "idmatters_tf.curvature",
-    "idmatters_tf.data.augment",
-    "idmatters_tf.data.batches",
-    "idmatters_tf.models.cifar",
-)
+MODULES += ("idmatters_tf.curvature", "idmatters_tf.data._pipelines", "idmatters_tf.models.cifar")
 MODULES += ("trainers.cluster", "trainers.run.figures", "trainers.training.build")
 MODULES += ("trainers.training.export", "trainers.training.reports", "trainers.training.sizes")
 MODULES += ("trainers.training.train", "tests.support.processes")

@@ -19,7 +19,7 @@ JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 @pytest.mark.parametrize(
     "options",
     [
-        ["--preset", "quick", "--without-tensorflow", *TINY],
+        ["--preset", "quick", "--preprocess", "channels", "--without-tensorflow", *TINY],
         ["--preset", "short", "--warm-up-steps", 2, "--train-sizes", 20, "--size-steps", 6, *TINY],
     ],
     ids=["quick without TensorFlow", "short"],

@@ -3,8 +3,12 @@
 Each worker reads the current weights, computes the gradient of its own batch, and updates the weights on the parameter
 servers without waiting for other workers. The learning rate depends on the number of updates of all workers, which one
 atomic operation on a parameter server counts. A Keras optimizer's own counter loses updates.
+
+Workers read and decode images in files. Batches of images in memory are computed by the chief, which has the images,
+and sent to the workers.
 """
 
+import collections
 import functools
 import time
 from collections.abc import Callable
@@ -17,8 +21,8 @@ import tensorflow as tf
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks import saved
 from idmatters_tf.checkpointing import list_steps, remove_steps
+from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.distribute import ClusterDescription
-from idmatters_tf.distribute.strategies import share_of
 from idmatters_tf.optimizers import Muon
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_message
@@ -29,6 +33,10 @@ from trainers.training.settings import Task
 
 # Variables in a checkpoint.
 VARIABLES = ("model", "optimizer")
+# More batches than any training has.
+_ENDLESS = 2**40
+# Maximum number of scheduled batches in the memory of the chief, for each worker.
+_AHEAD = 8
 
 
 class AsynchronousTrainer:
@@ -43,11 +51,16 @@ class AsynchronousTrainer:
             self.step = tf.Variable(tf.constant(done, tf.int64), trainable=False, name="step")
 
     @tf.function(autograph=False)
-    def update(self, batches: Any) -> tf.Tensor:
-        """Make the update of one worker. Returns loss, penalty, error, gradient norm and learning rate."""
+    def update(self, batch: Any) -> tf.Tensor:
+        """Make the update of one worker. Returns loss, penalty, error, gradient norm and learning rate.
+
+        Args:
+            batch: images and labels, or an iterator over such batches.
+        """
+        images, labels = batch if isinstance(batch, tuple) else next(batch)
         optimizer = self._model.optimizer
         rate = self._model.optimizer.schedule(self.step)
-        gradients, measured = self._strategy.run(self._gradients, args=next(batches))
+        gradients, measured = self._strategy.run(self._gradients, args=(images, labels))
         gradients = [self._strategy.reduce("SUM", gradient, axis=None) for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
         if self._clip_norm is not None:
@@ -68,6 +81,10 @@ class AsynchronousTrainer:
     def _gradients(self, images, labels):
         """Return this replica's part of the gradient and of the loss, the penalty and the error."""
         replicas = self._strategy.num_replicas_in_sync
+        context: Any = tf.distribute.get_replica_context()
+        size = images.shape[0] // replicas
+        first = context.replica_id_in_sync_group * size
+        images, labels = images[first : first + size], labels[first : first + size]
         with tf.GradientTape() as tape:
             logits = self._model(images, training=True)
             loss = tf.reduce_mean(self._model.loss(labels, logits))
@@ -82,48 +99,64 @@ class AsynchronousTrainer:
         del is_interrupted  # the coordinator stops after the next checkpoint
 
         @tf.function(autograph=False)
-        def sums_of_batch(number):
-            images, labels, weights = batches.dataset(first=number, steps=1).get_single_element()
+        def sums_of_batch(batch):
+            single = batch if isinstance(batch, tuple) else batches.dataset(first=batch, steps=1).get_single_element()
+            images, labels, weights = single
             values = _compute(labels, self._model(images, training=False))
             return tf.stack([tf.reduce_sum(weights * value) for value in values])
 
-        numbers = [tf.constant(number, tf.int64) for number in range(batches.steps)]
-        scheduled = [self._coordinator.schedule(sums_of_batch, args=(number,)) for number in numbers]
+        is_local = isinstance(batches, EvaluationBatches)
+        scheduled = collections.deque()
         sums = np.zeros(3)
         with Progress(batches.steps, "evaluating", unit="batches", delay=0) as bar:
-            for part in scheduled:
-                sums += part.fetch()
+            for batch in batches.dataset() if is_local else tf.data.Dataset.range(batches.steps):
+                scheduled.append(self._coordinator.schedule(sums_of_batch, args=(batch,)))
+                if len(scheduled) > _AHEAD * self._workers:
+                    sums += self.value(scheduled.popleft())
                 bar.advance()
+            sums += sum(map(self.value, scheduled))
         loss, error, top5_error = map(float, sums / count)
         means = {"loss": loss, "error": error, "count": count}
         return {**means, "top5_error": top5_error} if self._model.output_shape[-1] >= TOP5_CLASSES else means
 
     def schedule(self, count: int, batches: Any, is_stopped: Callable[[], bool]) -> list[Any]:
         """Schedule updates until a signal. Returns the values of `update` that the workers will compute."""
+        is_local = isinstance(batches, tf.data.Iterator)
         scheduled: list[Any] = []
         while len(scheduled) < count and not is_stopped():
-            # Blocks while the coordinator's queue is full.
-            scheduled.append(self._coordinator.schedule(self.update, args=(batches,)))
+            scheduled.append(self._coordinator.schedule(self.update, args=(next(batches) if is_local else batches,)))
+            if is_local and len(scheduled) > _AHEAD * self._workers:
+                self.value(scheduled[-_AHEAD * self._workers])
         return scheduled
+
+    def value(self, scheduled: Any) -> Any:
+        """Wait for a scheduled computation and return its value. Raises the first error of all computations."""
+        try:
+            return scheduled.fetch()
+        except tf.errors.OpError:
+            # Cancels the other computations, whose errors would be printed at the end of the process.
+            self.join()
+            raise
 
     def join(self) -> None:
         """Wait for all scheduled updates."""
         self._coordinator.join()
 
-    def worker_batches(self, train: Any) -> Any:
-        """Return the iterators of the workers, which take turns from the current number of updates on.
+    def batches(self, train: Any) -> Any:
+        """Return the argument `batches` of `schedule`: batches from the current number of updates on.
 
-        A restarted worker also begins at the current number of updates, not with the batches that it has already seen.
+        Returns:
+            An iterator over batches of images in memory. For images in files, the iterators of the workers, which take
+            turns. A restarted worker also begins at the current number of updates, not with the batches that it has
+            already seen.
         """
+        if isinstance(train, TrainBatches):
+            return iter(train.dataset(int(self.step.numpy()), _ENDLESS))
 
         def for_worker():
             turn = tf.distribute.coordinator.experimental_get_current_worker_index()
             first = self.step.read_value() + tf.cast(turn, tf.int64)
-
-            def make(context):
-                return train.dataset(first, 1 << 40, share_of(context), stride=self._workers)
-
-            return self._strategy.distribute_datasets_from_function(make)
+            return train.dataset(first, _ENDLESS, stride=self._workers)
 
         return iter(self._coordinator.create_per_worker_dataset(for_worker))
 
@@ -142,7 +175,7 @@ def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescripti
     test = functools.partial(trainer.measure, task.source.test_batches(), task.source.test_images)
     reports = Reports(task, model, test)
     reports.begin(done, [record for record in run.metrics() if record["step"] <= done] if done else [])
-    batches = trainer.worker_batches(task.source.train_batches())
+    batches = trainer.batches(task.source.train_batches())
     print_message("compiling the training step ...")
     with reports:
 
@@ -152,7 +185,7 @@ def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescripti
         def log(step, scheduled):
             nonlocal started
             if scheduled:
-                values = np.stack([each.get() for each in scheduled]).astype(float)
+                values = np.stack([trainer.value(each) for each in scheduled]).astype(float)
                 means = dict(zip(MEANS, [*values.mean(0)[:4].tolist(), float(values[-1, 4])], strict=True))
                 reports.progress.advance(len(values), text=None)
                 reports.log(step, means, len(values), time.monotonic() - started)

@@ -8,7 +8,7 @@ import keras
 
 from idmatters_tf._environment import cores
 from idmatters_tf.callbacks import FunctionBatches
-from idmatters_tf.data.numpy_batches import NumpyBatches, compute_ahead
+from idmatters_tf.data.batches import TrainBatches, compute_ahead
 from idmatters_tf.depth._scaled_optimizers import DepthScaling
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.determinism import make_deterministic
@@ -108,10 +108,11 @@ def make_train_batches(task: Task) -> FunctionBatches:
     """Return the training batches, whose epochs are the log interval."""
     recipe = task.settings.recipe
     source = task.source.train_batches()
+    is_in_memory = isinstance(source, TrainBatches)
     if recipe.train_sizes:
         from trainers.training.sizes import ScaledBatches
 
         source = ScaledBatches(source, recipe.train_sizes, recipe.size_steps)
-    if isinstance(source, NumpyBatches):
+    if is_in_memory and keras.backend.backend() == "jax":
         source = compute_ahead(source.batch, min(4, cores()))
     return FunctionBatches(source, task.settings.log_interval)

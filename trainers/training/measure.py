@@ -81,7 +81,8 @@ def measure(
     """
     strategy: Any = getattr(model, "distribute_strategy", None)
     silent: Any = 0  # Keras annotates `verbose` as a string
-    dataset = batches.dataset() if strategy is None else distribute_dataset(strategy, batches.dataset)
+    is_jax = keras.backend.backend() == "jax"
+    dataset: Any = iter(batches) if is_jax else distribute_dataset(strategy, batches.dataset)
     with Progress(batches.steps, "evaluating", progress, unit="batches", delay=0) as bar:
         watch = _Watch(bar, is_interrupted)
         measured = model.evaluate(dataset, steps=batches.steps, verbose=silent, callbacks=[watch], return_dict=True)

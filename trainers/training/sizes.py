@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from idmatters_tf.data.augment import standardize
-from idmatters_tf.data.batches import without_autotuning
+from idmatters_tf.data._pipelines import without_autotuning
 from idmatters_tf.data.protocols import ALONE, Int, Share, TrainBatchSource
 
 
@@ -18,13 +17,9 @@ class ScaledBatches:
     def __init__(self, source: TrainBatchSource, sizes: Sequence[int], ends: Sequence[int]):
         self._source, self._sizes, self._ends = source, sizes, list(ends)
 
-    def indices(self, positions: tf.Tensor) -> tf.Tensor:
-        """Return the index of the image at each position of the endless sequence."""
-        return self._source.indices(positions)
-
-    def batch(self, step: Int) -> tuple[tf.Tensor, tf.Tensor]:
+    def batch(self, step: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the batch of a step."""
-        images, labels = self._source.batch(step)  # pyright: ignore[reportArgumentType]
+        images, labels = self._source.batch(step)
         return self._scale(images, tf.cast(step, tf.int64)), labels
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
@@ -49,4 +44,4 @@ class ScaledBatches:
 
 def resize(images: tf.Tensor, size: int) -> tf.Tensor:
     """Scale images `(batch, rows, cols, channels)`, and standardize them again: scaling reduces the variance."""
-    return standardize(tf.image.resize(images, (size, size), antialias=True))
+    return tf.image.per_image_standardization(tf.image.resize(images, (size, size), antialias=True))

@@ -11,7 +11,8 @@ from tests.support.programs import run_here
 TINY = ["trainers.cifar", "--dataset", "shapes", "--train-images", 300, "--test-images", 101, "--blocks", 1]
 TINY += ["--stem", 4, "--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--log-every", 5]
 TINY += ["--cluster-timeout", 120]
-SHORT = [*TINY, "--steps", 20, "--drop-steps", 10, "--evaluate-every", 20, "--checkpoint-every", 10]
+# With other seeds, ReLUs near zero amplify rounding errors.
+SHORT = [*TINY, "--seed", 1, "--steps", 10, "--drop-steps", 5, "--evaluate-every", 10, "--checkpoint-every", 5]
 LONG = [*TINY, "--steps", 60, "--drop-steps", 40, "--evaluate-every", 30, "--checkpoint-every", 10]
 
 
