@@ -35,14 +35,14 @@ lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=
 	$(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/pip install --quiet --upgrade pip uv
 	$(VENV)-lowest/bin/uv pip compile --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct \
-		--extra tensorflow --extra train --extra test --output-file $(VENV)-lowest/constraints.txt setup.cfg
-	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow,train,test]'
+		--extra tensorflow --extra jax --extra train --extra test --output-file $(VENV)-lowest/constraints.txt setup.cfg
+	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow,jax,train,test]'
 	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
 
 nightly:  ## run the tests with keras-nightly, which may fail (TESTS=tests/linear: a part of them)
 	$(PYTHON) -m venv $(VENV)-nightly
 	$(VENV)-nightly/bin/pip install --quiet --upgrade pip
-	$(VENV)-nightly/bin/pip install --quiet --editable '.[tensorflow,train,test]'
+	$(VENV)-nightly/bin/pip install --quiet --editable '.[tensorflow,jax,grain,train,test]'
 	# Both packages install the module `keras`.
 	$(VENV)-nightly/bin/pip uninstall --quiet --yes keras keras-nightly
 	$(VENV)-nightly/bin/pip install --quiet --no-deps --pre keras-nightly

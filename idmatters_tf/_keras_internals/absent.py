@@ -17,7 +17,9 @@ _SHAPE = (0, 0)
 def replace_none(dataset: Any) -> Any:
     """Return a `tf.data.Dataset` whose elements have tensors without elements in place of None."""
     spec = dataset.element_spec
-    if not any(isinstance(leaf, tf.OptionalSpec | tf.NoneTensorSpec) for leaf in keras.tree.flatten(spec)):
+    # TensorFlow 2.20 has no public name for the type of None.
+    kinds = tf.OptionalSpec, type(tf.type_spec_from_value(None))
+    if not any(isinstance(leaf, kinds) for leaf in keras.tree.flatten(spec)):
         return dataset
 
     def replace(*batch):
