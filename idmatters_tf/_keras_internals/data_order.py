@@ -16,6 +16,7 @@ import tensorflow as tf
 from idmatters_tf._keras_internals.absent import replace_none
 from idmatters_tf._keras_internals.corrections import corrects
 from idmatters_tf._keras_internals.keras_source import data_adapters, tf_trainer
+from idmatters_tf._keras_internals.versions import epoch_of_order_since_3_16
 from idmatters_tf._tensorflow_internals.patching import Patch
 from idmatters_tf._tensorflow_internals.pipelines import is_dataset, sharding_policy
 
@@ -107,7 +108,8 @@ class _OrderedBatches(keras.utils.PyDataset):
             length = self.num_batches
             if self._shuffle and length is not None and (begins_pass or iterator._current_iterator is None):
                 self._indices = list(range(length))
-                random.shuffle(self._indices)
+                epoch = epoch_of_order_since_3_16(adapter)
+                (random if epoch is None else random.Random(epoch)).shuffle(self._indices)
             data_adapters.PyDatasetAdapter.on_epoch_begin(adapter)
 
         return on_epoch_begin

@@ -18,3 +18,8 @@ def _existing(module: ModuleType, name: str) -> tuple[Any, ...]:
 ORBAX_CHECKPOINTS_SINCE_3_14 = _existing(keras.callbacks, "OrbaxCheckpoint")
 OPTIMIZER_MAPS_SINCE_3_15 = _existing(keras.optimizers, "OptimizerMap")
 MULTI_OPTIMIZERS_SINCE_3_15 = _existing(keras.optimizers, "MultiOptimizer")
+
+
+def epoch_of_order_since_3_16(adapter: Any) -> int | None:
+    """Return the number by which a data adapter shuffles; None in versions that use the global generator of Python."""
+    return getattr(adapter, "_epoch", None)

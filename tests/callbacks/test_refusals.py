@@ -235,7 +235,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "new",
         {"data": ArrayBatches(X, X, batch_size=2), "model": lambda: network(units=2)},
-        "could not create .* batch of the data: Dim.* 3 and 2",
+        "could not create .* batch of the data: (?s:.*)Dim.* 3 and 2",
     ),
     ("new", {"callbacks": [NotPlain()]}, "`get_state` of the callback NotPlain must return plain data.* set"),
     # The first change with compiled steps.
