@@ -1,4 +1,4 @@
-"""Claim: the input pipeline delivers at least 100,000 augmented images/s in batches of 128 on two cores.
+"""Claim: the input pipeline delivers at least 150,000 augmented images/s in batches of 128 on two cores.
 
     python benchmarks/input_pipeline.py [--seconds S] [--rounds N] [--deterministic]
 

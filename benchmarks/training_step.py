@@ -52,7 +52,10 @@ def by_fit(options, images, labels, optimizer=None, **arguments):
     model = network(options)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer or Momentum(RATE, 0.9), loss, jit_compile=False, **arguments)
-    batches = tf.data.Dataset.from_tensors((images, labels)).repeat()
+    # A `fit` that ends while TensorFlow's autotuning works waits for its next period, here for as long as the steps.
+    autotuning = tf.data.Options()
+    autotuning.autotune.enabled = False
+    batches = tf.data.Dataset.from_tensors((images, labels)).repeat().with_options(autotuning)
 
     def steps():
         losses = Losses()
