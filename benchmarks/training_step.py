@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from harness import peer, results
 from harness.timing import in_turn, ratio, seconds
+from idmatters_tf.data._pipelines import without_autotuning
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
 from trainers.training.measure import make_metrics
@@ -53,9 +54,7 @@ def by_fit(options, images, labels, optimizer=None, **arguments):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer or Momentum(RATE, 0.9), loss, jit_compile=False, **arguments)
     # A `fit` that ends while TensorFlow's autotuning works waits for its next period, here for as long as the steps.
-    autotuning = tf.data.Options()
-    autotuning.autotune.enabled = False
-    batches = tf.data.Dataset.from_tensors((images, labels)).repeat().with_options(autotuning)
+    batches = without_autotuning(tf.data.Dataset.from_tensors((images, labels)).repeat())
 
     def steps():
         losses = Losses()

@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false, reportPossiblyUnboundVariable=false
 """Scaled branches, compared with explicit multipliers and learning rates for each layer, on both backends."""
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false, reportPossiblyUnboundVariable=false
@@ -6,7 +5,7 @@
 import keras
 import numpy as np
 import pytest
-from keras import layers
+from keras import layers, optimizers
 
 from idmatters_tf import ExactResume, Muon, deepen, scale_depth
 from idmatters_tf.depth.scale import scale_branches
@@ -21,7 +20,6 @@ DEPTH, STEPS, BATCH = 4, 20, 8
 rng = np.random.default_rng(0)
 X = rng.normal(size=(STEPS * BATCH, 6)).astype("float32")
 Y = np.sin(2 * X[:, :2]).astype("float32")
-optimizers = keras.optimizers
 EXACT = 2.0**-6
 # Tracing the functions of many optimizers takes minutes.
 EAGERLY = keras.backend.backend() == "tensorflow"
@@ -350,8 +348,7 @@ def shared():
 
 
 def shared_outside():
-    dense = layers.Dense(6)
-    inputs = keras.Input((6,))
+    inputs, dense = keras.Input((6,)), layers.Dense(6)
     x = dense(inputs)
     return keras.Model(inputs, x + dense(layers.Activation("tanh")(x)))
 

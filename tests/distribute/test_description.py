@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportOptionalMemberAccess=false
 """Descriptions of clusters in TF_CONFIG and Slurm's variables, and error messages about their tasks."""
 
 # pyright: reportArgumentType=false, reportOptionalMemberAccess=false
