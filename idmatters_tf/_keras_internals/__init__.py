@@ -1,6 +1,7 @@
 """Internals of Keras 3.13 to 3.16. No other module of the package uses any.
 
 graphs      graphs of functional models, their calls, copies and masks
+hub         table of KerasHub's models and their repeated layers
 variables   variables of random generators, recurrent layers and optimizers
 fit         the running `model.fit`, its callbacks, the arguments of `model.compile`
 losses      compiled losses, their labels and weights
@@ -30,7 +31,6 @@ from idmatters_tf._keras_internals.graphs import (
     attention_handlers,
     call_arguments,
     copy_operation,
-    extends_layer,
     get_graph,
     get_mask,
     graph_inputs,
@@ -38,7 +38,6 @@ from idmatters_tf._keras_internals.graphs import (
     input_operations,
     intercepted,
     is_addition,
-    is_own_layer,
     kept_mask,
     layers_within,
     overrides_call,
@@ -49,8 +48,9 @@ from idmatters_tf._keras_internals.graphs import (
     set_mask,
     skip_index,
     transforms_features,
-    uses_only_shape,
 )
+from idmatters_tf._keras_internals.hub import RepeatedLayers, backbone_of, repeated_blocks
+from idmatters_tf._keras_internals.hub import is_residual_layer as is_residual_hub_layer
 from idmatters_tf._keras_internals.losses import (
     CompiledLosses,
     checked_arrays,

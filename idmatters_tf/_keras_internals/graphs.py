@@ -11,13 +11,19 @@ import keras
 
 from idmatters_tf._keras_internals.keras_source import (
     Functional,
+    base_merge,
     functional_like_constructor,
     masking,
     numpy_operations,
     tensor_attributes,
 )
-from idmatters_tf._keras_internals.scope import substitute_values
 from idmatters_tf._keras_types import Tensor
+
+_layers: Any = keras.layers
+_ELEMENTWISE = (
+    base_merge.Merge,
+    *(getattr(_layers, name) for name in ("Activation", "ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax")),
+)
 
 
 def get_mask(tensor: Tensor) -> Tensor | None:
@@ -114,12 +120,12 @@ def skip_index(call: "Call", ancestors: Mapping[int, set[int]]) -> int | None:
 def find_ancestors(calls: Iterable["Call"]) -> dict[int, set[int]]:
     """Return the tensors that each output of calls, in the order of execution, is computed from, both by `id`.
 
-    Outputs that depend on the shapes of their inputs only, as position embeddings do, have no ancestors.
+    The outputs of KerasHub's position embeddings depend on the shapes of their inputs only and have no ancestors.
     """
     ancestors: dict[int, set[int]] = {}
     for call in calls:
         above = {id(tensor) for tensor in call.inputs}.union(*(ancestors.get(id(t), set()) for t in call.inputs))
-        if len(call.inputs) == 1 and uses_only_shape(call.operation, call.inputs[0]):
+        if is_position_embedding(call.operation):
             above = set()
         ancestors |= {id(output): above for output in call.outputs}
     return ancestors
@@ -131,44 +137,15 @@ def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return layers
 
 
-def is_own_layer(operation: Any) -> bool:
-    """Return True if an operation is a layer that is not one of Keras' own."""
-    return isinstance(operation, keras.layers.Layer) and not type(operation).__module__.startswith("keras.")
-
-
-def extends_layer(operation: Any) -> bool:
-    """Return True if the class of an operation is one of Keras' layers, such as a convolution, or derived from one."""
-    kinds = [kind for kind in type(operation).__mro__ if kind is not keras.layers.Layer]
-    return any(kind.__module__.startswith("keras.src.layers.") for kind in kinds)
-
-
-def uses_only_shape(operation: Any, tensor: Any) -> bool:
-    """Return True if the output of a layer depends on the shape of its input only, as position embeddings do.
-
-    Layers of Keras' own and layers that contain others with weights, except embeddings, are not examined.
-    """
-    layers = layers_within(operation) if is_own_layer(operation) else []
-    if not layers or any(part.weights and not isinstance(part, keras.layers.Embedding) for part in layers[1:]):
-        return False
-    sizes = [1 if size is None else size for size in tensor.shape]
-    nodes = [part for layer in layers for part in (layer._inbound_nodes, layer._outbound_nodes)]
-    counts = list(map(len, nodes))
-    try:
-        # The layer's operations on symbolic values return symbolic values. Layers of backend operations raise errors.
-        with contextlib.suppress(Exception), substitute_values():
-            outputs = keras.tree.flatten(operation.call(keras.KerasTensor(sizes, tensor.dtype)))
-            return not any(isinstance(output, keras.KerasTensor) for output in outputs)
-    finally:
-        # Symbolic calls of layers inside are recorded.
-        for part, count in zip(nodes, counts, strict=True):
-            del part[count:]
-    return False
+def is_position_embedding(operation: Any) -> bool:
+    """Return True for one of KerasHub's layers whose output depends on the shape of the input only."""
+    kind = type(operation)
+    return kind.__module__.startswith("keras_hub.") and kind.__name__ in ("PositionEmbedding", "SinePositionEncoding")
 
 
 def transforms_features(operation: Any) -> bool:
     """Return True for a layer, other than an activation or a merging layer, in contrast to element-wise operations."""
-    elementwise = ("keras.src.layers.activations", "keras.src.layers.merging")
-    return isinstance(operation, keras.layers.Layer) and not type(operation).__module__.startswith(elementwise)
+    return isinstance(operation, keras.layers.Layer) and not isinstance(operation, _ELEMENTWISE)
 
 
 def call_arguments(call: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,19 +11,16 @@ from idmatters_tf._arguments import make_unique_name
 from idmatters_tf._keras_internals import (
     Call,
     ModelGraph,
-    extends_layer,
     is_addition,
-    is_own_layer,
+    is_residual_hub_layer,
     layers_within,
     overrides_call,
-    own_trainable_variables,
     read_graph,
+    repeated_blocks,
     skip_index,
     transforms_features,
-    uses_only_shape,
 )
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.isometry._configured_models import ConfiguredModel
 from idmatters_tf.layers import (
     BasicBlock2D,
     LinearResidual,
@@ -88,12 +85,11 @@ def find_blocks(model: keras.Model, blocks: BlockNames | None = None) -> list[Bl
     Args:
         model: built functional or Sequential model.
         blocks: None for all residual layers of this package; all sums x + f(x) or x + f(x) + g(x), in which all other
-            terms are computed from the values of x by layers; layers with kernels from elsewhere, not Keras' own, that
-            map a tensor to one of the same shape, such as `keras_hub.layers.TransformerEncoder`, except the branch of a
-            sum; and the repeated layers of KerasHub's backbones and tasks. Otherwise a list of layer names (from the
-            layer's input to its output) and of pairs of names (from the output of the first layer, or from the
-            `keras.Input` of that name, to the output of the second), or a dict of these under names of your own. A
-            layer of a nested model is "nested/layer", or "layer" if the name is unique.
+            terms are computed from x by layers; `keras_hub.layers.TransformerEncoder` and `TransformerDecoder`; and the
+            repeated layers of KerasHub's backbones and tasks. Blocks of other classes have to be named: a list of layer
+            names (from the layer's input to its output) and of pairs of names (from the output of the first layer, or
+            from the `keras.Input` of that name, to the output of the second), or a dict of these under names of your
+            own. A layer of a nested model is "nested/layer", or "layer" if the name is unique.
 
     Raises:
         ValueError: if the model has no graph or no blocks, if a name is unknown, or if the output of a block depends on
@@ -128,8 +124,8 @@ def checked_graph(model: keras.Model) -> ModelGraph:
 def missing_blocks(model: keras.Model, graph: ModelGraph, remedy: str) -> str:
     """Return the error message for a model without blocks."""
     return (
-        f"The model {model.name!r} has no residual layers of this package and no sums x + f(x), nor other layers with "
-        f"kernels that map a tensor to one of the same shape. {remedy} Its layers: {_names(graph.calls)}"
+        f"The model {model.name!r} has no residual layers of this package or of KerasHub, and no sums x + f(x). "
+        f"{remedy} Its layers: {_names(graph.calls)}"
     )
 
 
@@ -144,12 +140,18 @@ def residual_blocks(model: keras.Model, graph: ModelGraph | None = None) -> list
     return [block for block in blocks if id(block.end) not in parts]
 
 
-def find_operations(model: keras.Model, graph: ModelGraph) -> dict[str, Block]:
-    """Return the residual blocks of a model by name, each layer or sum once.
+def find_operations(model: keras.Model, graph: ModelGraph, names: Sequence[str] | None = None) -> dict[str, Block]:
+    """Return the residual blocks of a model by name, each layer or sum once, or the layers with given names.
 
-    They include sums whose branch also depends on other tensors than x, and the blocks of nested models that are called
-    several times, of which `find_blocks` returns none.
+    The blocks include sums whose branch also depends on other tensors than x, and the blocks of nested models that are
+    called several times, of which `find_blocks` returns none.
     """
+    if names is not None:
+        named = {name: Block(name, _find_call(name, graph.calls).operation) for name in names}
+        for block in named.values():
+            if not isinstance(block.operation, keras.layers.Layer) and not is_addition(block.operation):
+                raise ValueError(f"Argument `blocks` must name layers. Received: {block.name!r}")
+        return named
     found: dict[int, Block] = {}
     for block in _detect(model, graph):
         found.setdefault(id(block.operation), block)
@@ -164,12 +166,12 @@ def find_operations(model: keras.Model, graph: ModelGraph) -> dict[str, Block]:
 def _detect(model: keras.Model, graph: ModelGraph) -> list[Block]:
     """Return the residual blocks of a model; without `calls`, if they are not functions of x alone."""
     calls, ancestors = graph.calls, graph.ancestors
-    repeated = _repeated_operations(model)
+    repeated = {id(operation): name for name, operation in repeated_blocks(model)}
     blocks: dict[str, Block] = {}
     for call in calls:
         # A shared layer is called several times.
         name = make_unique_name(repeated.get(id(call.operation), call.name), blocks)
-        is_layer = isinstance(call.operation, RESIDUAL_LAYERS) or _is_composite(call, repeated)
+        is_layer = _is_residual_layer(call, repeated)
         found = (0, call.inputs[0]) if is_layer else _find_skip(call, ancestors, blocks.values())
         if inner := _inner_layers(call, repeated):
             blocks |= {repeated[id(layer)]: Block(repeated[id(layer)], layer) for layer in inner}
@@ -183,8 +185,7 @@ def _detect(model: keras.Model, graph: ModelGraph) -> list[Block]:
                 with contextlib.suppress(ValueError):
                     block = dataclasses.replace(block, calls=between(name, block.start, block.end, calls).calls)
             blocks[name] = block
-    branches = _find_branches(blocks.values(), ancestors)
-    return [block for block in blocks.values() if block not in branches]
+    return list(blocks.values())
 
 
 def _find_skip(
@@ -231,60 +232,22 @@ def _crosses(block: Block, blocks: Collection[Block], ancestors: Mapping[int, se
     )
 
 
-def _find_branches(blocks: Collection[Block], ancestors: Mapping[int, set[int]]) -> list[Block]:
-    """Return the layers that are the only such layer between x and f(x): the branch of a sum, or a part of it."""
-    layers = [block for block in blocks if block.end is not None and not _is_residual(block.operation)]
-    branches: list[Block] = []
-    for block in blocks:
-        if is_addition(block.operation):
-            above = ancestors[id(block.end)]
-            inside = [part for part in layers if id(part.end) in above and id(block.start) in ancestors[id(part.end)]]
-            branches += inside if len(inside) == 1 else []
-    return branches
-
-
-def _is_residual(operation: Any) -> bool:
-    return is_addition(operation) or isinstance(operation, RESIDUAL_LAYERS)
-
-
-def _repeated_operations(model: keras.Model) -> dict[int, str]:
-    """Return the names of the repeated layers and sums of KerasHub's backbones in a model by the `id` of each."""
-    configured = [found for part in layers_within(model) if (found := ConfiguredModel.of(part)) is not None]
-    names = {id(layer): found.prefix_of(layer) for found in configured for layer in layers_within(found.backbone)}
-    return {key: name for key, name in names.items() if name is not None}
+def _is_residual_layer(call: Call, repeated: Mapping[int, str]) -> bool:
+    """Return True for a call of one of this package's or KerasHub's residual layers that maps one tensor to another."""
+    if call.way is not None or len(call.outputs) != 1 or not call.inputs:
+        return False
+    if isinstance(call.operation, RESIDUAL_LAYERS):
+        return True
+    is_known = is_residual_hub_layer(call.operation) or id(call.operation) in repeated
+    return is_known and not is_addition(call.operation)
 
 
 def _inner_layers(call: Call, repeated: Mapping[int, str]) -> list[keras.layers.Layer]:
-    """Return the repeated layers inside of a layer, or of a model whose calls are not in the graph."""
+    """Return KerasHub's repeated layers inside of a layer, or of a model whose calls are not in the graph."""
     if not repeated or call.way is not None or not isinstance(call.operation, keras.layers.Layer):
         return []
     within = layers_within(call.operation)[1:]
     return [layer for layer in within if id(layer) in repeated and not is_addition(layer)]
-
-
-def _is_composite(call: Call, repeated: Mapping[int, str]) -> bool:
-    """Return True for a repeated layer, or a layer from elsewhere with kernels, that keeps the shape of a tensor."""
-    if call.way is not None or _is_residual(call.operation):
-        return False
-    if len(call.outputs) != 1 or not call.inputs or tuple(call.inputs[0].shape) != tuple(call.outputs[0].shape):
-        return False
-    if not keras.backend.is_float_dtype(call.inputs[0].dtype):
-        return False
-    return id(call.operation) in repeated or (
-        _has_kernels(call.operation) and not uses_only_shape(call.operation, call.inputs[0])
-    )
-
-
-def _has_kernels(operation: Any) -> bool:
-    """Return True for a layer from elsewhere with kernels of its own or in its parts, other than embeddings.
-
-    A layer that extends a layer of Keras, such as a convolution, is a part of a block.
-    """
-    if not is_own_layer(operation):
-        return False
-    own = [] if extends_layer(operation) else own_trainable_variables(operation)
-    parts = [part for part in layers_within(operation)[1:] if not isinstance(part, keras.layers.Embedding)]
-    return any(len(weight.shape) > 1 for weight in (*own, *(weight for part in parts for weight in part.weights)))
 
 
 def between(name: str, start: Tensor, end: Tensor, calls: Sequence[Call]) -> Block:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -71,16 +71,22 @@ class LayerInfluence(Result, Drawing):
 
 
 def layer_influence(
-    model: keras.Model, loss: Loss = None, data: Data | None = None, *, batch_size: int = 32, progress: bool = False
+    model: keras.Model,
+    loss: Loss = None,
+    data: Data | None = None,
+    *,
+    blocks: Sequence[str] | None = None,
+    batch_size: int = 32,
+    progress: bool = False,
 ) -> LayerInfluence:
     """Measure how much each residual block of a model changes its input, and the loss of the model without the block.
 
     Blocks are those of `find_blocks`, sums x + f(x) whose branch also depends on other tensors, and blocks of nested
     models that are called several times. A layer that is called several times is one block. In (x + f(x)) + g(x), each
-    sum is one. Sizes and angles take one pass through the data, and each block one more for the loss. Positions of
-    sequences that a mask or a padding mask excludes do not count in sizes and angles. Losses are those of all data as
-    one batch, as in `idmatters_tf.curvature.HessianOperator`. A compiled loss includes penalties on weights, also on
-    those of the block.
+    sum is one. Blocks that change the shape of their input have no influence. Sizes and angles take one pass through
+    the data, and each block one more for the loss. Positions of sequences that a mask or a padding mask excludes do not
+    count in sizes and angles. Losses are those of all data as one batch, as in
+    `idmatters_tf.curvature.HessianOperator`. A compiled loss includes penalties on weights, also on those of the block.
 
     Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016), for the loss
     without single blocks; Men et al., *ShortGPT* (2024, arXiv:2403.03853), and Gromov et al.,
@@ -91,6 +97,7 @@ def layer_influence(
         loss: loss as in `HessianOperator`, without penalties; None for the compiled loss of the model.
         data: batches as in `HessianOperator`: arrays (x, y) or (x, y, sample weights), or a `tf.data.Dataset` of
             batches. Inputs of KerasHub's tasks must be preprocessed, as by `task.preprocessor(texts)`.
+        blocks: names of layers with the shape of their first input, as in `find_blocks`, in place of the blocks above.
         batch_size: batch size for arrays.
         progress: True to show a progress bar on standard error.
 
@@ -104,23 +111,23 @@ def layer_influence(
     """
     check_data(loss, data)
     graph = checked_graph(model)
-    blocks = find_operations(model, graph)
-    if not blocks:
-        raise ValueError(missing_blocks(model, graph, "Write each block as a sum x + f(x), or as a layer of your own."))
+    found = find_operations(model, graph, blocks)
+    if not found:
+        raise ValueError(missing_blocks(model, graph, "Name them as blocks=[layer, ...]."))
     data_loss = DataLoss(model, loss)
     batches = RepeatableBatches(data, batch_size)
     compute_loss = functools.partial(
         _data_loss, model, batches, data_loss, has_penalties=loss is None and not data_loss.is_compute_loss
     )
-    with Progress(1 + len(blocks), "influence", progress, unit="passes") as bar:
-        with record_branches(model, blocks) as sizes:
+    with Progress(1 + len(found), "influence", progress, unit="passes") as bar:
+        with record_branches(model, found) as sizes:
             whole = compute_loss()
         if not sizes:
-            raise ValueError(f"Every block of {model.name!r} changes the shape of its input. Received: {list(blocks)}")
+            raise ValueError(f"Every block of {model.name!r} changes the shape of its input. Received: {list(found)}")
         bar.advance(1)
         results: dict[str, BlockInfluence] = {}
         for name, size in sizes.items():
-            skip = blocks[name].operation, functools.partial(_skip, blocks[name].index)
+            skip = found[name].operation, functools.partial(_skip, found[name].index)
             with _keras_internals.intercepted([skip, *_keras_internals.attention_handlers(model)]):
                 without = compute_loss()
             results[name] = BlockInfluence(size.relative, size.angle, without, without - whole)

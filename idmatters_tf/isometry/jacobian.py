@@ -1,8 +1,10 @@
 """Jacobians of blocks and models at given inputs, as SciPy operators."""
 
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -26,10 +28,11 @@ from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, BlockName, checked_graph, select_blocks
 from idmatters_tf.spectra.operators import Operator
+from idmatters_tf.spectra.singular import dense
 
 DEFAULT_CHUNK = 16
-# Rounding errors of products on copies of a point, in 16 bits.
-COPY_TOLERANCE = 0.05
+# Copies of all examples at once, for dense matrices of small blocks.
+ROWS = 64
 
 Array = NDArray[np.floating[Any]]
 
@@ -52,7 +55,7 @@ class JacobianOperator(Operator):
         function: function of Keras operations and layers, from one tensor to one tensor.
         point: floating-point tensor, (examples, ...).
         separable: False if the function couples the examples of a batch. If True, several products are computed at
-            once, on copies of the point, unless a first product shows that the copies affect one another.
+            once, on copies of the point, unless the derivative of one copy by another is not zero.
         chunk: number of copies at once. Memory grows with it.
 
     Raises:
@@ -116,17 +119,123 @@ class JacobianOperator(Operator):
         return np.concatenate(columns).T
 
     def _linearize_copies(self) -> None:
-        """Linearize the function at copies of the point, unless a product shows that it couples its examples."""
-        copies: Any = ops.concatenate([self._point] * self._chunk)
-        linearized = linearize(self._function, copies)
-        vector = np.random.default_rng(0).standard_normal(self.input_shape).astype(self.dtype)
-        single = self._product(self._single.jvp, vector).ravel()
-        # A change of the first copy alone.
-        changed = np.concatenate([vector, np.zeros((len(copies) - len(vector), *vector.shape[1:]), self.dtype)])
-        first, *others = self._product(linearized.jvp, changed).reshape(self._chunk, -1)
-        is_equal = np.linalg.norm(first - single) <= COPY_TOLERANCE * np.linalg.norm(single)
-        self._separable = bool(is_equal) and not np.any(others)
+        """Linearize the function at copies of the point, unless the copies affect one another."""
+        points: Any = ops.concatenate([self._point] * self._chunk)
+        linearized = linearize(self._function, points)
+        self._separable = not _couples_rows(linearized, tuple(points.shape), self.input_shape[0])
         self._copies = linearized if self._separable else None
+
+
+def _couples_rows(linearized: Linearization, shape: tuple[int, ...], rows: int) -> bool:
+    """Return True if a change of the first `rows` rows of a point of some shape changes other rows of the output."""
+    change = np.zeros(shape, "float32")
+    change[:rows] = np.random.default_rng(0).standard_normal((rows, *shape[1:]))
+    changed: Any = ops.convert_to_numpy(linearized.jvp(change))
+    return bool(np.any(changed[rows:]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LocalFunction:
+    """A block or a model as a function of its input near given examples, with its other inputs fixed.
+
+    Attributes:
+        name: name of the block or model.
+        points: inputs at the examples, (examples, ...).
+        output_shape: shape of the output at all examples.
+        fixed: other tensors, by the keys of `execute`. Without them there may be several examples.
+        execute: function of all tensors by key, with the input at `start`.
+        is_coupled: True if the examples are one point, because they affect one another or belong together.
+    """
+
+    name: str
+    points: Any
+    output_shape: tuple[int, ...]
+    fixed: dict[Any, Any]
+    execute: Callable[[dict[Any, Any]], Any]
+    start: Any
+    is_coupled: bool
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """Return the outputs at copies of all examples."""
+        copies = len(tensor) // len(self.points)
+        return self.execute({**{key: _repeat(part, copies) for key, part in self.fixed.items()}, self.start: tensor})
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one point, with an axis of examples."""
+        return tuple(self.points.shape) if self.is_coupled else (1, *self.points.shape[1:])
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Shape of the output at one point."""
+        return self.output_shape if self.is_coupled else (1, *self.output_shape[1:])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the Jacobian at one point."""
+        return math.prod(self.outputs), math.prod(self.inputs)
+
+    @property
+    def count(self) -> int:
+        """Number of points."""
+        return 1 if self.is_coupled else len(self.points)
+
+    def at(self, first: int, last: int) -> "LocalFunction":
+        """Return the function near some of the examples."""
+        shape = (last - first, *self.output_shape[1:])
+        return dataclasses.replace(self, points=self.points[first:last], output_shape=shape)
+
+    def operators(self, chunk: int = DEFAULT_CHUNK) -> Iterator[JacobianOperator]:
+        """Yield the Jacobian at each point."""
+        for index in range(self.count):
+            function = self if self.is_coupled else self.at(index, index + 1)
+            yield JacobianOperator(function, function.points, not self.is_coupled, chunk)
+
+    def matrices(self, chunk: int = DEFAULT_CHUNK) -> Iterator[Array]:
+        """Yield the Jacobian at each point as a dense matrix in its own dtype, from products at all points at once.
+
+        Raises:
+            ValueError: if the function couples several examples.
+        """
+        rows, columns = self.shape
+        if self.is_coupled:
+            yield from (dense(operator) for operator in self.operators(chunk))
+            return
+        width = min(chunk, rows, columns)
+        step = max(1, ROWS // width)
+        for first in range(0, self.count, step):
+            part = self.at(first, min(first + step, self.count))
+            points: Any = ops.concatenate([part.points] * width)
+            linearized = linearize(part, points)
+            if len(points) > 1 and _couples_rows(linearized, tuple(points.shape), 1):
+                if self.count > 1:
+                    raise ValueError(
+                        f"The block {self.name!r} couples the examples of a batch. Pass one example at a time, or "
+                        f"training=True to measure the whole batch as one point."
+                    )
+                yield from (dense(operator) for operator in self.operators(chunk))
+                return
+            is_tall = rows >= columns
+            product = linearized.jvp if is_tall else linearized.vjp
+            side = part.inputs if is_tall else part.outputs
+            least = min(self.shape)
+            found = [_unit_products(product, side, start, width, part.count) for start in range(0, least, width)]
+            # (examples, directions, entries of the other side)
+            matrices = np.concatenate(found, axis=1)[:, :least]
+            yield from (matrix.T if is_tall else matrix for matrix in matrices)
+
+
+def _unit_products(
+    product: Callable[[Any], Tensor], side: Sequence[int], start: int, width: int, examples: int
+) -> Array:
+    """Return the products with `width` unit vectors, from `start` on, at each example: (examples, width, entries)."""
+    units = np.eye(math.prod(side), dtype="float32")[start : start + width]
+    stacked = np.zeros((width, examples, math.prod(side)), "float32")
+    stacked[: len(units)] = units[:, None]
+    products: Any = ops.convert_to_numpy(product(stacked.reshape(-1, *side[1:])))
+    if products.dtype != np.float64:
+        products = products.astype(np.float32)
+    return np.swapaxes(products.reshape(width, examples, -1), 0, 1)
 
 
 def jacobian(
@@ -147,19 +256,19 @@ def jacobian(
         chunk: see `JacobianOperator`.
     """
     if block is None:
-        (operator,) = model_jacobians(model, inputs, training, together=True, chunk=chunk)
+        function = model_function(model, inputs, training, together=True)
     else:
         _check_model(model)
         graph = checked_graph(model)
         chosen = select_blocks(model, graph, [block])
-        ((_, (operator,)),) = block_jacobians(model, graph, inputs, chosen, training, together=True, chunk=chunk)
-    return operator
+        ((_, (function,)),) = block_functions(model, graph, inputs, chosen, training, together=True)
+    # Copies of a batch with other inputs are not supported.
+    is_separable = not training and (not function.fixed or len(function.points) == 1)
+    return JacobianOperator(function, function.points, is_separable, chunk)
 
 
-def model_jacobians(
-    model: keras.Model, inputs: Structure, training: bool, together: bool = False, chunk: int = DEFAULT_CHUNK
-) -> Iterator[JacobianOperator]:
-    """Yield the Jacobian of a model at each example; the arguments are those of `block_jacobians`.
+def model_function(model: keras.Model, inputs: Structure, training: bool, together: bool = False) -> LocalFunction:
+    """Return a model as a function of its input near each example; the arguments are those of `block_functions`.
 
     Raises:
         ValueError: if the input is of an integer dtype, or if the model has several inputs or outputs.
@@ -169,134 +278,123 @@ def model_jacobians(
     if len(symbolic) > 1 or len(keras.tree.flatten(inputs)) > 1:
         raise ValueError(f"The model {model.name!r} has {max(len(symbolic), 2)} inputs. Name a block with one input.")
 
-    def function(tensor: Tensor) -> Tensor:
-        outputs = keras.tree.flatten(model(tensor, training=training))
+    def execute(tensors: dict[Any, Any]) -> Tensor:
+        outputs = keras.tree.flatten(model(keras.tree.pack_sequence_as(inputs, [tensors[0]]), training=training))
         if len(outputs) != 1:
             raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Name a block with one output.")
         return outputs[0]
 
-    for part in _points(model, inputs, training or together):
-        (point,) = keras.tree.flatten(part)
-        if symbolic and point.dtype != symbolic[0].dtype:
-            point = ops.cast(point, symbolic[0].dtype)
-        _check_float(point, f"The input of the model {model.name!r}")
-        yield JacobianOperator(function, point, not training, chunk)
+    (points,) = keras.tree.flatten(_checked_inputs(model, inputs, together or training))
+    if symbolic and points.dtype != symbolic[0].dtype:
+        points = ops.cast(points, symbolic[0].dtype)
+    _check_float(points, f"The input of the model {model.name!r}")
+    with substitute_values():
+        shape = tuple(execute({0: points}).shape)
+    return LocalFunction(model.name, points, shape, {}, execute, 0, together or training)
 
 
 class _Run(NamedTuple):
-    """Run of a model: tensors by `id` of symbolic ones, calls with masks, and `_recorded_arguments` of inner layers."""
+    """Run of a model: tensors by `id` of symbolic ones, calls with masks, and `_recorded_calls` of inner layers."""
 
     values: dict[int, Tensor]
     masked: list[Call]
-    arguments: dict[int, Any]
+    inner: dict[int, Any]
 
 
-def block_jacobians(
+def block_functions(
     model: keras.Model,
     graph: ModelGraph,
     inputs: Structure,
     blocks: Sequence[Block],
     training: bool,
     together: bool = False,
-    chunk: int = DEFAULT_CHUNK,
-) -> Iterator[tuple[Block, Iterator[JacobianOperator]]]:
-    """Yield blocks of a model, found in its graph, each with its Jacobian at each example.
+) -> Iterator[tuple[Block, list[LocalFunction]]]:
+    """Yield blocks of a model, found in its graph, each as functions that contain all examples.
 
     The state of the model does not change, neither moving averages nor random seeds. Arguments called "..._mask", and
-    the other arguments of a block that is a layer, have their values at the example. The remaining arguments are those
-    of `jacobian`. With `together` or `training` the batch is one point.
+    the other arguments of a block that is a layer, have their values at the examples. With `together` or `training` the
+    batch is one point. Otherwise an example must not affect the others.
 
     Raises:
         ValueError: if a layer of a block receives a mask that Keras has attached to a tensor.
     """
-    runs: list[_Run] = []
+    tensors = _checked_inputs(model, inputs, together or training)
     inner = [block.operation for block in blocks if not block.calls]
-    for part in _points(model, inputs, training or together):
+    # Which of the other inputs have an axis of examples is known for single examples only.
+    is_free = not inner and not any(map(_fixed_inputs, blocks))
+    whole = together or training or (is_free and all(tensor.shape[0] is None for tensor in model.inputs))
+    runs: list[_Run] = []
+    for part in [tensors] if whole else _examples(tensors):
         values = graph_inputs(model, part)
-        with substitute_values(), _recorded_arguments(inner) as arguments:
+        with substitute_values(), _recorded_calls(inner) as recorded:
             masked = run_calls(graph.calls, values, training)
-        runs.append(_Run(values, masked, arguments))
+        runs.append(_Run(values, masked, recorded))
     for block in blocks:
-        yield block, (_block_jacobian(block, run, training, chunk) for run in runs)
+        yield block, [_local_function(block, run, training, together or training) for run in runs]
 
 
 @contextlib.contextmanager
-def _recorded_arguments(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
-    """Record (args, kwargs, True for tensors with masks) of the last call of each layer, by `id` of the layer."""
+def _recorded_calls(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
+    """Record (args, kwargs, shape of the output, True for masks) of the last call of each layer, by its `id`."""
     recorded: dict[int, Any] = {}
 
     def record(key: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         tensors = filter(ops.is_tensor, keras.tree.flatten([*args, *kwargs.values()]))
         # Attention removes masks from its inputs.
-        recorded[key] = args, kwargs, any(get_mask(tensor) is not None for tensor in tensors)
-        return call(*args, **kwargs)
+        is_masked = any(get_mask(tensor) is not None for tensor in tensors)
+        outputs = call(*args, **kwargs)
+        recorded[key] = args, kwargs, tuple(keras.tree.flatten(outputs)[0].shape), is_masked
+        return outputs
 
     with intercepted((layer, functools.partial(record, id(layer))) for layer in layers):
         yield recorded
 
 
-def _block_jacobian(block: Block, run: _Run, training: bool, chunk: int) -> JacobianOperator:
-    """Return the Jacobian of a block in a run of the whole model."""
+def _local_function(block: Block, run: _Run, training: bool, is_coupled: bool) -> LocalFunction:
+    """Return a block as a function near the examples of a run of the whole model."""
     if block.calls:
         own = {id(call.outputs[0]) for call in block.calls}
-        for call in run.masked:
-            if id(call.outputs[0]) in own:
-                raise _mask_error(f"The input of the layer {call.name!r} in the block {block.name!r}")
-        function, point = _graph_function(block, run.values, training)
+        masked = [call.name for call in run.masked if id(call.outputs[0]) in own]
+        fixed = {key: run.values[key] for key in _fixed_inputs(block)}
+        start, points = id(block.start), run.values[id(block.start)]
+        shape = tuple(run.values[id(block.end)].shape)
+
+        def execute(tensors: dict[Any, Any]) -> Tensor:
+            run_calls(block.calls, tensors, training)
+            return tensors[id(block.end)]
     else:
-        args, options, is_masked = run.arguments[id(block.operation)]
-        if is_masked:
-            raise _mask_error(f"The input of the layer {block.name!r}")
-        function, point = _inner_function(block.operation, args, options)
-    _check_float(point, f"The input of the block {block.name!r}")
-    # The masks of several examples and those that all examples share are not distinguished.
-    return JacobianOperator(function, point, len(point) == 1 and not training, chunk)
+        args, options, shape, is_masked = run.inner[id(block.operation)]
+        masked = [block.name] if is_masked else []
+        leaves = keras.tree.flatten([*args, *options.values()])
+        start = next(index for index, leaf in enumerate(leaves) if ops.is_tensor(leaf))
+        points = leaves[start]
+        fixed = {key: leaf for key, leaf in enumerate(leaves) if key != start}
+
+        def execute(tensors: dict[Any, Any]) -> Tensor:
+            flat = [tensors[key] for key in range(len(leaves))]
+            packed = keras.tree.pack_sequence_as([*args, *options.values()], flat)
+            return block.operation(*packed[: len(args)], **dict(zip(options, packed[len(args) :], strict=True)))
+
+    if masked:
+        raise _mask_error(f"The input of the layer {masked[0]!r} in the block {block.name!r}")
+    _check_float(points, f"The input of the block {block.name!r}")
+    return LocalFunction(block.name, points, shape, fixed, execute, start, is_coupled)
 
 
-def _graph_function(
-    block: Block, values: dict[int, Tensor], training: bool
-) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return a block as a function of its input, on one or more copies of one example, and its input."""
-    point = values[id(block.start)]
+def _fixed_inputs(block: Block) -> set[int]:
+    """Return the `id` of the symbolic tensors that the calls of a block take and that are not computed in it."""
     computed = {id(block.start)} | {id(tensor) for call in block.calls for tensor in call.outputs}
-    taken = {id(tensor) for call in block.calls for tensor in (*call.inputs, *call.masks)}
-    fixed = {key: values[key] for key in taken - computed}
-
-    def function(tensor: Tensor) -> Tensor:
-        copies = len(tensor) // len(point)
-        results = {**_copied(fixed, copies), id(block.start): tensor}
-        run_calls(block.calls, results, training)
-        return results[id(block.end)]
-
-    return function, point
+    return {id(tensor) for call in block.calls for tensor in (*call.inputs, *call.masks)} - computed
 
 
-def _inner_function(
-    layer: Any, args: Sequence[Any], options: Mapping[str, Any]
-) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return a layer as a function of its first tensor, as `_graph_function`."""
-    leaves = keras.tree.flatten([*args, *options.values()])
-    index = next(index for index, leaf in enumerate(leaves) if ops.is_tensor(leaf))
-    others = {key: leaf for key, leaf in enumerate(leaves) if ops.is_tensor(leaf)}
-
-    def function(tensor: Tensor) -> Tensor:
-        copied = {**dict(enumerate(leaves)), **_copied(others, len(tensor) // len(leaves[index])), index: tensor}
-        packed = keras.tree.pack_sequence_as([*args, *options.values()], list(copied.values()))
-        return layer(*packed[: len(args)], **dict(zip(options, packed[len(args) :], strict=True)))
-
-    return function, leaves[index]
+def _repeat(part: Any, copies: int) -> Any:
+    """Return another argument of a block at copies of one example."""
+    has_examples = ops.is_tensor(part) and len(part.shape) and len(part) == 1
+    return ops.concatenate([part] * copies) if has_examples and copies > 1 else part
 
 
-def _copied(tensors: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
-    """Return other arguments of copies of one example."""
-    return {
-        key: ops.concatenate([tensor] * copies) if len(tensor.shape) and len(tensor) == 1 else tensor
-        for key, tensor in tensors.items()
-    }
-
-
-def _points(model: keras.Model, inputs: Structure, together: bool) -> list[Any]:
-    """Return the inputs of a model for each example, or the whole batch as one point."""
+def _checked_inputs(model: keras.Model, inputs: Structure, together: bool) -> Any:
+    """Return the inputs of a model as tensors, or raise ValueError."""
     tensors: Any = to_tensors(inputs)
     for tensor in keras.tree.flatten(tensors):
         if tensor is not None:
@@ -304,18 +402,21 @@ def _points(model: keras.Model, inputs: Structure, together: bool) -> list[Any]:
     examples = length(tensors)
     if not examples:
         raise ValueError("Argument `inputs` must contain at least one example. Received: an empty batch.")
-    if together:
-        return [tensors]
-    if examples > 1 and recurrent_states(model):
+    if not together and examples > 1 and recurrent_states(model):
         raise ValueError(
             f"The model {model.name!r} has stateful recurrent layers, whose batch size is fixed, but each example is "
             f"measured alone. Build it with stateful=False or a batch size of 1, and copy the weights."
         )
+    return tensors
+
+
+def _examples(tensors: Any) -> list[Any]:
+    """Return the inputs of a model for each example."""
 
     def select(index: int) -> Any:
         return keras.tree.map_structure(lambda part: None if part is None else part[index : index + 1], tensors)
 
-    return [select(index) for index in range(examples)]
+    return [select(index) for index in range(length(tensors))]
 
 
 def _check_model(model: Any) -> None:

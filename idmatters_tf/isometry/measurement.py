@@ -1,7 +1,7 @@
 """Distances of the blocks of a model from the identity, and singular values of blocks and models."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,12 +10,11 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf._keras_internals import ModelGraph
 from idmatters_tf._keras_types import Structure
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
 from idmatters_tf.isometry.blocks import Block, BlockNames, checked_graph, select_blocks
-from idmatters_tf.isometry.jacobian import JacobianOperator, block_jacobians, model_jacobians
+from idmatters_tf.isometry.jacobian import JacobianOperator, LocalFunction, block_functions, model_function
 from idmatters_tf.layers import PadShortcut2D
 from idmatters_tf.spectra import trace
 from idmatters_tf.spectra.operators import Operator
@@ -147,28 +146,16 @@ def block_distances(
         shapes, see `BlockIsometry`.
 
     Raises:
-        ValueError: in the cases of `find_blocks`, and if a block has inputs of an integer dtype.
+        ValueError: in the cases of `find_blocks`, if a block has inputs of an integer dtype, and if it couples the
+            examples of the batch with training=False.
     """
     graph = checked_graph(model)
     chosen = select_blocks(model, graph, blocks)
-    return measure_distances(model, graph, inputs, chosen, training, tolerance, seed, progress)
-
-
-def measure_distances(
-    model: keras.Model,
-    graph: ModelGraph,
-    inputs: Structure,
-    chosen: Sequence[Block],
-    training: bool,
-    tolerance: float,
-    seed: int,
-    progress: bool = False,
-) -> BlockDistances:
-    """Return the distances of blocks that were found in the graph of a model. Arguments: as `block_distances`."""
     distances = BlockDistances()
     with Progress(len(chosen), "distances", progress, unit="blocks") as bar:
-        for block, jacobians in block_jacobians(model, graph, inputs, chosen, training):
-            distances[block.name] = np.array([_distance(block, jacobian, tolerance, seed) for jacobian in jacobians])
+        for block, functions in block_functions(model, graph, inputs, chosen, training):
+            rows = [_distances(block, function, tolerance, seed) for function in functions]
+            distances[block.name] = np.concatenate(rows)
             bar.advance()
     return distances
 
@@ -207,8 +194,8 @@ def measure(
     graph = checked_graph(model)
     chosen = select_blocks(model, graph, blocks)
     with Progress(len(chosen) + bool(end_to_end), "isometry", progress, unit="blocks") as bar:
-        for block, jacobians in block_jacobians(model, graph, inputs, chosen, training):
-            rows = [_measure(block, jacobian, tolerance, products, seed) for jacobian in jacobians]
+        for block, functions in block_functions(model, graph, inputs, chosen, training):
+            rows = [row for function in functions for row in _measure(block, function, tolerance, products, seed)]
             distance, relative, largest, smallest, exact = (np.array(column) for column in zip(*rows, strict=True))
             measured[block.name] = BlockIsometry(distance, relative, largest, smallest, bool(exact.all()))
             bar.advance()
@@ -241,37 +228,52 @@ def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor:
         axes.legend(fontsize=8)
 
 
-def _distance(block: Block, jacobian: JacobianOperator, tolerance: float, seed: int) -> float:
-    identity = _identity(block, jacobian)
-    return np.nan if identity is None else spectral_norm(_Difference(jacobian, identity), tolerance, seed)
+def _distances(block: Block, function: LocalFunction, tolerance: float, seed: int) -> Floats:
+    """Return ||J - I|| at each point."""
+    identity = _identity(block, function)
+    if identity is None:
+        return np.full(function.count, np.nan)
+    if min(function.shape) <= SMALL:
+        minuend = dense(identity)
+        return np.array([matrix_singular_values(_minus(matrix, minuend))[0] for matrix in function.matrices()])
+    differences = (_Difference(jacobian, identity) for jacobian in function.operators())
+    return np.array([spectral_norm(difference, tolerance, seed) for difference in differences])
 
 
 def _measure(
-    block: Block, jacobian: JacobianOperator, tolerance: float, products: int, seed: int
-) -> tuple[float, float, float, float, bool]:
-    """Return (distance, relative, largest, smallest, exact)."""
-    identity = _identity(block, jacobian)
+    block: Block, function: LocalFunction, tolerance: float, products: int, seed: int
+) -> Iterator[tuple[float, float, float, float, bool]]:
+    """Yield (distance, relative, largest, smallest, exact) at each point."""
+    identity = _identity(block, function)
     distance = relative = np.nan
-    if min(jacobian.shape) <= SMALL:
-        matrix = dense(jacobian)
-        values = matrix_singular_values(matrix)
+    if min(function.shape) <= SMALL:
+        minuend = None if identity is None else dense(identity)
+        for matrix in function.matrices():
+            values = matrix_singular_values(np.asarray(matrix, np.float64))
+            if minuend is not None:
+                difference = _minus(matrix, minuend)
+                distance = float(matrix_singular_values(difference)[0])
+                relative = float(np.linalg.norm(difference) / np.linalg.norm(minuend))
+            yield distance, relative, float(values[0]), float(values[-1]), True
+        return
+    for jacobian in function.operators():
         if identity is not None:
-            identity_matrix = dense(identity)
-            distance = float(matrix_singular_values(matrix - identity_matrix)[0])
-            relative = float(np.linalg.norm(matrix - identity_matrix) / np.linalg.norm(identity_matrix))
-        return distance, relative, float(values[0]), float(values[-1]), True
-    if identity is not None:
-        difference = _Difference(jacobian, identity)
-        distance = spectral_norm(difference, tolerance, seed)
-        # Average pooling shrinks norms: the norm of the shortcut is not the root of its rank.
-        size = (
-            _frobenius(identity, products, seed)
-            if jacobian.input_shape != jacobian.output_shape
-            else np.sqrt(jacobian.shape[0])
-        )
-        relative = _frobenius(difference, products, seed) / size
-    ends = extreme_singular_values(jacobian, 1, tolerance, seed)
-    return distance, relative, float(ends.largest[0]), float(ends.smallest[0]), False
+            difference = _Difference(jacobian, identity)
+            distance = spectral_norm(difference, tolerance, seed)
+            # Average pooling shrinks norms: the norm of the shortcut is not the root of its rank.
+            size = (
+                _frobenius(identity, products, seed)
+                if function.inputs != function.outputs
+                else np.sqrt(jacobian.shape[0])
+            )
+            relative = _frobenius(difference, products, seed) / size
+        ends = extreme_singular_values(jacobian, 1, tolerance, seed)
+        yield distance, relative, float(ends.largest[0]), float(ends.smallest[0]), False
+
+
+def _minus(matrix: NDArray[Any], identity: Floats) -> Floats:
+    """Return the difference, computed in the dtype of the matrix, where that of equal maps is zero."""
+    return np.asarray(matrix - identity.astype(matrix.dtype), np.float64)
 
 
 def _frobenius(operator: Any, products: int, seed: int) -> float:
@@ -295,15 +297,13 @@ class _Difference(Operator):
         return _Difference(self._first.H, self._second.H)
 
 
-def _identity(block: Block, jacobian: JacobianOperator) -> Any:
+def _identity(block: Block, function: LocalFunction) -> Any:
     """Return the identity between the two ends of a block as an operator, or None if there is none."""
-    if jacobian.input_shape == jacobian.output_shape:
-        # `eye_array` requires SciPy 1.12.
-        return scipy.sparse.linalg.aslinearoperator(scipy.sparse.identity(jacobian.shape[0], dtype=jacobian.dtype))
-    shortcut = _shortcut(block, jacobian.input_shape, jacobian.output_shape, str(jacobian.dtype))
-    if shortcut is None:
-        return None
-    return JacobianOperator(shortcut, np.zeros(jacobian.input_shape, jacobian.dtype))
+    dtype = "float64" if keras.backend.standardize_dtype(function.points.dtype) == "float64" else "float32"
+    if function.inputs == function.outputs:
+        return scipy.sparse.linalg.aslinearoperator(scipy.sparse.identity(function.shape[0], dtype=dtype))
+    shortcut = _shortcut(block, function.inputs, function.outputs, dtype)
+    return None if shortcut is None else JacobianOperator(shortcut, np.zeros(function.inputs, dtype))
 
 
 def _shortcut(block: Block, inputs: Sequence[int], outputs: Sequence[int], dtype: str) -> Any:
@@ -326,5 +326,5 @@ def _end_to_end(model: keras.Model, inputs: Structure, training: bool) -> Floats
     symbolic = keras.tree.flatten(model.inputs)
     if len(symbolic) != 1 or not keras.backend.is_float_dtype(symbolic[0].dtype) or len(model.outputs) != 1:
         return None
-    jacobians = model_jacobians(model, inputs, training)
-    return np.stack([singular_values(jacobian) for jacobian in jacobians])
+    function = model_function(model, inputs, training)
+    return np.stack([singular_values(jacobian) for jacobian in function.operators()])

@@ -10,7 +10,6 @@ import keras
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_internals import strategy_scope
 from idmatters_tf._keras_types import Structure
-from idmatters_tf.isometry._configured_models import ConfiguredModel
 from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import (
@@ -21,6 +20,7 @@ from idmatters_tf.surgery._checks import (
     compute_outputs,
     example_inputs,
 )
+from idmatters_tf.surgery._configured import ConfiguredModel
 from idmatters_tf.surgery._copying import ModelCopy, operations, single_tensor
 from idmatters_tf.surgery.insertion import Init, insert_layers
 

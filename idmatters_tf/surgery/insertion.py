@@ -9,14 +9,12 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf._keras_types import Structure
-from idmatters_tf.isometry._configured_models import ConfiguredModel, Slot
 from idmatters_tf.surgery._blocks import zero_last_weights
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import UNKNOWN_SIZE, check_gradients, compute_outputs, example_inputs
+from idmatters_tf.surgery._configured import ConfiguredModel, Slot
 
 Init = Literal["zero", "copy"]
-# Attention to more tokens takes much memory. The kinds of layers are compared for windows of any length.
-LONGEST_WINDOW = 1024
 
 
 def insert_layers(
@@ -31,15 +29,13 @@ def insert_layers(
     model = configured.model
     chosen = _choose(configured.slots, after)
     rebuilt = configured.rebuild([slot for slot in configured.slots for _ in range(1 + count * (slot in chosen))])
-    blocks = {variables[0].path: variables for variables in rebuilt.inserted}
+    blocks = {slot.names[0]: [v for layer in slot.layers for v in layer.weights] for slot in rebuilt.inserted}
     if init == "zero":
-        # Sequences longer than windows of attention, and as short as position embeddings.
-        sizes = [(name, size) for name, size in configured.backbone.get_config().items() if type(size) is int]
-        longer = [size + 1 for name, size in sizes if "window" in name and size <= LONGEST_WINDOW]
-        limits = [size for name, size in sizes if name.endswith("sequence_length")]
-        inputs = example_inputs(model, data, unknown=min([max([UNKNOWN_SIZE, *longer]), *limits]))
+        # Sequences as short as position embeddings.
+        limit = configured.backbone.get_config().get("max_sequence_length", UNKNOWN_SIZE)
+        inputs = example_inputs(model, data, unknown=min(UNKNOWN_SIZE, limit))
         before = compute_outputs(model, inputs, given=data is not None)
-        _zero_branches(model, rebuilt.model, rebuilt.inserted, inputs, before)
+        _zero_branches(model, rebuilt.model, list(blocks.values()), inputs, before)
         check_gradients(rebuilt.model, inputs, blocks)
     elif rebuilt.unlike:
         names = ", ".join(dict.fromkeys(rebuilt.unlike))
@@ -58,13 +54,13 @@ def _choose(slots: Sequence[Slot], after: Any) -> list[Slot]:
         step = int(every[1] or 1)
         chosen: list[Slot | None] = [*slots[step - 1 :: step]]
     else:
-        names = {prefix: slot for slot in slots for prefix in slot.prefixes}
+        names = {name: slot for slot in slots for name in slot.names}
         entries: Any = after if isinstance(after, Iterable) and not isinstance(after, str) else [after]
         chosen = [slots[entry] if entry in range(len(slots)) else names.get(str(entry)) for entry in entries]
     if not chosen or None in chosen:
         raise ValueError(
-            f"Argument `after` must be numbers or names of the {len(slots)} layers {slots[0].prefixes[0]} to "
-            f"{slots[-1].prefixes[0]}, 'interleaved' or 'every 2nd'. Received: after={after!r}"
+            f"Argument `after` must be numbers or names of the {len(slots)} layers {slots[0].names[0]} to "
+            f"{slots[-1].names[0]}, 'interleaved' or 'every 2nd'. Received: after={after!r}"
         )
     return [slot for slot in slots if slot in chosen]
 

@@ -1,7 +1,7 @@
 """Removal of residual blocks that are near the identity."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,11 +12,11 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._evaluation.batches import RepeatableBatches, to_tensors
 from idmatters_tf._keras_internals import has_compiled_loss, strategy_scope
 from idmatters_tf._keras_types import Data
-from idmatters_tf.isometry._configured_models import ConfiguredModel
 from idmatters_tf.isometry.blocks import Block, checked_graph, find_operations
 from idmatters_tf.isometry.influence import record_branches
 from idmatters_tf.surgery._carrying import compile_like
 from idmatters_tf.surgery._checks import check_not_quantized
+from idmatters_tf.surgery._configured import ConfiguredModel, Slot
 from idmatters_tf.surgery._copying import ModelCopy, operations
 
 
@@ -46,14 +46,14 @@ def remove_identities(
     data: Data,
     optimizer: keras.optimizers.Optimizer | None = None,
     *,
+    blocks: Sequence[str] | None = None,
     batch_size: int = 32,
 ) -> Removal:
     """Return a copy of a model without the residual blocks that are nearly the identity on data.
 
     It is the reverse of `deepen`. Candidates are the blocks of `idmatters_tf.isometry.layer_influence`, also in nested
-    models: layers with kernels whose output has the shape of their input, such as `ResidualConv2D`, except Keras' own
-    layers; and sums x + f(x) by `keras.layers.Add` or `+`, as in `keras.applications.ResNet50`, which are removed with
-    all layers of f.
+    models: the residual layers of this package and of KerasHub; and sums x + f(x) by `keras.layers.Add` or `+`, as in
+    `keras.applications.ResNet50`, which are removed with all layers of f.
 
     A block is removed if ||block(x) - x|| <= tolerance ||x||. Each distance is measured with all other blocks in place.
     If several blocks are removed, compare `before` with `after`. A tolerance of 0 removes exact identities only, such
@@ -70,6 +70,7 @@ def remove_identities(
         data: (x, y) or (x, y, sample weights) as arrays, x alone as an array or a dict of arrays, or a
             `tf.data.Dataset` or another iterable of batches that can be iterated several times.
         optimizer: optimizer that has trained the model. Its state for the remaining variables is kept.
+        blocks: names of layers, as in `layer_influence`, in place of these candidates.
         batch_size: batch size for arrays.
 
     Returns:
@@ -82,26 +83,25 @@ def remove_identities(
     if not tolerance >= 0:
         raise ValueError(f"Argument `tolerance` must be 0 or more. Received: tolerance={tolerance!r}")
     configured = ConfiguredModel.of(model)
+    found = find_operations(model, checked_graph(model), blocks)
     if configured is None:
         removable = {id(operation) for _, operation in operations(model)}
-        found = find_operations(model, checked_graph(model))
-        blocks = {name: block for name, block in found.items() if id(block.operation) in removable}
+        found = {name: block for name, block in found.items() if id(block.operation) in removable}
     else:
         check_not_quantized(model)
-        blocks = find_operations(model, checked_graph(model))
     is_inputs = hasattr(data, "__array__") or isinstance(data, Mapping)
     batches = RepeatableBatches((data,) if is_inputs else data, batch_size)
     first = next(iter(batches), None)
     if first is None:
         raise ValueError("Argument `data` must contain at least one example. Received: none")
     has_loss = has_compiled_loss(model) and keras.utils.unpack_x_y_sample_weight(first)[1] is not None
-    distances = _measure_distances(model, blocks, batches)
-    near = [blocks[name] for name, distance in distances.items() if distance <= tolerance]
+    distances = _measure_distances(model, found, batches)
+    near = [found[name] for name, distance in distances.items() if distance <= tolerance]
     with strategy_scope(model):
         if configured is None:
             copied, variables, removed = _copy_without(model, near)
         else:
-            copied, variables, removed = _rebuild_without(configured, blocks.values(), near)
+            copied, variables, removed = _rebuild_without(configured, found.values(), near)
         compile_like(copied, model, variables, optimizer)
     return Removal(
         model=copied,
@@ -127,13 +127,20 @@ def _rebuild_without(
     configured: ConfiguredModel, blocks: Collection[Block], near: Collection[Block]
 ) -> tuple[keras.Model, dict[int, keras.Variable], list[str]]:
     """Return a model without the layers whose blocks are all near the identity, its variables, and these layers."""
-    prefixes = [(configured.prefix_of(block.operation), block in near) for block in blocks]
-    # Blocks that change the shape are not among the blocks.
-    in_slot = {slot: [is_near for prefix, is_near in prefixes if prefix in slot.prefixes] for slot in configured.slots}
-    remaining = [slot for slot, found in in_slot.items() if not found or not all(found)]
+    kept = {id(block.operation) for block in blocks} - {id(block.operation) for block in near}
+    measured = {id(block.operation) for block in blocks}
+    remaining: list[Slot] = []
+    for slot in configured.slots:
+        # Blocks that change the shape are not among the blocks.
+        owned = {id(layer) for layer in slot.layers} & measured
+        if not owned or owned & kept:
+            remaining.append(slot)
     rebuilt = configured.rebuild(remaining)
-    removed = [prefix for slot in configured.slots if slot not in remaining for prefix in slot.prefixes]
-    return rebuilt.model, rebuilt.variables, removed
+    return (
+        rebuilt.model,
+        rebuilt.variables,
+        [n for slot in configured.slots if slot not in remaining for n in slot.names],
+    )
 
 
 def _copy_without(

@@ -99,7 +99,7 @@ def test_blocks_in_nested_models():
 
 def test_models_without_blocks_raise():
     plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="only")])
-    with pytest.raises(ValueError, match="no residual layers of this package and no sums.*Its layers: only"):
+    with pytest.raises(ValueError, match="no residual layers of this package or of KerasHub, and no sum.*layers: only"):
         find_blocks(plain)
     unbuilt = keras.Sequential([keras.layers.Dense(3)], name="unbuilt")
     with pytest.raises(ValueError, match="`model` must be a built keras.Model. Received: 'unbuilt', not built"):

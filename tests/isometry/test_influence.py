@@ -1,4 +1,4 @@
-"""Tests of the influence of blocks, and of layers of layers as blocks."""
+"""Tests of the influence of blocks, and of layers as blocks."""
 
 import keras
 import keras_hub
@@ -8,16 +8,8 @@ from keras import ops
 
 from idmatters_tf.curvature import HessianOperator
 from idmatters_tf.isometry import block_distances, find_blocks, layer_influence
+from idmatters_tf.layers import ResidualDense
 from idmatters_tf.surgery import remove_identities
-
-
-class AddWaves(keras.layers.Layer):
-    def build(self, shape):
-        self.embedding = keras.layers.Embedding(*shape[1:])
-        self.embedding.build(())
-
-    def call(self, x):
-        return x + self.embedding(ops.arange(x.shape[1]))
 
 
 class Perceptron(keras.layers.Layer):
@@ -30,51 +22,38 @@ class Perceptron(keras.layers.Layer):
         return self.second(self.first(x))
 
 
-def test_sums_and_layers_of_layers_are_told_apart():
+def test_own_layers_are_blocks_if_they_are_named():
     x = inputs = keras.Input((None, 4))
     # Constants are no branches.
     x = x + keras_hub.layers.SinePositionEncoding()(x)
-    # A branch that is a layer of layers is no block beside its sum, nor if it has another input.
     x = keras.layers.Add(name="sum")([x, Perceptron(name="branch")(keras.layers.LayerNormalization()(x))])
-    x = keras.layers.Add()([x, Perceptron()(keras.layers.Concatenate()([x, inputs])[..., :4])])
+    x = keras.layers.Add(name="other")([x, Perceptron()(keras.layers.Concatenate()([x, inputs])[..., :4])])
     shared = Perceptron(name="shared")
-    # Layers of layers in the branch of a long skip are blocks.
     x = keras.layers.Add(name="long")([x, shared(shared(x))])
     model = keras.Model(inputs, keras.layers.MultiHeadAttention(2, 2)(x, x))
-    assert [block.name for block in find_blocks(model)] == ["sum", "shared", "shared:2", "long"]
-    fixed = keras.Input((3, 4))
-    assert [b.name for b in find_blocks(keras.Model(fixed, Perceptron(name="only")(AddWaves()(fixed))))] == ["only"]
-    # Both calls of a shared layer are skipped. The sum with another input is a block without a Jacobian.
+    assert [block.name for block in find_blocks(model)] == ["sum", "long"]
+    # The sum with another input is a block without a Jacobian.
     data = np.ones((2, 3, 4), "float32"), np.zeros((2, 3, 4), "float32")
     influence = layer_influence(model, "mse", data).blocks
-    assert [name for name in influence if not name.startswith("add")] == ["sum", "shared", "long"]
-    assert len(influence) == 4
+    assert list(influence) == ["sum", "other", "long"]
     distances = remove_identities(model, 0.0, data[0]).distances
     assert distances == {name: block.relative for name, block in influence.items()}
+    # Both calls of a shared layer are skipped.
+    named = layer_influence(model, "mse", data, blocks=["branch"]).blocks
+    assert list(named) == ["branch"]
+    assert list(remove_identities(model, 0.0, data[0], blocks=["branch", "sum"]).distances) == ["sum", "branch"]
+    with pytest.raises(ValueError, match="names the calls shared, shared"):
+        layer_influence(model, "mse", data, blocks=["shared"])
 
 
-class Positions(keras.layers.Layer):
-    def build(self, shape):
-        self.embedding = keras.layers.Embedding(shape[1], shape[2])
-        self.embedding.build(())
-
-    def call(self, x):
-        return self.embedding(ops.arange(x.shape[1]))[None] * ops.ones((x.shape[0] or 1, 1, 1))
-
-
-def test_position_embeddings_and_elementwise_formulas_are_no_blocks():
+def test_elementwise_formulas_are_no_blocks():
     inputs = keras.Input((3, 4))
-    positions = Positions()
-    x = inputs + positions(inputs)
-    hidden = keras.layers.Dense(4)(x)
+    hidden = keras.layers.Dense(4)(inputs)
     hidden = 0.5 * hidden * (1 + ops.tanh(0.8 * (hidden + 0.045 * hidden**3)))
     hidden = keras.layers.Add()([hidden, keras.layers.Activation("sigmoid")(hidden)])
-    model = keras.Model(inputs, keras.layers.Add(name="block")([x, keras.layers.Dense(4)(hidden)]))
-    nodes = len(positions.embedding._inbound_nodes)
+    model = keras.Model(inputs, keras.layers.Add(name="block")([inputs, keras.layers.Dense(4)(hidden)]))
     assert [block.name for block in find_blocks(model)] == ["block"]
     assert list(remove_identities(model, 0.0, np.ones((2, 3, 4), "float32")).distances) == ["block"]
-    # The search leaves no trace in the layers.
-    assert len(positions.embedding._inbound_nodes) == nodes
 
 
 def test_sums_of_scores_of_attention_are_no_blocks():
@@ -118,24 +97,16 @@ def test_parallel_branches(is_one_sum):
     )
 
 
-class OwnKernel(keras.layers.Layer):
-    def build(self, shape):
-        self.kernel = self.add_weight(name="kernel", shape=(shape[-1], shape[-1]), initializer="zeros")
-
-    def call(self, x):
-        return x + x @ self.kernel
-
-
-class OwnConvolution(keras.layers.Conv1D):
-    pass
-
-
-def test_blocks_with_kernels_of_their_own_and_in_shared_models():
+def test_blocks_in_nested_and_shared_models():
     inputs = keras.Input((3, 4))
-    nested = keras.Sequential([keras.Input((3, 4)), keras.layers.Identity(), OwnKernel(name="inside")], name="nested")
-    shared = keras.Sequential([keras.Input((3, 4)), OwnKernel(name="first")], name="shared")
-    hidden = nested(OwnConvolution(4, 1, name="convolution")(inputs))
+    layers = [keras.Input((3, 4)), keras.layers.Identity(), ResidualDense(3, name="inside")]
+    nested = keras.Sequential(layers, name="nested")
+    shared = keras.Sequential([keras.Input((3, 4)), ResidualDense(3, name="first")], name="shared")
+    hidden = nested(keras.layers.Conv1D(4, 1, name="convolution")(inputs))
     model = keras.Model(inputs, shared(shared(hidden)))
+    for layer in (nested.layers[1], shared.layers[0]):
+        layer.V.assign(ops.zeros_like(layer.V))
+        layer.U.assign(ops.zeros_like(layer.U))
     x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
     assert [block.name for block in find_blocks(model)] == ["nested/inside"]
     assert list(layer_influence(model, "mse", (x, x)).blocks) == ["nested/inside", "shared/first"]
@@ -190,7 +161,7 @@ def test_losses_that_couple_examples_require_one_batch(loss):
 
 def test_models_without_blocks_raise():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="first"), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match=r"no sums x \+ f\(x\).*Write each block as .*Its layers: first"):
+    with pytest.raises(ValueError, match=r"no sums x \+ f\(x\). Name them as .*Its layers: first"):
         layer_influence(model, "mse", (np.ones((2, 4)), np.ones((2, 2))))
 
 

@@ -157,24 +157,21 @@ def test_shapes_without_an_identity_give_nan():
 class Coupled(keras.layers.Layer):
     """Layer that couples the examples of a batch, and is the identity for a single one."""
 
-    def __init__(self, by_size):
-        super().__init__()
-        self.by_size = by_size
-
     def build(self, shape):
         self.kernel = self.add_weight(name="kernel", shape=(shape[-1], shape[-1]), initializer="identity")
 
     def call(self, x):
-        if self.by_size:
-            return x * keras.ops.cast(keras.ops.shape(x)[0], x.dtype)
         return x + (x - keras.ops.mean(x, axis=0, keepdims=True)) @ self.kernel
 
 
-@pytest.mark.parametrize("by_size", [False, True])
-def test_layers_that_couple_examples(by_size):
+def test_layers_that_couple_examples():
     """Several products at once, on copies of an example, would couple the copies."""
-    model = keras.Sequential([keras.Input((12,)), Coupled(by_size)])
+    model = keras.Sequential([keras.Input((12,)), Coupled(name="coupled")])
     x = np.random.default_rng(0).normal(size=(2, 12)).astype("float32")
-    (distances,) = block_distances(model, x).values()
-    np.testing.assert_allclose(distances, 0, atol=1e-5)
-    np.testing.assert_allclose(measure(model, x).end_to_end, 1, rtol=1e-5)
+    np.testing.assert_allclose(block_distances(model, x[:1], ["coupled"])["coupled"], 0, atol=1e-5)
+    np.testing.assert_allclose(measure(model, x[:1], ["coupled"]).end_to_end, 1, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"'coupled' couples the examples of a batch. Pass one example at a time"):
+        block_distances(model, x, ["coupled"])
+    # The Jacobian of x + x - mean(x) over two examples: singular values 1 and 2.
+    whole = block_distances(model, x, ["coupled"], training=True)["coupled"]
+    np.testing.assert_allclose(whole, [1], rtol=1e-5)
