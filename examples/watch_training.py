@@ -54,15 +54,13 @@ def main():
     curvature = CurvatureMonitor((x[:128], y[:128]), measure_options=few, check=False, **shared)
     model.fit(x, y, batch_size=64, epochs=options.epochs, verbose=0, callbacks=[norms, isometry, curvature])
 
-    print("epoch   loss    tau  largest ||J - I||  blocks' singular values  sharpness")
+    print("epoch   loss   norm  largest ||J - I||  blocks' singular values  sharpness")
     for epoch, norm in norms.measurements.items():
         block = isometry.measurements[epoch].summary()
         curve = curvature.measurements[epoch]
         ends = f"{block['smallest_singular_value']:.3f} to {block['largest_singular_value']:.3f}"
-        numbers = f"{curve.loss:6.3f} {norm.tau:6.2f} {block['largest_distance']:18.3f}"
+        numbers = f"{curve.loss:6.3f} {norm.summary()['largest_spectral']:6.2f} {block['largest_distance']:18.3f}"
         print(f"{epoch:5} {numbers} {ends:>24} {curve.largest[0]:10.2f}")
-    left = norms.left_ball
-    print(f"tau reached 1 {'never' if left is None else f'within {left} epochs'}")
     isometry.plot(options.out / "distances.png")
     print(f"image: {options.out / 'distances.png'}")
 

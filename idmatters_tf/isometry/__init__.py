@@ -1,6 +1,6 @@
 """Distances of the blocks of a Keras model from the identity, singular values and norms.
 
-Jacobians and convolutions are SciPy operators, and the functions for singular values accept any SciPy operator. See
+Jacobians are SciPy operators, and the functions for singular values accept any SciPy operator. See
 docs/explanation/isometry.md for definitions and accuracy, and docs/howto/block_distances.md for the calls.
 """
 
@@ -19,7 +19,6 @@ from idmatters_tf.isometry.influence import BlockInfluence, LayerInfluence, laye
 
 # Matrix-free linear maps.
 from idmatters_tf.isometry.jacobian import JacobianOperator, jacobian
-from idmatters_tf.isometry.convolution import ConvolutionOperator
 
 # Singular values: all, and extreme ones.
 from idmatters_tf.spectra import (
@@ -30,7 +29,7 @@ from idmatters_tf.spectra import (
 )
 
 # Norms of kernels.
-from idmatters_tf.isometry.norms import KernelNorms, block_norms, branch_bounds, kernel_norms
+from idmatters_tf.isometry.norms import KernelNorms, block_norms, kernel_norms
 
 # Measurements during training.
 from idmatters_tf.isometry.callbacks import BlockNorms, IsometryMonitor, NormsMeasurement
@@ -41,7 +40,6 @@ __all__ = [
     "BlockInfluence",
     "BlockIsometry",
     "BlockNorms",
-    "ConvolutionOperator",
     "ExtremeSingularValues",
     "Isometry",
     "IsometryMonitor",
@@ -51,7 +49,6 @@ __all__ = [
     "NormsMeasurement",
     "block_distances",
     "block_norms",
-    "branch_bounds",
     "extreme_singular_values",
     "find_blocks",
     "jacobian",

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from idmatters_tf._keras_types import Structure
 from idmatters_tf._presentation.monitor import Monitor
 from idmatters_tf._presentation.results import Figure
-from idmatters_tf.isometry.blocks import BlockNames
+from idmatters_tf.isometry.blocks import BlockNames, find_blocks
 from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, measure, plot_distances
-from idmatters_tf.isometry.norms import branch_bounds, kernel_norms, summarize_norms
+from idmatters_tf.isometry.norms import block_norms
+from idmatters_tf.layers import LinearResidual
 
 
 class IsometryMonitor(Monitor[Isometry]):
@@ -88,32 +89,19 @@ class NormsMeasurement:
 
     Attributes:
         blocks: norms by block name, see `idmatters_tf.isometry.block_norms`.
-        bounds: bounds by block name, see `idmatters_tf.isometry.branch_bounds`.
+        tau: |||A|||, the largest spectral norm of linear residual layers h + A h. None if there are other blocks.
     """
 
     blocks: dict[str, dict[str, float]]
-    bounds: dict[str, float]
-
-    @property
-    def tau(self) -> float:
-        """Largest bound of a branch: |||A||| of linear residual layers. NaN if no block has a finite bound."""
-        known = [bound for bound in self.bounds.values() if np.isfinite(bound)]
-        return max(known, default=float("nan"))
-
-    @property
-    def inside(self) -> bool:
-        """True if every block has a finite bound and tau is below 1."""
-        return bool(np.isfinite(list(self.bounds.values())).all() and self.tau < 1)
+    tau: float | None
 
     def summary(self) -> dict[str, float]:
-        """Return the mean Frobenius norm, the largest spectral norm and, if tau is finite, tau and `inside`."""
+        """Return the mean Frobenius norm, the largest spectral norm and, if it is known, tau."""
         numbers = {
             "mean_frobenius": float(np.mean([norms["frobenius"] for norms in self.blocks.values()])),
             "largest_spectral": max(norms["spectral"] for norms in self.blocks.values()),
         }
-        if np.isfinite(self.tau):
-            numbers |= {"tau": self.tau, "inside_ball": float(self.inside)}
-        return numbers
+        return numbers if self.tau is None else {**numbers, "tau": self.tau}
 
 
 class BlockNorms(Monitor[NormsMeasurement]):
@@ -121,12 +109,10 @@ class BlockNorms(Monitor[NormsMeasurement]):
 
     tau = |||A||| is the largest spectral norm of linear residual layers h + A h. If tau is below 1, the gradient
     dominance of Hardt & Ma (2.3, version 3) bounds the excess risk by the gradient, see
-    `idmatters_tf.linear.gradient_dominance`. For tau of 1 and above there is no bound. For blocks with activations tau
-    is a bound on the Lipschitz constants of the branches. Below 1 every block is then invertible, but the theorem does
-    not apply.
+    `idmatters_tf.linear.gradient_dominance`. For tau of 1 and above there is no bound.
 
-    TensorBoard shows `norms/mean_frobenius`, `norms/largest_spectral`, `norms/tau`, `norms/inside_ball`, and for each
-    block `norms_frobenius/BLOCK`, `norms_spectral/BLOCK` and `norms_bound/BLOCK`.
+    TensorBoard shows `norms/mean_frobenius`, `norms/largest_spectral`, `norms/tau`, and for each block
+    `norms_frobenius/BLOCK` and `norms_spectral/BLOCK`.
 
     Args:
         every: interval between measurements: a number of training steps, or a text such as "100 steps" or "2 epochs".
@@ -148,21 +134,16 @@ class BlockNorms(Monitor[NormsMeasurement]):
         super().__init__(every, log_dir)
         self._tolerance = tolerance
 
-    @property
-    def left_ball(self) -> int | None:
-        """Number of epochs or steps at the first measurement with tau of at least 1, or None."""
-        return next((number for number, measured in sorted(self.measurements.items()) if measured.tau >= 1), None)
-
     def measure(self) -> NormsMeasurement:
         model: Any = self.model
-        norms = kernel_norms(model, self._tolerance)
-        if not norms:
+        blocks = block_norms(model, self._tolerance)
+        if not blocks:
             raise ValueError(
                 f"BlockNorms requires residual layers of idmatters_tf.layers, or sums x + f(x) of Conv2D or Dense "
                 f"layers in a functional model. Received: {model.name!r}, which has none."
             )
-        blocks = {name: summarize_norms(kernels) for name, kernels in norms.items()}
-        return NormsMeasurement(blocks, branch_bounds(model, norms))
+        is_linear = all(isinstance(block.layer, LinearResidual) for block in find_blocks(model))
+        return NormsMeasurement(blocks, max(norms["spectral"] for norms in blocks.values()) if is_linear else None)
 
     def _rebuild(self, **fields: Any) -> NormsMeasurement:
         return NormsMeasurement(**fields)
@@ -174,5 +155,4 @@ class BlockNorms(Monitor[NormsMeasurement]):
         scalars = super().scalars(measured)
         for block, norms in measured.blocks.items():
             scalars |= {f"{self.prefix}_{kind}/{block}": value for kind, value in norms.items()}
-        bounds = {name: bound for name, bound in measured.bounds.items() if np.isfinite(bound)}
-        return scalars | {f"{self.prefix}_bound/{name}": bound for name, bound in bounds.items()}
+        return scalars

@@ -5,27 +5,18 @@ Theorems of both papers concern the norms of residual layers: |||A||| is the lar
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf.isometry.blocks import RESIDUAL_LAYERS, Block, residual_blocks
-from idmatters_tf.isometry.convolution import ConvolutionOperator
+from idmatters_tf.isometry.jacobian import JacobianOperator
 from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.spectra import spectral_norm
-
-# Layers of a chain whose Lipschitz constant is at most the product of the kernels' norms.
-_LINKS = (
-    keras.layers.Activation,
-    keras.layers.Conv2D,
-    keras.layers.Dense,
-    keras.layers.Dropout,
-    keras.layers.LeakyReLU,
-    keras.layers.ReLU,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +25,8 @@ class KernelNorms:
 
     Attributes:
         frobenius: root of the sum of squares.
-        spectral: largest singular value of the matrix, or of the convolution as a linear map between images with zero
-            padding ("same").
+        spectral: largest singular value of the matrix, or of the convolution as a linear map between images with the
+            padding of the layer.
     """
 
     frobenius: float
@@ -52,7 +43,7 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
     Returns:
         Dict from the names of the blocks, those of `find_blocks`, to lists of `KernelNorms`: the layers
         `ResidualConv2D`, `ScaledResidualConv2D` (kernels times gains), `BasicBlock2D`, `LinearResidual`,
-        `ResidualDense` and `ShortcutUnit`, and sums x + f(x) where f has `Dense` layers and plain `Conv2D` layers only.
+        `ResidualDense` and `ShortcutUnit`, and sums x + f(x) whose layers with kernels are `Dense` and `Conv2D` only.
         Layers of a nested model are "nested/layer". Empty without such blocks.
 
     Raises:
@@ -66,9 +57,9 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
 
 
 def _kernel_norms(kernel: Any, tolerance: float) -> KernelNorms:
-    """Return the norms of a matrix or a `ConvolutionOperator`."""
-    entries = kernel.kernel if isinstance(kernel, ConvolutionOperator) else kernel
-    return KernelNorms(float(np.linalg.norm(entries)), spectral_norm(kernel, tolerance))
+    """Return the norms of a matrix, or of a pair (kernel, operator) of a convolution."""
+    entries, operator = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+    return KernelNorms(float(np.linalg.norm(entries)), spectral_norm(operator, tolerance))
 
 
 def _kernels(block: Block) -> list[Any]:
@@ -76,12 +67,12 @@ def _kernels(block: Block) -> list[Any]:
     layer = block.layer
     if layer is None:
         calls = _weighted_calls(block)
-        if not all(_is_plain(call.operation) for call in calls):
+        if not all(isinstance(call.operation, (keras.layers.Conv2D, keras.layers.Dense)) for call in calls):
             return []
         return [
             _matrix(call.operation.kernel)
             if isinstance(call.operation, keras.layers.Dense)
-            else _convolution(block, call.operation, call.inputs[0], call.operation.padding)
+            else _convolution(block, call.operation, call.inputs[0])
             for call in calls
         ]
     if isinstance(layer, LinearResidual):
@@ -100,19 +91,12 @@ def _weighted_calls(block: Block) -> list[Any]:
     return [call for call in block.calls if any(len(w.shape) > 1 for w in getattr(call.operation, "weights", ()))]
 
 
-def _is_plain(layer: Any) -> bool:
-    if isinstance(layer, keras.layers.Conv2D):
-        plain = layer.groups == 1 and tuple(layer.dilation_rate) == (1, 1)
-        return plain and layer.padding in ("same", "valid")
-    return isinstance(layer, keras.layers.Dense)
-
-
 def _matrix(kernel: Any) -> Any:
     return np.asarray(ops.convert_to_numpy(kernel), np.float64)
 
 
-def _convolution(block: Block, layer: Any, images: Any, padding: str = "same") -> ConvolutionOperator:
-    """Return a layer's convolution of symbolic images, with the gains of `ScaledConv2D`."""
+def _convolution(block: Block, layer: Any, images: Any) -> tuple[Any, JacobianOperator]:
+    """Return the kernel of a layer, with the gains of `ScaledConv2D`, and its convolution of symbolic images."""
     rows = 2 if layer.data_format == "channels_first" else 1
     size = tuple(images.shape[rows : rows + 2])
     if None in size:
@@ -120,7 +104,16 @@ def _convolution(block: Block, layer: Any, images: Any, padding: str = "same") -
             f"The norms of {block.name!r} depend on the size of its images, which is unknown. Build a functional or "
             f"Sequential model that starts with keras.Input((rows, cols, channels))."
         )
-    return ConvolutionOperator(_matrix(getattr(layer, "applied_kernel", layer.kernel)), size, layer.strides, padding)
+    # Kernels may be stored in 16 bits.
+    dtype = "float64" if layer.variable_dtype == "float64" else "float32"
+    kernel: Any = ops.cast(getattr(layer, "applied_kernel", layer.kernel), dtype)
+    options: dict[str, Any] = {"strides": layer.strides, "padding": layer.padding, "dilation_rate": layer.dilation_rate}
+
+    def convolve(image: Tensor) -> Tensor:
+        return ops.conv(image, kernel, data_format="channels_last", **options)
+
+    images = np.zeros((1, *size, kernel.shape[2] * layer.groups), dtype)
+    return _matrix(kernel), JacobianOperator(convolve, images)
 
 
 def block_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, dict[str, float]]:
@@ -143,42 +136,3 @@ def summarize_norms(norms: Sequence[KernelNorms]) -> dict[str, float]:
         "frobenius": float(np.mean([kernel.frobenius for kernel in norms])),
         "spectral": float(np.max([kernel.spectral for kernel in norms])),
     }
-
-
-def branch_bounds(model: keras.Model, norms: Mapping[str, Sequence[KernelNorms]]) -> dict[str, float]:
-    """Return a Lipschitz constant of each residual branch: the product of the spectral norms of its kernels.
-
-    It is valid for activations of slope at most 1, such as ReLU and tanh. For `LinearResidual` it is ||A||. For linear
-    residual networks the largest one is tau = |||A||| of Hardt & Ma's section 2. For other networks a value below 1
-    implies that each block x + f(x) is invertible.
-
-    Args:
-        model: model with the blocks.
-        norms: result of `kernel_norms`.
-
-    Returns:
-        Dict from block names to bounds. NaN for blocks with batch normalization, whose scale is independent of the
-        kernels, for blocks without a skip, and for sums x + f(x) unless f is a chain of `Dense`, `Conv2D`,
-        `Activation`, `ReLU` and `Dropout` layers.
-    """
-    blocks = {block.name: block for block in residual_blocks(model)}
-    return {
-        name: _factor(blocks[name]) * float(np.prod([k.spectral for k in kernels])) for name, kernels in norms.items()
-    }
-
-
-def _factor(block: Block) -> float:
-    """Return the factor of a branch beside its kernels; NaN if the kernels do not bound the branch."""
-    layer = block.layer
-    if layer is not None:
-        has_skip = getattr(layer, "shortcut", True) not in (False, "none") and getattr(layer, "skip", True) is not False
-        if getattr(layer, "norm", None) is not None or not has_skip:
-            return float("nan")
-        scale = getattr(layer, "scale", None)
-        return 1.0 if scale is None else abs(float(np.asarray(ops.convert_to_numpy(scale))))
-    end = id(block.start)
-    for call in block.calls[:-1]:
-        if [id(tensor) for tensor in call.inputs] != [end] or not isinstance(call.operation, _LINKS):
-            return float("nan")
-        end = id(call.outputs[0])
-    return 1.0

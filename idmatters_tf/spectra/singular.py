@@ -76,8 +76,8 @@ def singular_values(operator: Matrix) -> Floats:
     """Return all singular values of a linear map, from the dense matrix.
 
     Args:
-        operator: matrix or SciPy operator with products from both sides, such as a `JacobianOperator` or a
-            `ConvolutionOperator`.
+        operator: matrix or SciPy operator with products from both sides, such as
+            `idmatters_tf.isometry.JacobianOperator`.
 
     Returns:
         (min(shape),) float64, in descending order.
@@ -161,8 +161,8 @@ def spectral_norm(operator: Matrix, tolerance: float = 1e-3, seed: int = 0) -> f
     The result is exact for arrays and for operators with at most 256 rows or columns.
 
     Args:
-        operator: matrix or SciPy operator with products from both sides. Pass the kernel of a convolution as a
-            `ConvolutionOperator`.
+        operator: matrix or SciPy operator with products from both sides. For a
+            convolution, pass `idmatters_tf.isometry.JacobianOperator(layer, image)`.
         tolerance: relative accuracy of Lanczos iterations, see `extreme_singular_values`.
         seed: seed of the starting vectors.
 
@@ -180,7 +180,7 @@ def spectral_norm(operator: Matrix, tolerance: float = 1e-3, seed: int = 0) -> f
         if operator.ndim != 2:
             raise ValueError(
                 f"Argument `operator` must be a matrix or SciPy operator. Received: array of shape {operator.shape}. "
-                f"Pass a convolution's kernel as ConvolutionOperator(kernel, size)."
+                f"Pass a convolution as idmatters_tf.isometry.JacobianOperator(layer, image)."
             )
         return float(matrix_singular_values(np.asarray(operator, np.result_type(operator, np.float32)))[0])
     operator = as_operator(operator)

@@ -4,10 +4,9 @@ import pytest
 from scipy.sparse.linalg import aslinearoperator
 
 from idmatters_tf.isometry import (
-    ConvolutionOperator,
+    JacobianOperator,
     block_distances,
     block_norms,
-    branch_bounds,
     extreme_singular_values,
     kernel_norms,
     measure,
@@ -24,8 +23,58 @@ def dense_matrix(kernel, size):
     """Return the matrix of a convolution, column by column from unit images."""
     channels = kernel.shape[2]
     units = np.eye(size[0] * size[1] * channels).reshape(-1, *size, channels).astype("float32")
-    outputs = keras.ops.conv(units, kernel, padding="same", data_format="channels_last")
+    outputs = keras.ops.conv(units, kernel.astype("float32"), padding="same", data_format="channels_last")
     return np.array(outputs).reshape(len(units), -1).T
+
+
+def convolution(kernel, size, **options):
+    """Return the operator of a layer with a kernel on images of some size."""
+    layer = keras.layers.Conv2D(kernel.shape[3], kernel.shape[:2], padding="same", use_bias=False, **options)
+    images = np.zeros((1, *size, kernel.shape[2] * options.get("groups", 1)), "float32")
+    layer.build(images.shape)
+    layer.kernel.assign(kernel)
+    return JacobianOperator(layer, images)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tolerance_with_close_singular_values(seed):
+    # Twenty steps of the power method are up to 4 % low on such kernels.
+    kernel = np.random.default_rng(seed).normal(size=(3, 3, 8, 8))
+    operator, exact = convolution(kernel, (6, 6)), np.linalg.norm(dense_matrix(kernel, (6, 6)), 2)
+    assert spectral_norm(operator) == pytest.approx(exact, rel=1e-3)
+    assert spectral_norm(operator, tolerance=1e-6) == pytest.approx(exact, rel=2e-6)
+
+
+def test_large_convolution_from_products():
+    # 12 x 12 x 2 = 288 entries, too many for a dense decomposition.
+    operator = convolution(rng.normal(size=(3, 3, 2, 2)), (12, 12))
+    exact = singular_values(operator)
+    ends = extreme_singular_values(operator, k=2, tolerance=1e-6)
+    assert not ends.exact
+    assert 0 < ends.residual < 1e-6
+    np.testing.assert_allclose(ends.largest, exact[:2], rtol=1e-5)
+    np.testing.assert_allclose(ends.smallest, exact[:-3:-1], rtol=1e-2)
+    # The min(rows, columns) singular values of a wide map count, not the zeros of the remaining directions.
+    wide = np.diag([3.0, 2.0, 1.0]) @ np.eye(3, 5)
+    np.testing.assert_allclose(extreme_singular_values(wide, 2).smallest, [1, 2])
+    with pytest.raises(ValueError, match="`k` must be between 1 and 3"):
+        extreme_singular_values(wide, 4)
+    with pytest.raises(ValueError, match=r"8,192 rows and 8,192 columns.*Use extreme_singular_values"):
+        singular_values(convolution(np.ones((3, 3, 2, 2)), (64, 64)))
+
+
+@pytest.mark.parametrize("options", [{"groups": 2}, {"dilation_rate": 2}, {"strides": 2}, {"padding": "valid"}])
+def test_kinds_of_convolutions(options):
+    inputs = keras.Input((6, 5, 4))
+    layer = keras.layers.Conv2D(4, 3, **{"padding": "same", **options})
+    branch = layer(inputs)
+    branch = keras.layers.Dense(30 * 4, use_bias=False)(keras.layers.Flatten()(branch))
+    model = keras.Model(inputs, keras.layers.Add()([inputs, keras.layers.Reshape((6, 5, 4))(branch)]))
+    (norms,) = kernel_norms(model, tolerance=1e-6).values()
+    units = np.eye(120).reshape(-1, 6, 5, 4).astype("float32")
+    matrix = np.array(layer(units)).reshape(len(units), -1) - np.array(layer(0 * units)).reshape(len(units), -1)
+    assert norms[0].spectral == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-4)
+    assert norms[0].frobenius == pytest.approx(np.linalg.norm(layer.kernel))
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e25])
@@ -33,9 +82,8 @@ def test_tiny_and_huge_maps(size):
     # Squares of the singular values are outside of the range of float32.
     kernel, matrix = rng.normal(size=(3, 3, 2, 2)), rng.normal(size=(300, 290)).astype("float32")
     exact = np.linalg.svd(matrix, compute_uv=False)
-    assert spectral_norm(ConvolutionOperator(size * kernel, (5, 5))) == pytest.approx(
-        size * spectral_norm(ConvolutionOperator(kernel, (5, 5)))
-    )
+    norms = [spectral_norm(convolution(factor * kernel, (5, 5))) for factor in (size, 1)]
+    assert norms[0] == pytest.approx(size * norms[1], rel=1e-5)
     scaled = np.float32(size) * matrix
     model = keras.Sequential([keras.Input((300,)), keras.layers.Dense(290, use_bias=False, name="dense")])
     model.layers[0].kernel.assign(scaled)
@@ -47,15 +95,15 @@ def test_tiny_and_huge_maps(size):
 
 
 def test_maps_that_are_zero_or_not_finite():
-    assert spectral_norm(ConvolutionOperator(np.zeros((3, 3, 2, 2)), (4, 4))) == 0
+    assert spectral_norm(convolution(np.zeros((3, 3, 2, 2)), (4, 4))) == 0
     # All entries but the central one multiply padding.
     padding = np.ones((3, 3, 4, 4)) * (np.arange(9) != 4).reshape(3, 3, 1, 1)
-    assert spectral_norm(ConvolutionOperator(padding, (1, 1))) == 0
+    assert spectral_norm(convolution(padding, (1, 1))) == 0
     for value in (np.nan, np.inf):
         matrix = np.ones((300, 300), np.float32)
         matrix[3, 4] = value
-        convolution = ConvolutionOperator(value * np.ones((3, 3, 2, 2)), (5, 5))
-        for operator in (matrix, aslinearoperator(matrix), aslinearoperator(matrix[:4, :5]), convolution):
+        images = convolution(value * np.ones((3, 3, 2, 2)), (5, 5))
+        for operator in (matrix, aslinearoperator(matrix), aslinearoperator(matrix[:4, :5]), images):
             assert np.isnan(spectral_norm(operator))
         assert np.isnan(extreme_singular_values(matrix).smallest).all()
         assert np.isnan(singular_values(matrix)).all()
@@ -85,8 +133,7 @@ def convolution_sums():
 def test_norms_of_sums():
     model = convolution_sums()
     norms = kernel_norms(model, tolerance=1e-6)
-    bounds = branch_bounds(model, norms)
-    assert list(norms) == list(bounds) == ["layer", "sum", "padded", "with_norm", "matrices"]
+    assert list(norms) == ["layer", "sum", "padded", "with_norm", "matrices"]
     first, second, valid, dense = (
         np.array(model.get_layer(name).kernel) for name in ("first", "second", "valid", "dense")
     )
@@ -96,16 +143,9 @@ def test_norms_of_sums():
     assert [kernel.frobenius for kernel in norms["sum"]] == pytest.approx(frobenius)
     summary = block_norms(model)["sum"]
     assert summary == pytest.approx({"frobenius": np.mean(frobenius), "spectral": max(exact)}, rel=1e-3)
-    assert bounds["sum"] == pytest.approx(np.prod(exact), rel=2e-3)
-    # The bound is one: no difference quotient of the branch is larger.
-    branch = keras.Model(model.get_layer("layer").output, model.get_layer("second").output)
-    x, y = rng.normal(size=(2, 50, 6, 5, 3)).astype("float32")
-    slopes = np.linalg.norm(np.reshape(np.array(branch(x)) - np.array(branch(y)), (50, -1)), axis=1)
-    assert np.max(slopes / np.linalg.norm((x - y).reshape(50, -1), axis=1)) <= bounds["sum"]
     # A valid convolution behind padding is a "same" one; its own map takes the padded image.
     assert norms["padded"][0].spectral >= np.linalg.norm(dense_matrix(valid, (6, 5)), 2) * 0.999
-    assert bounds["matrices"] == pytest.approx(np.linalg.norm(dense, 2))
-    assert np.isnan([bounds["padded"], bounds["with_norm"]]).all()
+    assert norms["matrices"][0].spectral == pytest.approx(np.linalg.norm(dense, 2))
     unknown = keras.Sequential([keras.Input((None, None, 4)), ResidualConv2D(4, name="block")])
     with pytest.raises(ValueError, match="norms of 'block' depend on the size of its images, which is unknown"):
         kernel_norms(unknown)
@@ -129,6 +169,6 @@ def test_channels_first():
         model.set_weights(weights)
         norms, distances = kernel_norms(model), block_distances(model, data, ["layer", ("sum", "halved")])
         kernels = [kernel.spectral for name in ("layer", "sum") for kernel in norms[name]]
-        results.append([*kernels, *branch_bounds(model, norms).values(), *np.concatenate(list(distances.values()))])
+        results.append([*kernels, *np.concatenate(list(distances.values()))])
     assert np.isfinite(results).all()
     np.testing.assert_allclose(*results, rtol=2e-3)

@@ -13,7 +13,7 @@ import numpy as np
 from idmatters_tf import layers
 from idmatters_tf.callbacks import BlockNorms, IsometryMonitor
 from idmatters_tf.expressivity import memorize
-from idmatters_tf.isometry import ConvolutionOperator, extreme_singular_values, jacobian, measure
+from idmatters_tf.isometry import JacobianOperator, extreme_singular_values, jacobian, measure, spectral_norm
 from idmatters_tf.models import linear
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
@@ -33,8 +33,8 @@ def networks(folder, rng):
         model = identity_resnet((None, None, 3), blocks=1, widths=(8, 12), stem=4, bias=True, shortcut=shortcut)
         results[f"head {shortcut}"] = np.array(model.get_layer("head").kernel).tolist()
         results[f"logits {shortcut}"] = np.array(randomize(model, rng)(images)).tolist()
-    kernel = model.get_layer("stage2_block1").conv1.kernel
-    results["spectral"] = ConvolutionOperator(kernel, (15, 16), 2).spectral_norm()
+    convolution = model.get_layer("stage2_block1").conv1
+    results["spectral"] = spectral_norm(JacobianOperator(convolution, np.zeros((1, 15, 16, 8), "float32")))
     model.compile(Momentum(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     results["loss"] = model.fit(images, np.arange(4), epochs=2, shuffle=False, verbose=0).history["loss"]
     path = pathlib.Path(folder) / f"{keras.backend.backend()}.keras"
