@@ -19,6 +19,8 @@ from idmatters_tf.depth.trials import MakeOptimizer, Trials
 # Rates of a search are START times powers of STEP; neighbors in its first pass differ by STEP^COARSE. No more than MOST
 # are tried at a depth.
 START, STEP, COARSE, MOST = 0.01, math.sqrt(2), 4, 20
+# Relative error of a mean loss.
+ROUNDING = 1e-5
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -28,7 +30,7 @@ class RateCurve(Result, Drawing):
     Attributes:
         rates: learning rates in ascending order, (n,).
         losses: mean loss of the last tenth of the steps, (n, seeds); infinite for unstable trainings.
-        first: mean loss of as many batches before training, (seeds,).
+        first: mean loss of the same batches without training, (seeds,).
     """
 
     rates: NDArray[np.float64]
@@ -164,12 +166,13 @@ def rate_profile(
     """Measure how the best and the largest stable learning rate depend on the depth of an architecture.
 
     Models of each depth are trained by `fit` for a few steps at several learning rates. All trainings of a model and
-    seed have the same initial weights and the same batches. A training is stable if no tenth of it has a mean loss
-    above twice the first loss, and the last tenth has a lower one. Trainings that diverge end early.
+    seed have the same initial weights, the same random numbers and the same batches. Their losses are compared with
+    those of the untrained model on the same batches: a training is stable if no tenth of it has a mean loss above
+    twice that of the untrained model, and the last tenth has none above it. Trainings that diverge end early.
 
     Without `rates`, the rates are powers of the square root of 2, times 0.01: factors of 4 until the best rate lies
     inside, the neighbors of the best rate up to a factor of 2, and those at the edge of stability; at most 20 at a
-    depth, typically 11. The cost is at most 20 x steps x seeds training steps at each depth.
+    depth, typically 11. The cost is at most 21 x steps x seeds training steps at each depth.
 
     The best rate is that of short trainings, without a schedule. It may differ from that of a long one. Depth is the
     only thing that changes: for the transfer of rates between widths use a parametrization such as muP.
@@ -178,8 +181,10 @@ def rate_profile(
         build: see `depth_profile`.
         depths: different depths.
         data: tuple of arrays or tensors (x, y), also lists and dicts of them, of which random batches are drawn by the
-            seed; or batches that can be iterated repeatedly, such as a list or a `tf.data.Dataset`, which all seeds use
-            in their order.
+            seed; or batches that can be iterated repeatedly, such as a list, a `tf.data.Dataset` or a `PyDataset`. Of
+            these, the first `steps` batches are taken once for each seed and kept in memory, with NumPy's and Python's
+            global generators seeded. Data with another state, as of `Dataset.shuffle`, yield other batches in the next
+            call.
         loss: a loss for `compile`; None for that of the compiled model, or for a model with its own `compute_loss` or
             `train_step`, which are used in any case.
         optimizer: function of a learning rate that returns an optimizer, such as `lambda rate:
@@ -233,13 +238,14 @@ def find_rate(
     """Find the best and the largest stable learning rate of one model by short trainings, see `rate_profile`.
 
     Args:
-        model: a built model. Its weights and compiled state are the same afterwards.
+        model: a built model. Its weights and compiled state, the states of its recurrent layers and Keras' global
+            generator are the same afterwards.
         data: see `rate_profile`.
         loss: see `rate_profile`.
         optimizer: see `rate_profile`.
         rates: see `rate_profile`.
         steps: number of steps of a training.
-        seeds: number of trainings at each rate, which differ in the batches.
+        seeds: number of trainings at each rate, which differ in the batches of arrays and of data that draw.
         batch_size: batch size for arrays.
 
     Example:
@@ -274,16 +280,18 @@ def _measure(
         raise ValueError(f"Argument `rates` must contain positive learning rates. Received: {given}")
     losses: dict[float, list[float]] = {}
     with trials:
-        first = [trials.first_loss(values, seed) for seed, values in enumerate(starts)]
-        if not np.isfinite(first).all():
-            raise ValueError(f"The loss before training must be finite. Received: {first}")
+        before = [trials.losses_before(values, seed) for seed, values in enumerate(starts)]
+        if not np.isfinite(before).all():
+            raise ValueError(f"The loss before training must be finite. Received: {np.array(before).tolist()}")
+        first = np.array([windows[-1] for windows in before])
 
         def train(rate: float) -> list[float]:
             """Record and return the losses after training at a rate, infinite for unstable trainings."""
             losses[rate] = []
             for seed, values in enumerate(starts):
-                windows = trials.train(values, rate, seed, first[seed])
-                is_stable = len(windows) == trials.windows and windows[-1] < first[seed]
+                windows = trials.train(values, rate, seed, before[seed])
+                limit = first[seed] + ROUNDING * abs(first[seed])
+                is_stable = len(windows) == trials.windows and windows[-1] <= limit
                 losses[rate].append(float(windows[-1]) if is_stable else np.inf)
             return losses[rate]
 
@@ -292,7 +300,7 @@ def _measure(
         for rate in given or ():
             train(rate)
     tried = sorted(losses)
-    return RateCurve(np.array(tried), np.array([losses[rate] for rate in tried]), np.array(first))
+    return RateCurve(np.array(tried), np.array([losses[rate] for rate in tried]), first)
 
 
 def _search(train: Callable[[int], list[float]]) -> None:

@@ -12,8 +12,15 @@ from keras import layers, ops
 from idmatters_tf._keras_internals import structure
 from idmatters_tf.depth import _last_weights
 from idmatters_tf.depth._branches import find_branches
-from idmatters_tf.layers import BasicBlock2D, LinearResidual, ResidualConv2D, ResidualDense, ScaledConv2D
-from idmatters_tf.layers import ScaledResidualConv2D, ShortcutUnit
+from idmatters_tf.layers import (
+    BasicBlock2D,
+    LinearResidual,
+    ResidualConv2D,
+    ResidualDense,
+    ScaledConv2D,
+    ScaledResidualConv2D,
+    ShortcutUnit,
+)
 
 FACTOR = 0.25
 SHAPES = {1: (2, 8, 4), 2: (2, 8, 8, 4), 3: (2, 4, 4, 4, 4)}
@@ -56,17 +63,17 @@ def is_proportional(layer, inputs, weights):
 
 
 WITH_WEIGHTS = {
-    **{
-        "Dense": (layers.Dense(3, "relu"), 1),
-        "EinsumDense": (layers.EinsumDense("abc,cd->abd", (None, 3), bias_axes="d"), 1),
-    },
+    "Dense": (layers.Dense(3, "relu"), 1),
+    "EinsumDense": (layers.EinsumDense("abc,cd->abd", (None, 3), bias_axes="d"), 1),
     **{f"Conv{n}D": (getattr(layers, f"Conv{n}D")(3, 3, activation="leaky_relu"), n) for n in (1, 2, 3)},
     **{f"Conv{n}DTranspose": (getattr(layers, f"Conv{n}DTranspose")(3, 3), n) for n in (1, 2, 3)},
     **{f"DepthwiseConv{n}D": (getattr(layers, f"DepthwiseConv{n}D")(3), n) for n in (1, 2)},
     **{f"SeparableConv{n}D": (getattr(layers, f"SeparableConv{n}D")(3, 3), n) for n in (1, 2)},
-    **{"BatchNormalization": (layers.BatchNormalization(), 2), "LayerNormalization": (layers.LayerNormalization(), 1)},
+    "BatchNormalization": (layers.BatchNormalization(), 2),
+    "LayerNormalization": (layers.LayerNormalization(), 1),
     "LayerNormalization(center=False)": (layers.LayerNormalization(center=False), 1),
-    **{"GroupNormalization": (layers.GroupNormalization(2), 2), "RMSNormalization": (layers.RMSNormalization(), 1)},
+    "GroupNormalization": (layers.GroupNormalization(2), 2),
+    "RMSNormalization": (layers.RMSNormalization(), 1),
     "ScaledConv2D": (ScaledConv2D(3, 3), 2),
     "MultiHeadAttention": (layers.MultiHeadAttention(2, 3), 1),
     "GroupQueryAttention": (layers.GroupQueryAttention(4, 2, 1), 1),
@@ -130,10 +137,20 @@ def test_derived_and_adapted_layers_are_not_in_the_table():
 
 # Layers with arguments, and the rank of the images; sums and joins have two inputs.
 PASSING = {
-    **{layers.Add: ((), 1), layers.Subtract: ((), 1), layers.Average: ((), 1), layers.Concatenate: ((), 1)},
-    **{layers.Maximum: ((), 1), layers.Minimum: ((), 1), layers.Identity: ((), 1), layers.LeakyReLU: ((), 1)},
-    **{layers.PReLU: ((), 1), layers.Dropout: ((0.5,), 1), layers.GaussianDropout: ((0.5,), 1)},
-    **{layers.Flatten: ((), 2), layers.Permute: (((2, 1),), 1), layers.Reshape: (((4, 8),), 1)},
+    layers.Add: ((), 1),
+    layers.Subtract: ((), 1),
+    layers.Average: ((), 1),
+    layers.Concatenate: ((), 1),
+    layers.Maximum: ((), 1),
+    layers.Minimum: ((), 1),
+    layers.Identity: ((), 1),
+    layers.LeakyReLU: ((), 1),
+    layers.PReLU: ((), 1),
+    layers.Dropout: ((0.5,), 1),
+    layers.GaussianDropout: ((0.5,), 1),
+    layers.Flatten: ((), 2),
+    layers.Permute: (((2, 1),), 1),
+    layers.Reshape: (((4, 8),), 1),
     layers.RepeatVector: ((3,), 0),
     **{getattr(layers, f"SpatialDropout{n}D"): ((0.5,), n) for n in (1, 2, 3)},
     **{
@@ -269,7 +286,8 @@ PACKAGE = {
     "BasicBlock2D, branch": lambda: BasicBlock2D(4, preactivation="branch"),
     "BasicBlock2D, both": lambda: BasicBlock2D(6, 2, preactivation="both"),
     "ScaledResidualConv2D": lambda: ScaledResidualConv2D(4),
-    **{"LinearResidual": LinearResidual, "ResidualDense": lambda: ResidualDense(5)},
+    "LinearResidual": LinearResidual,
+    "ResidualDense": lambda: ResidualDense(5),
     "ShortcutUnit": lambda: ShortcutUnit(2, post="relu"),
 }
 
