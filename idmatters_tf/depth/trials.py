@@ -16,7 +16,6 @@ from idmatters_tf._keras_internals import (
     compile_arguments,
     kept_training_state,
     learning_rate_schedule,
-    strategy_scope,
 )
 from idmatters_tf._keras_internals.random_state import kept_outer_state, seeded
 from idmatters_tf.depth._scaled_optimizers import DepthScaling, make_scaled
@@ -107,63 +106,56 @@ class Trials(contextlib.ExitStack):
     def losses_before(self, start: Sequence[Any], seed: int) -> NDArray[np.float64]:
         """Return the mean losses of the windows without steps, by SGD with a learning rate of 0."""
         self._settings = None
-        with strategy_scope(self.model):
-            options: Any = self._options | {"optimizer": keras.optimizers.SGD(0.0)}
-            keras.Model.compile(self.model, **options)
+        options: Any = self._options | {"optimizer": keras.optimizers.SGD(0.0)}
+        keras.Model.compile(self.model, **options)
         return self._train(start, seed, None)
 
     def _train(self, start: Sequence[Any], seed: int, before: NDArray[np.float64] | None) -> NDArray[np.float64]:
         for variable, value in zip(self.model.variables, start, strict=True):
             variable.assign(value)
         self._restore()
-        batches = self._take(seed)
         means: list[float] = []
+        done = 0
         for size, group in itertools.groupby(self._windows):
             count = len(list(group))
             # A loss may be negative.
             limits = [np.inf] * count if before is None else [b + (LIMIT - 1) * abs(b) for b in before[len(means) :]]
             losses = _Losses(size if self._by_step else 1, limits)
             steps = 1 if self._by_step else size
-            self._fit(itertools.islice(batches, count * size), count * size // steps, steps, losses)
+            # Each call has an iterator of its own, because `fit` fetches batches in advance.
+            options: Any = {"shuffle": False, "verbose": 0, "callbacks": [losses]}
+            self.model.fit(self._take(seed, done), epochs=count * size // steps, steps_per_epoch=steps, **options)
             means += losses.means
+            done += count * size
             if not losses.is_stable:
                 break
         return np.array(means)
 
-    def _take(self, seed: int) -> Iterator[Any]:
-        """Return the batches of a seed, the same ones at each call."""
+    def _take(self, seed: int, start: int) -> Iterator[Any]:
+        """Yield the batches of a seed from one on, the same ones at each call, without end."""
         if self._is_array:
-            return self._batches(seed)
+            yield from itertools.islice(self._batches(seed), start, None)
         if seed not in self._kept:
             with seeded(seed):
                 self._kept[seed] = list(itertools.islice(self._batches(seed), self._steps))
-        # TensorFlow computes in place on arrays of an iterator under a strategy.
-        return (keras.tree.map_structure(lambda x: None if x is None else x.copy(), b) for b in self._kept[seed])
+        yield from itertools.islice(itertools.cycle(self._kept[seed]), start, None)
 
     @property
     def windows(self) -> int:
         """Number of windows of a training."""
         return len(self._windows)
 
-    def _fit(self, batches: Iterator[Any], epochs: int, steps: int, losses: "_Losses") -> None:
-        def generate() -> Iterator[Any]:
-            yield from batches
-
-        options: Any = {"shuffle": False, "verbose": 0, "callbacks": [losses]}
-        self.model.fit(generate(), epochs=epochs, steps_per_epoch=steps, **options)
-
     def _prepare(self, rate: float) -> None:
         """Give the model an optimizer in its initial state. It is compiled again only if necessary."""
         model: Any = self.model
-        with strategy_scope(model):
-            optimizer: Any = self._make(rate)
-            settings = _settings(optimizer)
-            if settings is None or settings != self._settings:
-                self._settings = settings
-                keras.Model.compile(model, optimizer, **self._options)
-                build_optimizer(model.optimizer, model)
-                self._optimizer_start = [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables]
-                return
+        optimizer: Any = self._make(rate)
+        settings = _settings(optimizer)
+        if settings is None or settings != self._settings:
+            self._settings = settings
+            keras.Model.compile(model, optimizer, **self._options)
+            build_optimizer(model.optimizer, model)
+            self._optimizer_start = [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables]
+            return
         for variable, value in zip(model.optimizer.variables, self._optimizer_start, strict=True):
             variable.assign(value)
         if learning_rate_schedule(getattr(optimizer, "inner_optimizer", optimizer)) is None:
@@ -173,11 +165,11 @@ class Trials(contextlib.ExitStack):
 
 
 def _check_model(model: keras.Model) -> None:
-    replicas = getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)
-    if replicas > 1:
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is not None and _is_distributed(strategy):
         raise ValueError(
-            f"Argument `model` must be on one device. Received: one on {replicas} replicas. Build it outside of "
-            f"the scope of the strategy: the rates are those of the same global batch."
+            f"Argument `model` must be on one device. Received: one in the scope of a {type(strategy).__name__}. Build "
+            f"it outside of the scope: the rates are those of the same global batch."
         )
     if not model.built or not model.variables:
         raise ValueError(
@@ -190,6 +182,14 @@ def _check_model(model: keras.Model) -> None:
             f"Argument `model` must have the method `compile` of keras.Model. Received: {type(model).__name__}, which "
             f"overrides it. Move the additional arguments to its constructor."
         )
+
+
+def _is_distributed(strategy: Any) -> bool:
+    """Return True for a strategy other than TensorFlow's default."""
+    import tensorflow as tf
+
+    with strategy.scope():
+        return bool(tf.distribute.has_strategy())
 
 
 def _settings(optimizer: Any) -> Any:
