@@ -1,8 +1,10 @@
 """Learning rates of short trainings: the best and the largest stable one, of one model and across depth."""
 
 import dataclasses
+import gc
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -12,7 +14,6 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
-from idmatters_tf.depth.measurement import build_models
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.depth.trials import MakeOptimizer, Trials
 
@@ -178,7 +179,8 @@ def rate_profile(
     only thing that changes: for the transfer of rates between widths use a parametrization such as muP.
 
     Args:
-        build: see `depth_profile`.
+        build: function of a depth, and of an argument `seed` if it has one, that returns a model. Keras' random seed is
+            set before.
         depths: different depths.
         data: tuple of arrays or tensors (x, y), also lists and dicts of them, of which random batches are drawn by the
             seed; or batches that can be iterated repeatedly, such as a list, a `tf.data.Dataset` or a `PyDataset`. Of
@@ -211,7 +213,7 @@ def rate_profile(
         for depth in chosen:
             trials: Any = None
             starts = []
-            for model in build_models(build, depth, seeds):
+            for model in _build_models(build, depth, seeds):
                 scaling = None if base is None else scale_branches(model, base)
                 # The first model is trained, with the weights of the others.
                 trials = trials or Trials(model, optimizer, data, loss, steps, batch_size, scaling)
@@ -262,6 +264,34 @@ def find_rate(
     """
     starts = [_values(model)] * positive_integer("seeds", seeds)
     return _measure(Trials(model, optimizer, data, loss, steps, batch_size), starts, rates)
+
+
+def _build_models(build: Callable[..., keras.Model], depth: int, seeds: int) -> Iterator[keras.Model]:
+    """Yield a model for each seed, one at a time.
+
+    Raises:
+        ValueError: `build` is not a function, or returns equal weights for different seeds.
+    """
+    if isinstance(build, keras.Model) or not callable(build):
+        raise ValueError(
+            f"Argument `build` must be a function of a depth that returns a model. Received: {type(build).__name__}. "
+            f"Pass a function, such as lambda depth: make_model(depth)."
+        )
+    takes_seed = "seed" in inspect.signature(build).parameters
+    seen: dict[int, int] = {}
+    for seed in range(positive_integer("seeds", seeds)):
+        gc.collect()
+        keras.utils.set_random_seed(seed)
+        model = build(depth, **({"seed": seed} if takes_seed else {}))
+        weights = hash(b"".join(array.tobytes() for array in model.get_weights()))
+        if (first := seen.setdefault(weights, seed)) != seed:
+            raise ValueError(
+                f"Function `build` must return different weights for different seeds. Received: equal weights "
+                f"for the seeds {first} and {seed}. Add an argument `seed` to it, or use seeds=1."
+            )
+        yield model
+        # Models contain reference cycles.
+        del model
 
 
 def _values(model: keras.Model) -> list[Any]:

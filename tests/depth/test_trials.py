@@ -240,7 +240,7 @@ class Drawn(keras.utils.PyDataset):
         return 3
 
     def __getitem__(self, index):
-        rows = np.random.permutation(24)[:8]
+        rows = np.random.permutation(24)[:8]  # noqa: NPY002 - as in data of users
         return X[rows], Y[rows]
 
 
@@ -251,12 +251,12 @@ SHUFFLED = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(24, seed=1).batch(
 def test_all_rates_see_the_same_batches(make):
     """Equal rates, with an epsilon between them, have equal losses, and more batches than an epoch has are drawn."""
     options: Any = OPTIONS | {"rates": [0.01, 0.01 * (1 + 1e-12), 0.02], "steps": 20}
-    before = np.random.get_state()[1].copy()
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
     curve = find_rate(network(), make(), "mse", sgd, **options)
     assert curve.losses[0, 0] == pytest.approx(curve.losses[1, 0], rel=1e-6)
     assert curve.losses[0, 0] != pytest.approx(curve.losses[2, 0], rel=1e-3)
-    np.testing.assert_array_equal(np.random.get_state()[1], before)
-    if make is not SHUFFLED and make() is not SHUFFLED:
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    if make() is not SHUFFLED:
         np.testing.assert_array_equal(find_rate(network(), make(), "mse", sgd, **options).losses, curve.losses)
 
 
