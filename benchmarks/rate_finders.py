@@ -4,9 +4,9 @@
 
 A range test is one training of 100 steps whose rate increases from 1e-6 to 10, up to four times the lowest smoothed
 loss. It takes a tenth of the rate of the lowest smoothed loss, or the rate of its steepest decrease after 10 steps and
-before the last one, as Lightning does. The rules of thumb are the defaults of Keras. Each rate is judged by trainings of 200 steps with two other orders of the batches, against
-49 rates from 1e-5 to 10: by its ratio to the best of them, and by the excess of its loss over the lowest one, in % of
-the decrease of the loss.
+before the last one, as Lightning does. The rules of thumb are the defaults of Keras. Each rate is judged by trainings
+of 200 steps with two other orders of the batches, against 49 rates from 1e-5 to 10: by its ratio to the best of them,
+and by the excess of its loss over the lowest one, in % of the decrease of the loss.
 """
 
 from typing import Any

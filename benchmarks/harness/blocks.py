@@ -56,7 +56,9 @@ class Problem:
         The weights of a network are those of the first layers, the first blocks and the head of a deeper one. The
         outputs of the layers "block0" to "blockN" are the ends of the blocks.
         """
-        kernels: Any = IdentityNormal() if self.block == "near-identity" else StandardNormal()
+        kernels: Any = IdentityNormal() if self.block == "near-identity" else None
+        if kernels is None and self.block in CONVOLUTIONS:
+            kernels = StandardNormal()
         inputs = keras.Input(self.train_x.shape[1:], dtype="float32" if self.block in IMAGES else "int32")
         hidden, width = self._stem(inputs), self.width
         head = layers.Dense(10 if self.block in IMAGES else CHARACTERS)
@@ -88,7 +90,8 @@ class Problem:
         branch = hidden
         if self.block == "convnext":
             branch = layers.LayerNormalization()(layers.DepthwiseConv2D(3, padding="same")(branch))
-            branch = layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(branch))
+            branch = layers.Dense(4 * width, activation="gelu")(branch)
+            branch = layers.Dense(width)(branch)
         elif self.block == "pre-activation":
             for _ in range(2):
                 branch = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(branch))
@@ -97,7 +100,8 @@ class Problem:
             branch = layers.RMSNormalization()(branch)
             branch = layers.Conv1D(width, 4, padding="causal", groups=width)(branch)
             gate = layers.Dense(2 * width, activation="silu")(branch)
-            branch = layers.Dense(width)(layers.Multiply()([gate, layers.Dense(2 * width)(branch)]))
+            branch = layers.Multiply()([gate, layers.Dense(2 * width)(branch)])
+            branch = layers.Dense(width)(branch)
         else:
             if self.block == "mixer":
                 branch = layers.Permute((2, 1))(layers.LayerNormalization()(hidden))

@@ -1,4 +1,4 @@
-"""Learning rates that hold at depth, for any Keras architecture: scaled branches, and the best and largest stable rate."""
+"""Learning rates that hold at depth: scaled residual branches, and the best and the largest stable rate."""
 
 from idmatters_tf.depth.rates import RateCurve, RateProfile, find_rate, rate_profile
 from idmatters_tf.depth.scale import scale_depth

@@ -8,49 +8,20 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import layers_within, own_trainable_variables
-from idmatters_tf._keras_internals.structure import (
-    Step,
-    hub_block,
-    hub_blocks_within,
-    is_from_hub,
-    is_position_embedding,
-    is_unlisted,
-    nested_models,
-    read_steps,
+from idmatters_tf._keras_internals.structure import Step, is_position_embedding, nested_models, read_steps
+from idmatters_tf.depth._known_layers import (
+    Branch,
+    extends_layer,
+    has_branches,
+    is_addition,
+    is_examined,
+    is_trained,
+    is_unknown,
+    known_branches,
+    make_branch,
 )
-from idmatters_tf.depth._last_weights import (
-    NORMALIZATIONS,
-    POSITIVE,
-    TailFinder,
-    UnknownTailError,
-    last_weights,
-)
+from idmatters_tf.depth._last_weights import NORMALIZATIONS, TailFinder, UnknownTailError
 from idmatters_tf.depth._named import LastNames, NamedWeights
-from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
-from idmatters_tf.layers._images import ConvolutionBlock
-
-
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """The branch f of a block h + f(h), or the branches of a layer that contains several sums.
-
-    Attributes:
-        name: name of the block.
-        last: for each sum, the variables W with f(h; c W) = c f(h; W) for c > 0.
-        inner: the other trainable variables of the branch, also frozen ones.
-        layers: layers of the branch.
-    """
-
-    name: str
-    last: tuple[tuple[keras.Variable, ...], ...]
-    inner: tuple[keras.Variable, ...]
-    layers: tuple[keras.layers.Layer, ...]
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """All variables of the block."""
-        return [*itertools.chain(*self.last), *self.inner]
 
 
 @dataclasses.dataclass
@@ -140,7 +111,7 @@ class _Finder:
         sums = self._find_sums()
         inside = {id(each.ends[0]): self._steps_inside(each, sums) for each in sums}
         # Sums of activations without weights, as in x + 0.04 x^3.
-        trained = [each for each in sums if any(map(_trained, inside[id(each.ends[0])]))]
+        trained = [each for each in sums if any(map(is_trained, inside[id(each.ends[0])]))]
         within = {id(step) for each in trained for step in inside[id(each.ends[0])]}
         found = {id(each.ends[0]): self._branch(each, inside[id(each.ends[0])]) for each in trained}
         branches: list[Branch] = []
@@ -179,7 +150,7 @@ class _Finder:
         for step in self._steps:
             if self._named.is_excluded(step):
                 continue
-            is_sum = _is_addition(step) or (step in self._named and self._joins(step))
+            is_sum = is_addition(step) or (step in self._named and self._joins(step))
             shapes = {tuple(tensor.shape) for tensor in step.inputs}
             if not is_sum or len(step.inputs) < 2 or len(shapes) > 1:
                 continue
@@ -235,7 +206,7 @@ class _Finder:
                 f"The addition {each.name!r} is called several times. Give each block a layer `Add` of its own."
             )
         for step in inside:
-            if _trained(step) and self._counts[id(step.operation)] > 1:
+            if is_trained(step) and self._counts[id(step.operation)] > 1:
                 raise ValueError(
                     f"The block {each.name!r} contains {step.operation.name!r}, which is called several times with the "
                     f"same weights. Give each block weights of its own."
@@ -253,11 +224,11 @@ class _Finder:
                 ) from None
         if not sums or not all(sums):
             raise ValueError(f"Argument `last` must name weights of the addition {each.name!r}. Received: none.")
-        return _make_branch(each.name, sums, operations)
+        return make_branch(each.name, sums, operations)
 
     def _named_tail(self, step: Step) -> list[keras.Variable] | None:
         """Return the last weights that the user names for a layer at the end of a branch."""
-        if step not in self._named or _is_addition(step) or not isinstance(step.operation, keras.layers.Layer):
+        if step not in self._named or is_addition(step) or not isinstance(step.operation, keras.layers.Layer):
             return None
         return list(itertools.chain(*self._named.sums(step, [step.operation])))
 
@@ -270,13 +241,11 @@ class _Finder:
         if step in self._named:
             # In a branch, they are the last weights of a layer at its end.
             sums = [] if is_within else [weights for weights in self._named.sums(step, [layer]) if weights]
-            found = [_make_branch(step.name, sums, [layer])] if sums else []
-        elif (own := _package_branch(step)) is not None:
-            found = [own]
-        elif parts := [layer] if hub_block(layer) else hub_blocks_within(layer):
-            found = [_hub_branch(part, step.name if part is layer else f"{step.name}/{part.name}") for part in parts]
-        elif not is_within:
-            self._ask(step)
+            found = [make_branch(step.name, sums, [layer])] if sums else []
+        else:
+            found = known_branches(step)
+            if not found and not is_within:
+                self._ask(step)
         if found and self._counts[id(layer)] > 1:
             raise ValueError(f"The block {step.name!r} is called several times. Give each block layers of its own.")
         return found
@@ -286,15 +255,15 @@ class _Finder:
         layer = step.operation
         for model in nested_models(layer):
             steps, _ = read_steps(model) or ([], [])
-            if any(_is_addition(inner) or _package_branch(inner) or hub_block(inner.operation) for inner in steps):
+            if any(map(has_branches, steps)):
                 raise ValueError(
                     f"The model {step.name!r} contains sums, and is called several times or with further arguments. "
                     f"Call it once with its inputs alone, or exclude it, as last={{{step.name!r}: None}}."
                 )
-        if _is_examined(layer) or not _trained(step) or self._joins(step):
+        if is_examined(layer) or not is_trained(step) or self._joins(step):
             return
         keeps_shape = bool(step.inputs) and any(tuple(step.inputs[0].shape) == tuple(t.shape) for t in step.outputs)
-        if not keeps_shape or _extends_layer(layer):
+        if not keeps_shape or extends_layer(layer):
             self._not_counted.append(step.name)
             return
         raise ValueError(
@@ -314,8 +283,8 @@ class _Finder:
             above = [{id(tensor), *self._ancestors.get(id(tensor), ())} for tensor in step.inputs]
             # Sums of embeddings have common ancestors of integers only.
             is_branched = bool(set.intersection(*above) & floating)
-            is_sum = _is_addition(step) or type(step.operation) is keras.layers.Average
-            if (is_sum and len(shapes) == 1 and is_branched) or (_is_unknown(step.operation) and self._joins(step)):
+            is_sum = is_addition(step) or type(step.operation) is keras.layers.Average
+            if (is_sum and len(shapes) == 1 and is_branched) or (is_unknown(step.operation) and self._joins(step)):
                 self._not_counted.append(step.name)
 
     def _check_streams(self, starts: list[tuple[Any, str]], ends: Mapping[int, str]) -> None:
@@ -328,7 +297,7 @@ class _Finder:
                     break
                 if isinstance(step.operation, NORMALIZATIONS):
                     norm = step.name
-                elif _trained(step):
+                elif is_trained(step):
                     break
                 tensor = step.inputs[0]
             if norm is not None and id(tensor) in ends:
@@ -339,104 +308,3 @@ class _Finder:
                 f"The sum {found[0][0]!r} is followed by the normalization {found[0][1]!r}, which undoes a part of the "
                 f"scale. Normalize the inputs of the branches instead (pre-norm)."
             )
-
-
-def _variables(operations: Iterable[Any]) -> list[keras.Variable]:
-    layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
-    found = {id(v): v for layer in layers for part in layers_within(layer) for v in own_trainable_variables(part)}
-    return list(found.values())
-
-
-def _trained(step: Step) -> bool:
-    return bool(_variables([step.operation]))
-
-
-def _make_branch(
-    name: str, sums: Iterable[Iterable[keras.Variable]], operations: Iterable[Any], outside: Iterable[Any] = ()
-) -> Branch:
-    """Return a branch with the last weights of each sum, and the other weights of layers as inner weights."""
-    operations = list(operations)
-    last = tuple(map(tuple, sums))
-    excluded = {id(variable) for variable in (*itertools.chain(*last), *_variables(outside))}
-    inner = tuple(variable for variable in _variables(operations) if id(variable) not in excluded)
-    layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
-    return Branch(name, last, inner, tuple({id(p): p for layer in layers for p in layers_within(layer)}.values()))
-
-
-def _is_addition(step: Step) -> bool:
-    """Return True for sums and differences of tensors."""
-    return step.kind in ("Add", "Subtract") or type(step.operation) in (keras.layers.Add, keras.layers.Subtract)
-
-
-def _is_unknown(operation: Any) -> bool:
-    """Return True for layers from elsewhere, and those with code of the user."""
-    if not isinstance(operation, keras.layers.Layer) or is_from_hub(operation):
-        return False
-    module = type(operation).__module__
-    is_known = module.startswith(("keras.", "idmatters_tf.")) and not module.startswith("keras.src.applications.")
-    return type(operation) is keras.layers.Lambda or not is_known
-
-
-def _is_examined(layer: keras.layers.Layer) -> bool:
-    """Return True for layers that contain no layers from elsewhere, and none of KerasHub's outside of the table."""
-    plain = {id(model) for model in nested_models(layer) if read_steps(model) is not None}
-    parts = [part for part in layers_within(layer) if id(part) not in plain]
-    return not any(_is_unknown(part) or is_unlisted(part) for part in parts)
-
-
-def _extends_layer(layer: keras.layers.Layer) -> bool:
-    kinds = [kind for kind in type(layer).__mro__ if kind not in (keras.layers.Layer, keras.Model)]
-    return any(kind.__module__.startswith("keras.src.layers.") for kind in kinds)
-
-
-def _package_branch(step: Step) -> Branch | None:
-    """Return the branch of a residual layer of this package; None for other layers and those without a skip."""
-    layer = step.operation
-    if isinstance(layer, ConvolutionBlock):
-        if getattr(layer, "shortcut", None) == "none":
-            return None
-        outside = [getattr(layer, name, None) for name in ("skip", "skip_norm")]
-        if getattr(layer, "preactivation", None) == "both":
-            # This normalization is on both paths.
-            outside.append(layer.norm1)
-        scale = getattr(layer, "scale", None)
-        last = last_weights(layer.branch_steps()[-1]) if scale is None else [scale]
-        return _make_branch(step.name, [last], [layer], outside)
-    if isinstance(layer, LinearResidual):
-        return _make_branch(step.name, [[layer.kernel]], [layer])
-    if isinstance(layer, ResidualDense) and layer.skip:
-        return _make_branch(step.name, [[layer.V]], [layer])
-    if isinstance(layer, ShortcutUnit) and layer.shortcut:
-        if layer.post not in POSITIVE:
-            raise ValueError(
-                f"The branch of {step.name!r} cannot be scaled: it ends in the activation `post`. Received: "
-                f"post={getattr(layer.post, '__name__', layer.post)}. Use None."
-            )
-        return _make_branch(step.name, [[layer.kernels[-1]]], [layer])
-    return None
-
-
-def _hub_branch(layer: Any, name: str) -> Branch:
-    """Return the branches of a block of KerasHub."""
-    entry: Any = hub_block(layer)
-    for attribute, value in entry.required:
-        if getattr(layer, attribute) != value:
-            raise ValueError(
-                f"The block {name!r} ({type(layer).__name__}) normalizes its sums or branches. Received: "
-                f"{attribute}={getattr(layer, attribute)}. Use {attribute}={value}."
-            )
-    sums: list[list[keras.Variable]] = []
-    for paths in entry.sums:
-        found = [part for path in paths if (part := _attribute(layer, path)) is not None]
-        if found:
-            weights = [[part] if isinstance(part, keras.Variable) else last_weights(part) for part in found]
-            if not all(weights):
-                raise ValueError(f"The block {name!r} has last layers that cannot be scaled, such as those with LoRA.")
-            sums.append(list(itertools.chain(*weights)))
-    return _make_branch(name, sums, [layer])
-
-
-def _attribute(layer: Any, path: str) -> Any:
-    for name in path.split("."):
-        layer = getattr(layer, name, None)
-    return layer

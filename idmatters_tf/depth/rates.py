@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
+from idmatters_tf.depth._named import LastNames
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.depth.trials import MakeOptimizer, Trials
 
@@ -161,6 +162,7 @@ def rate_profile(
     seeds: int = 2,
     *,
     base: int | None = None,
+    last: LastNames | None = None,
     batch_size: int = 32,
     progress: bool = False,
 ) -> RateProfile:
@@ -195,6 +197,7 @@ def rate_profile(
         steps: number of steps of a training.
         seeds: number of models at each depth.
         base: number of residual sums for which the models are scaled by `scale_depth`; None for models as they are.
+        last: see `scale_depth`.
         batch_size: batch size for arrays.
         progress: True to show a progress bar on standard error.
 
@@ -214,7 +217,7 @@ def rate_profile(
             trials: Any = None
             starts = []
             for model in _build_models(build, depth, seeds):
-                scaling = None if base is None else scale_branches(model, base)
+                scaling = None if base is None else scale_branches(model, base, last=last)
                 # The first model is trained, with the weights of the others.
                 trials = trials or Trials(model, optimizer, data, loss, steps, batch_size, scaling)
                 starts.append(_values(model))

@@ -83,7 +83,9 @@ def test_stacked_blocks_train_as_keras_models(program):
     assert float(done.stdout) < 1e-5
 
 
-@pytest.mark.parametrize("block", ["near-identity", "standard", "pre-activation", "convnext", "pre-norm", "gated", "mixer"])
+@pytest.mark.parametrize(
+    "block", ["near-identity", "standard", "pre-activation", "convnext", "pre-norm", "gated", "mixer"]
+)
 def test_block_types(transfer, block):
     problem = sys.modules["harness.blocks"].load(block, 8, 3, 4)
     model = problem.build(2)

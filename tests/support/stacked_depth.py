@@ -9,8 +9,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import depth_transfer
 import keras
 import numpy as np
-from harness.blocks import OPTIMIZERS, load
 
+from harness.blocks import OPTIMIZERS, load
 from idmatters_tf import scale_depth
 from idmatters_tf.optimizers.muon import build_optimizer
 
