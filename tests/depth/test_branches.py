@@ -135,6 +135,12 @@ def conditioned(x):
     return x + layers.Dense(6, "sigmoid")(x) * layers.Dense(6)(x)
 
 
+def chained(x):
+    """Return x + a * V a, which is proportional to V only."""
+    a = layers.Dense(6)(x)
+    return x + a * layers.Dense(6)(a)
+
+
 def handwritten(x):
     """Return x + V gelu(U x) with an activation that contains a sum of its own."""
     u = layers.Dense(8)(x)
@@ -187,6 +193,7 @@ SUMS = {
     "two stages": (two_stages, 4, KERNEL, 2),
     "used twice": (used_twice, 1, 2 * KERNEL, 4),
     "conditioned": (lambda: stack(conditioned), 2, KERNEL, 2),
+    "product of a chain": (lambda: stack(chained), 2, KERNEL, 2),
     "handwritten activation": (lambda: stack(handwritten), 2, KERNEL, 2),
     "x - f(x)": (lambda: stack(lambda x: x - mlp()(x)), 2, KERNEL, 2),
     "f(x) - x": (lambda: stack(lambda x: mlp()(x) - x), 2, KERNEL, 2),
