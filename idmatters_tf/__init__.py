@@ -14,14 +14,14 @@ Modules:
     autodiff       gradient, jvp, vjp, hvp, linearize, jacobian, hessian of functions and Keras models
     spectra        eigenpairs, densities, traces and singular values of SciPy operators, in NumPy
     curvature      Hessians and Gauss-Newton matrices of any Keras model, and their spectra
-    depth          learning rates that hold at depth; curvature, gradients, Jacobians and learning rates by depth
+    depth          learning rates that hold at depth: scaled branches, and the best and the largest stable rate
     isometry       distances of blocks from the identity; singular values and norms of Jacobians and convolutions
     expressivity   networks that memorize any sample, in closed form
     linear         deep linear networks in NumPy: risks, factorizations, Hessians, gradient descent
     data           CIFAR-10, CIFAR-100, MNIST, ImageNet and the built-in `shapes`, in batches by (seed, step)
 
 Also exported: ExactResume, HessianOperator, Muon, RandomProjection, ResidualConv2D, block_distances, deepen,
-depth_profile, find_rate, memorize, rate_profile, scale_depth.
+find_rate, memorize, rate_profile, scale_depth.
 
 Modules and names are imported on first use: `import idmatters_tf` imports neither Keras nor NumPy. A module registers
 its classes with Keras when it is imported: `import idmatters_tf.layers` before `keras.saving.load_model` loads models

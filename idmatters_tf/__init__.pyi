@@ -17,7 +17,6 @@ from idmatters_tf import spectra as spectra
 from idmatters_tf import surgery as surgery
 from idmatters_tf.callbacks import ExactResume as ExactResume
 from idmatters_tf.curvature import HessianOperator as HessianOperator
-from idmatters_tf.depth import depth_profile as depth_profile
 from idmatters_tf.depth import find_rate as find_rate
 from idmatters_tf.depth import rate_profile as rate_profile
 from idmatters_tf.depth import scale_depth as scale_depth

@@ -34,7 +34,7 @@ SMALLER = {"shapes.load(4000, 1000)": "shapes.load(400, 100)", "shapes.load(1000
 SMALLER |= {"(2, 4, 8)": "(1, 2)", "seeds=3": "seeds=1", "shapes.load(32, 10)": "shapes.load(10, 10)"}
 SMALLER |= {"size=(4096, 8)": "size=(64, 8)", "steps=200)": "steps=40)", "build(64)": "build(16)"}
 PROGRAMS = ("cifar", "imagenet", "launch", "predict", "report", "landscape.__main__", "shortcuts.__main__")
-PROGRAMS += ("expressivity.__main__", "reproduce.__main__", "depth.__main__")
+PROGRAMS += ("expressivity.__main__", "reproduce.__main__")
 # NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
 PLACEHOLDER = re.compile(r"\bNAME|\bCOMMAND|\bN\b|\.\.\.|\$")
 

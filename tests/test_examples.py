@@ -32,6 +32,12 @@ EXAMPLES = ROOT / "examples"
             ["density.png"],
         ),
         (
+            "depth_of_your_model",
+            "--depths 1 --images 4",
+            "near_identity       1 ",
+            [],
+        ),
+        (
             "deepen_a_trained_model",
             "--out OUT --epochs 1 --images 100",
             "without ",

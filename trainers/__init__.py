@@ -8,7 +8,6 @@ trainers.predict        classification of image files, and errors by class
 trainers.reproduce      repetition of rows of the ledger and comparison of their numbers
 trainers.landscape      landscape theory of deep linear networks
 trainers.shortcuts      experiments of Demystifying ResNet
-trainers.depth          dependence of the start of training on depth, for built-in block types
 trainers.expressivity   networks that memorize a data set
 """
 

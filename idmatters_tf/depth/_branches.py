@@ -1,87 +1,65 @@
-"""Residual branches of a model: their last weights, in which they are linear, and their other weights."""
+"""Residual branches of a model, found along its graph: their last weights and their other weights."""
 
 import dataclasses
-import functools
 import itertools
-import math
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import keras
-import numpy as np
-from keras import ops
-from numpy.typing import NDArray
 
-from idmatters_tf._keras_internals import (
-    Call,
-    ModelGraph,
-    get_graph,
-    graph_inputs,
-    intercepted,
+from idmatters_tf._keras_internals.structure import Step, is_position_embedding, nested_models, read_steps
+from idmatters_tf.depth._known_layers import (
+    Branch,
+    extends_layer,
+    has_branches,
     is_addition,
-    layers_within,
-    own_trainable_variables,
-    run_calls,
-    substitute_values,
+    is_examined,
+    is_trained,
+    is_unknown,
+    known_branches,
+    make_branch,
 )
-from idmatters_tf._keras_types import Structure, Tensor
-from idmatters_tf.isometry.blocks import Block, checked_graph, find_operations
-from idmatters_tf.layers._images import ConvolutionBlock
-from idmatters_tf.surgery._checks import example_inputs
-
-# Values of variables, by `id`, that take the place of those of the model.
-Values: TypeAlias = Mapping[int, tuple[keras.Variable, Tensor]]
-Evaluate: TypeAlias = Callable[[Values], NDArray[np.float64]]
-
-# Ratio of two sizes of the last weights.
-RATIO = 64.0
+from idmatters_tf.depth._last_weights import NORMALIZATIONS, TailFinder, UnknownTailError
+from idmatters_tf.depth._named import LastNames, NamedWeights
 
 
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """The branch f of a block h + f(h), or the branches of a layer that contains several sums.
+@dataclasses.dataclass
+class _Sum:
+    """A sum start + terms of the graph, by one addition or a chain of them."""
 
-    Attributes:
-        name: name of the block.
-        last: for each sum, the variables W with f(h; c W) = c f(h; W) for c > 0.
-        inner: the other trainable variables of the branch, also frozen ones.
-    """
-
-    name: str
-    last: tuple[tuple[keras.Variable, ...], ...]
-    inner: tuple[keras.Variable, ...]
+    start: Any
+    terms: list[Any]
+    ends: list[Step]
 
     @property
-    def variables(self) -> list[keras.Variable]:
-        """All variables of the block."""
-        return [*itertools.chain(*self.last), *self.inner]
+    def name(self) -> str:
+        return self.ends[0].name
 
 
-def find_branches(model: keras.Model, data: Structure | None = None) -> list[Branch]:
-    """Return the residual branches of a model, in order of execution. The model does not change.
+def find_branches(model: keras.Model, last: LastNames | None = None, is_complete: bool = True) -> list[Branch]:
+    """Return the residual branches of a model, in order of execution.
 
-    The last weights are found by experiment: with zeros in their place the branch is zero, no smaller set of the last
-    weights has this property, and the branch is proportional to their size.
+    Warns about sums that are not counted.
 
     Args:
         model: built functional or Sequential model.
-        data: batch of inputs; random ones if None.
+        last: see `scale_depth`.
+        is_complete: True if all names in `last` must be in this model.
 
     Raises:
-        ValueError: for a model without a graph or without blocks, for shared weights, for a branch that is not linear
-            in its last weights, and for a normalization after the sums.
+        ValueError: for a model without a graph or without blocks, for shared weights, for a branch whose last weights
+            neither the table of layers nor `last` contains, and for a normalization after the sums.
     """
-    graph = checked_graph(model)
-    calls = graph.calls
-    blocks = list(find_operations(model, graph).values())
-    _check_streams(blocks, calls)
-    finder = _Finder(model, graph, blocks, _Record(model, calls, data))
-    found = [branch for block in blocks if (branch := finder.find(block)) is not None]
+    named = NamedWeights(last)
+    finder = _Finder(model, named)
+    found = finder.find()
+    if is_complete:
+        named.check_used()
     if not found:
         raise ValueError(
             f"The model {model.name!r} has no residual blocks. Write them as sums x + f(x) with `keras.layers.Add` or "
-            f"`+`, or as layers that compute such sums."
+            f"`+`, or name layers that compute such sums as last={{layer: weights}}.{finder.list_others()}"
         )
     owners: dict[int, str] = {}
     for branch in found:
@@ -89,8 +67,9 @@ def find_branches(model: keras.Model, data: Structure | None = None) -> list[Bra
             if owners.setdefault(id(variable), branch.name) != branch.name:
                 raise ValueError(
                     f"The blocks {owners[id(variable)]!r} and {branch.name!r} share {variable.path!r}. Give each block "
-                    f"weights of its own, and put no block inside of the branch of another one."
+                    f"weights of its own, or exclude one of them, as last={{{branch.name!r}: None}}."
                 )
+    finder.warn()
     return found
 
 
@@ -99,273 +78,233 @@ def count_sums(branches: Iterable[Branch]) -> int:
     return sum(len(branch.last) for branch in branches)
 
 
-def _check_streams(blocks: Iterable[Block], calls: Sequence[Call]) -> None:
-    """Raise a ValueError if the inputs of at least half of the blocks are normalized sums of other blocks."""
-    makers = {id(tensor): call for call in calls for tensor in call.outputs}
-    ends = {id(block.end): block.name for block in blocks if block.end is not None}
-    starts = [block.start for block in blocks if block.start is not None]
-    found: list[tuple[str, str]] = []
-    for tensor in starts:
-        norm = None
-        while (call := makers.get(id(tensor))) is not None and id(tensor) not in ends and len(call.inputs) == 1:
-            if re.search("norm", type(call.operation).__name__, re.IGNORECASE) and call.way is None:
-                norm = call.name
-            elif call.way is None and getattr(call.operation, "weights", ()):
-                break
-            tensor = call.inputs[0]
-        if norm is not None and id(tensor) in ends:
-            found.append((ends[id(tensor)], norm))
-    # A single one may separate two stages.
-    if found and 2 * len(found) >= len(starts):
-        raise ValueError(
-            f"The sum {found[0][0]!r} is followed by the normalization {found[0][1]!r}, which undoes a part of the "
-            f"scale. Normalize the inputs of the branches instead (pre-norm)."
-        )
-
-
-class _Record:
-    """One call of a model: values of its symbolic tensors, the arguments of its layers, and their order.
-
-    Weights of zeros are replaced by random ones, so that no branch is zero.
-    """
-
-    def __init__(self, model: keras.Model, calls: Sequence[Call], data: Structure | None):
-        rng = np.random.default_rng(0)
-        self.values: Values = {}
-        layers = layers_within(model)
-        for variable in itertools.chain(*map(own_trainable_variables, layers)):
-            if not np.any(ops.convert_to_numpy(variable)):
-                noise = 0.1 * rng.normal(size=tuple(variable.shape))
-                self.values[id(variable)] = variable, ops.convert_to_tensor(noise, dtype=variable.dtype)
-        self.arguments: dict[int, tuple[Any, Any]] = {}
-        self.counts: dict[int, int] = {}
-        self._order: dict[int, int] = {}
-        self.tensors: dict[int, Tensor] = {}
-        failure: Exception | None = None
-        operations = {id(layer): layer for layer in layers if not isinstance(layer, keras.Model)}
-        handlers = [(layer, functools.partial(self._observe, layer)) for layer in operations.values()]
-        # Sizes that a model leaves open, long ones first. Some models of sequences have a largest length.
-        for size in (32, 8):
-            self.arguments.clear()
-            self.counts.clear()
-            try:
-                with self.substituted({}), intercepted(handlers):
-                    self.tensors = graph_inputs(model, example_inputs(model, data, size))
-                    run_calls(calls, self.tensors, training=False)
-                return
-            except Exception as error:
-                if data is not None:
-                    raise
-                failure = error
-        raise ValueError(
-            f"The model {model.name!r} cannot be called on random inputs. Pass a batch of inputs as `data`. The error: "
-            f"{failure}"
-        ) from failure
-
-    def _observe(self, layer: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        self.counts[id(layer)] = self.counts.get(id(layer), 0) + 1
-        self.arguments.setdefault(id(layer), (args, kwargs))
-        outputs = call(*args, **kwargs)
-        for variable in own_trainable_variables(layer):
-            self._order.setdefault(id(variable), len(self._order))
-        return outputs
-
-    def substituted(self, values: Values) -> Any:
-        """Return a context in which variables have other values, and those of zeros random ones."""
-        return substitute_values({**self.values, **values}.values())
-
-    def variables(self, operations: Iterable[Any]) -> list[keras.Variable]:
-        """Return the variables of operations in the order of their use, each once."""
-        layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
-        found = {id(v): v for layer in layers for part in layers_within(layer) for v in own_trainable_variables(part)}
-        return sorted(found.values(), key=lambda variable: self._order.get(id(variable), len(self._order)))
-
-
 class _Finder:
-    """Search for the weights of the blocks of a model."""
+    """Search for the residual branches of a model."""
 
-    def __init__(self, model: keras.Model, graph: ModelGraph, blocks: Collection[Block], record: _Record):
-        self.calls, self.ancestors, self.blocks, self.record = graph.calls, graph.ancestors, blocks, record
-        self.call_of = {id(call.operation): call for call in graph.calls}
-        # Calls that use a tensor, by `id`. Outputs are also used outside of the model.
-        self.users: dict[int, set[int]] = {id(tensor): {0} for tensor in get_graph(model).outputs}
-        for call in graph.calls:
-            for tensor in (*call.inputs, *call.masks):
-                self.users.setdefault(id(tensor), set()).add(id(call))
-
-    def find(self, block: Block) -> Branch | None:
-        """Return the branch of a block; None for a layer without a residual sum, and for a part of another block."""
-        operation = block.operation
-        listed = [call for call in self.calls if call.operation is operation]
-        # The calls of a nested model that is called several times are not listed.
-        if self.record.counts.get(id(operation), len(listed)) > 1 or (block.start is not None and not listed):
+    def __init__(self, model: keras.Model, named: NamedWeights):
+        read = read_steps(model)
+        if read is None:
             raise ValueError(
-                f"The block {block.name!r} is called several times. Give each block layers of its own, also a layer "
-                f"`Add` for each sum."
+                f"Argument `model` must be a built functional or Sequential model. Received: {type(model).__name__} "
+                f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
             )
-        if is_addition(operation):
-            return self._find_in_graph(block)
-        if isinstance(operation, ConvolutionBlock):
-            return self._find_in_convolutions(block)
-        return self._find_in_layer(block)
+        self._steps, outputs = read
+        self._named = named
+        self._makers = {id(tensor): step for step in self._steps for tensor in step.outputs}
+        # Steps that use a tensor, by `id`; 0 for the output of the model.
+        self._users: dict[int, set[int]] = {id(tensor): {0} for tensor in outputs}
+        self._ancestors: dict[int, set[int]] = {}
+        for step in self._steps:
+            above = {id(t) for t in step.inputs}.union(*(self._ancestors.get(id(t), set()) for t in step.inputs))
+            above = set() if is_position_embedding(step.operation) else above
+            self._ancestors |= {id(output): above for output in step.outputs}
+            for tensor in (*step.inputs, *step.masks):
+                self._users.setdefault(id(tensor), set()).add(id(step))
+        self._counts: dict[int, int] = {}
+        for step in self._steps:
+            self._counts[id(step.operation)] = self._counts.get(id(step.operation), 0) + 1
+        self._tails = TailFinder(self._makers, self._users, self._ancestors, self._named_tail)
+        self._not_counted: list[str] = []
 
-    def _find_in_graph(self, block: Block) -> Branch | None:
-        ends = [self.call_of[id(block.operation)]]
-        if ends[0].inputs[block.index] is not block.start:
-            # The second addition of (x + f(x)) + g(x).
-            return None
-        terms = [tensor for index, tensor in enumerate(ends[0].inputs) if index != block.index]
-        for other in self.blocks:
-            call = self.call_of.get(id(other.operation))
-            if call and other.start is block.start and call.inputs[other.index] is ends[-1].outputs[0]:
-                ends.append(call)
-                terms.append(call.inputs[1 - other.index])
-        calls = self._branch_calls(block, ends)
+    def find(self) -> list[Branch]:
+        """Return the branches of all blocks."""
+        sums = self._find_sums()
+        inside = {id(each.ends[0]): self._steps_inside(each, sums) for each in sums}
+        # Sums of activations without weights, as in x + 0.04 x^3.
+        trained = [each for each in sums if any(map(is_trained, inside[id(each.ends[0])]))]
+        within = {id(step) for each in trained for step in inside[id(each.ends[0])]}
+        found = {id(each.ends[0]): self._branch(each, inside[id(each.ends[0])]) for each in trained}
+        branches: list[Branch] = []
+        starts: list[tuple[Any, str]] = [(each.start, each.name) for each in trained]
+        ends = {id(each.ends[-1].outputs[0]): each.name for each in trained}
+        additions = {id(end) for each in trained for end in each.ends}
+        for step in self._steps:
+            if id(step) in found:
+                branches.append(found[id(step)])
+            elif id(step) not in additions:
+                blocks = self._layer_branches(step, id(step) in within)
+                branches += blocks
+                if blocks:
+                    starts.append((step.inputs[0], step.name))
+                    ends[id(step.outputs[0])] = step.name
+        self._check_streams(starts, ends)
+        self._note_other_sums(additions | within)
+        return branches
 
-        def evaluate(values: Values) -> NDArray[np.float64]:
-            tensors = dict(self.record.tensors)
-            with self.record.substituted(values):
-                run_calls(calls, tensors, training=False)
-            return np.asarray(sum(_to_array(tensors[id(term)]) for term in terms))
+    def list_others(self) -> str:
+        """Return the names of possible sums that were not counted, and of layers that were not examined, if any."""
+        names = ", ".join(map(repr, self._not_counted[:8])) + (", ..." if len(self._not_counted) > 8 else "")
+        return f" Possible sums: {names}" if names else ""
 
-        # The operation of the input and the output of a nested model is the model, whose calls are listed.
-        operations = [call.operation for call in calls if call.way is None]
-        for operation in operations:
-            if getattr(operation, "weights", ()) and sum(call.operation is operation for call in self.calls) > 1:
-                raise ValueError(
-                    f"The block {block.name!r} contains {operation.name!r}, which is called several times with the "
-                    f"same weights. Give each block weights of its own."
-                )
-        return self._search(block.name, evaluate, self.record.variables(operations), {})
+    def warn(self) -> None:
+        """Warn about sums that were not counted, and layers that were not examined."""
+        if self._not_counted:
+            warnings.warn(
+                f"scale_depth has not counted {len(self._not_counted)} possible residual sums. Name the last weights "
+                f"of each as last={{name: weights}}, or None for one that is no residual sum.{self.list_others()}",
+                stacklevel=5,
+            )
 
-    def _branch_calls(self, block: Block, ends: Collection[Call]) -> list[Call]:
-        """Return the calls whose outputs are used only by the branch of a block, which some additions add to x."""
-        others = {id(other.end) for other in self.blocks if other.end is not None and other is not block}
-        inside = {id(end) for end in ends}
-        found: list[Call] = []
-        for call in reversed(self.calls):
-            tensors = {id(tensor) for tensor in call.outputs}
-            is_used = all(self.users.get(key, {0}) <= inside for key in tensors)
-            if not is_used or id(call) in inside or id(block.start) in tensors:
+    def _find_sums(self) -> list[_Sum]:
+        sums: list[_Sum] = []
+        for step in self._steps:
+            if self._named.is_excluded(step):
                 continue
-            above = tensors.union(*(self.ancestors.get(key, ()) for key in tensors))
-            if id(block.start) in above or not above & others:
-                inside.add(id(call))
-                found.insert(0, call)
+            is_sum = is_addition(step) or (step in self._named and self._joins(step))
+            shapes = {tuple(tensor.shape) for tensor in step.inputs}
+            if not is_sum or len(step.inputs) < 2 or len(shapes) > 1:
+                continue
+            if (index := self._skip_index(step)) is not None:
+                terms = [tensor for position, tensor in enumerate(step.inputs) if position != index]
+                sums.append(_Sum(step.inputs[index], terms, [step]))
+                continue
+            for each in sums:
+                # The second addition of (x + f(x)) + g(x).
+                last = each.ends[-1].outputs[0]
+                terms = [tensor for tensor in step.inputs if tensor is not last]
+                is_next = len(terms) == len(step.inputs) - 1
+                if is_next and all(id(each.start) in self._ancestors.get(id(term), ()) for term in terms):
+                    each.ends.append(step)
+                    each.terms += terms
+                    break
+        return sums
+
+    def _skip_index(self, step: Step) -> int | None:
+        """Return the index of x among the inputs of x + f(x) + ..., from which all other inputs are computed."""
+        for index, x in enumerate(step.inputs):
+            others = [tensor for position, tensor in enumerate(step.inputs) if position != index]
+            if others and all(id(x) in self._ancestors.get(id(tensor), ()) for tensor in others):
+                return index
+        return None
+
+    def _joins(self, step: Step) -> bool:
+        """Return True if a step returns a tensor of the shape of two inputs, one computed from the other."""
+        shapes = {tuple(tensor.shape) for tensor in (*step.inputs, *step.outputs)}
+        return len(step.inputs) > 1 and len(shapes) == 1 and self._skip_index(step) is not None
+
+    def _steps_inside(self, each: _Sum, sums: list[_Sum]) -> list[Step]:
+        """Return the steps whose outputs only the branch of a sum uses."""
+        others = {id(other.ends[-1].outputs[0]) for other in sums if other is not each}
+        inside = {id(end) for end in each.ends}
+        found: list[Step] = []
+        for step in reversed(self._steps):
+            tensors = {id(tensor) for tensor in step.outputs}
+            is_used = all(self._users.get(key, {0}) <= inside for key in tensors)
+            if not is_used or id(step) in inside or id(each.start) in tensors:
+                continue
+            above = tensors.union(*(self._ancestors.get(key, ()) for key in tensors))
+            if id(each.start) in above or not above & others:
+                inside.add(id(step))
+                found.insert(0, step)
         return found
 
-    def _find_in_convolutions(self, block: Block) -> Branch | None:
-        layer = block.operation
-        if getattr(layer, "shortcut", None) == "none":
-            return None
-        excluded = [getattr(layer, name, None) for name in ("skip", "skip_norm")]
-        if getattr(layer, "preactivation", None) == "both":
-            # This normalization is on both paths.
-            excluded.append(layer.norm1)
-        kept = {id(variable) for variable in self.record.variables(excluded)}
-        variables = [variable for variable in self.record.variables([layer]) if id(variable) not in kept]
-        if (scale := getattr(layer, "scale", None)) is not None:
-            return Branch(block.name, ((scale,),), tuple(v for v in variables if v is not scale))
-        (images, *_), _ = self.record.arguments[id(layer)]
-
-        def evaluate(values: Values) -> NDArray[np.float64]:
-            with self.record.substituted(values):
-                return _to_array(layer.branch(images, False))
-
-        return self._search(block.name, evaluate, variables, {})
-
-    def _find_in_layer(self, block: Block) -> Branch | None:
-        layer = block.operation
-        if id(layer) not in self.record.arguments:
-            return None
-        args, kwargs = self.record.arguments[id(layer)]
-        tensors = keras.tree.flatten((args, kwargs))
-        # Masks may come first among named arguments.
-        are_values = [ops.is_tensor(t) and keras.backend.is_float_dtype(ops.dtype(t)) for t in tensors]
-        first = are_values.index(True)
-
-        def evaluate(values: Values, factor: float = 1.0) -> NDArray[np.float64]:
-            # Positive inputs, which pass a rectifier after the sum. Copies have no masks.
-            given: list[Any] = [ops.copy(tensor) if ops.is_tensor(tensor) else tensor for tensor in tensors]
-            positive: Any = ops.abs(given[first])
-            given[first] = factor * positive + 1
-            positional, named = keras.tree.pack_sequence_as((args, kwargs), given)
-            with self.record.substituted(values):
-                return _to_array(keras.tree.flatten(layer.call(*positional, **named))[0])
-
-        positive: Any = ops.abs(tensors[first])
-        inputs = _to_array(positive + 1)
-        variables = self.record.variables([layer])
-        if not np.array_equal(evaluate(_zeros(variables)), inputs):
-            kernels = _zeros([variable for variable in variables if len(variable.shape) > 1])
-            if np.array_equal(evaluate(kernels), evaluate(kernels, 0.5)):
-                return None
+    def _branch(self, each: _Sum, inside: list[Step]) -> Branch:
+        """Return the branch of a sum of the graph."""
+        end = each.ends[0]
+        if self._counts[id(end.operation)] > 1:
             raise ValueError(
-                f"The block {block.name!r} ({type(layer).__name__}) changes the sum x + f(x), for example by a "
-                f"normalization, which undoes a part of the scale. Use blocks that normalize the input of the branch, "
-                f"as by `normalize_first=True`."
+                f"The addition {each.name!r} is called several times. Give each block a layer `Add` of its own."
             )
-        layers = {id(v): id(part) for part in layers_within(layer) for v in own_trainable_variables(part)}
-        return self._search(block.name, lambda values: evaluate(values) - inputs, variables, layers)
+        for step in inside:
+            if is_trained(step) and self._counts[id(step.operation)] > 1:
+                raise ValueError(
+                    f"The block {each.name!r} contains {step.operation.name!r}, which is called several times with the "
+                    f"same weights. Give each block weights of its own."
+                )
+        operations = [step.operation for step in inside]
+        if end in self._named:
+            sums = self._named.sums(end, operations)
+        else:
+            try:
+                sums = [self._tails.find(each.terms, each.start, set(map(id, each.ends))).weights]
+            except UnknownTailError as error:
+                raise ValueError(
+                    f"The last weights of the branch of {each.name!r} are unknown: {error}. End the branch with a "
+                    f"linear layer or a trained factor, or name its last weights as last={{{each.name!r}: weights}}."
+                ) from None
+        if not sums or not all(sums):
+            raise ValueError(f"Argument `last` must name weights of the addition {each.name!r}. Received: none.")
+        return make_branch(each.name, sums, operations)
 
-    def _search(
-        self, name: str, evaluate: Evaluate, variables: Sequence[keras.Variable], layers: Mapping[int, int]
-    ) -> Branch:
-        """Return the branch with a given value as a function of its weights.
+    def _named_tail(self, step: Step) -> list[keras.Variable] | None:
+        """Return the last weights that the user names for a layer at the end of a branch."""
+        if step not in self._named or is_addition(step) or not isinstance(step.operation, keras.layers.Layer):
+            return None
+        return list(itertools.chain(*self._named.sums(step, [step.operation])))
 
-        Args:
-            name: name of the block.
-            evaluate: function of the values of weights that returns the value of the branch.
-            variables: weights of the branch in the order of their use.
-            layers: layers of the weights, both by `id`; the last weights in each one are those of a sum.
-        """
-        tails = (variables[index:] for index in reversed(range(len(variables))))
-        last = next((tail for tail in tails if not np.any(evaluate(_zeros(tail)))), None)
-        if last is None:
-            raise _nonlinear_error(name, "it is not zero when all of its weights are zero")
-        for variable in last:
-            fewer = [other for other in last if other is not variable]
-            last = last if np.any(evaluate(_zeros(fewer))) else fewer
-        sums: dict[int, list[keras.Variable]] = {}
-        for variable in last:
-            sums.setdefault(layers.get(id(variable), 0), []).append(variable)
-        for group in sums.values():
-            others = _zeros([variable for key in sums for variable in sums[key] if sums[key] is not group])
-            self._check_linear(name, lambda values, others=others: evaluate({**others, **values}), group)
-        chosen = {id(variable) for variable in last}
-        inner = tuple(variable for variable in variables if id(variable) not in chosen)
-        return Branch(name, tuple(map(tuple, sums.values())), inner)
+    def _layer_branches(self, step: Step, is_within: bool) -> list[Branch]:
+        """Return the branches in a layer: those of the user's names and of the tables. Note unknown layers."""
+        layer = step.operation
+        if self._named.is_excluded(step) or not isinstance(layer, keras.layers.Layer):
+            return []
+        found: list[Branch] = []
+        if step in self._named:
+            # In a branch, they are the last weights of a layer at its end.
+            sums = [] if is_within else [weights for weights in self._named.sums(step, [layer]) if weights]
+            found = [make_branch(step.name, sums, [layer])] if sums else []
+        else:
+            found = known_branches(step)
+            if not found and not is_within:
+                self._ask(step)
+        if found and self._counts[id(layer)] > 1:
+            raise ValueError(f"The block {step.name!r} is called several times. Give each block layers of its own.")
+        return found
 
-    def _check_linear(self, name: str, evaluate: Evaluate, last: Sequence[keras.Variable]) -> None:
-        """Raise a ValueError if a branch is not proportional to the size of its last weights."""
+    def _ask(self, step: Step) -> None:
+        """Raise a ValueError for an unknown layer that may compute residual sums; note one of another shape."""
+        layer = step.operation
+        for model in nested_models(layer):
+            steps, _ = read_steps(model) or ([], [])
+            if any(map(has_branches, steps)):
+                raise ValueError(
+                    f"The model {step.name!r} contains sums, and is called several times or with further arguments. "
+                    f"Call it once with its inputs alone, or exclude it, as last={{{step.name!r}: None}}."
+                )
+        if is_examined(layer) or not is_trained(step) or self._joins(step):
+            return
+        keeps_shape = bool(step.inputs) and any(tuple(step.inputs[0].shape) == tuple(t.shape) for t in step.outputs)
+        if not keeps_shape or extends_layer(layer):
+            self._not_counted.append(step.name)
+            return
+        raise ValueError(
+            f"The layer {step.name!r} ({type(layer).__name__}) may compute residual sums, whose last weights are "
+            f"unknown. Name them as last={{{type(layer).__name__}: attribute or name}}, or None for a layer without "
+            f"such sums."
+        )
 
-        def scaled(size: float) -> NDArray[np.float64]:
-            values = {id(v): self.record.values.get(id(v), (v, ops.convert_to_tensor(v)))[1] for v in last}
-            return evaluate({id(v): (v, ops.cast(size, v.dtype) * values[id(v)]) for v in last})
+    def _note_other_sums(self, known: set[int]) -> None:
+        """Note additions, and other steps that join x and f(x), outside of the blocks."""
+        tensors = [tensor for step in self._steps for tensor in (*step.inputs, *step.outputs)]
+        floating = {id(tensor) for tensor in tensors if keras.backend.is_float_dtype(tensor.dtype)}
+        for step in self._steps:
+            if id(step) in known or self._named.is_excluded(step) or len(step.inputs) < 2:
+                continue
+            shapes = {tuple(tensor.shape) for tensor in step.inputs}
+            above = [{id(tensor), *self._ancestors.get(id(tensor), ())} for tensor in step.inputs]
+            # Sums of embeddings have common ancestors of integers only.
+            is_branched = bool(set.intersection(*above) & floating)
+            is_sum = is_addition(step) or type(step.operation) is keras.layers.Average
+            if (is_sum and len(shapes) == 1 and is_branched) or (is_unknown(step.operation) and self._joins(step)):
+                self._not_counted.append(step.name)
 
-        # In steps, because values of 16 bits may be very small. The larger size gives values up to a half.
-        size = 1.0
-        for _ in range(2):
-            largest = np.abs(scaled(size)).max(initial=0.0)
-            size *= 2.0 ** round(math.log2(0.5 / largest)) if 0 < largest < np.inf else 1.0
-        small, large = scaled(size / RATIO), scaled(size)
-        dtypes = {keras.backend.standardize_dtype(thing.dtype) for thing in (*last, *self.record.tensors.values())}
-        tolerance = 0.05 if dtypes & {"float16", "bfloat16"} else 1e-3
-        if not np.abs(large - RATIO * small).max(initial=0.0) <= tolerance * np.abs(large).max(initial=0.0):
-            paths = ", ".join(variable.path for variable in last)
-            raise _nonlinear_error(name, f"it is not proportional to its last weights {paths}")
-
-
-def _nonlinear_error(name: str, reason: str) -> ValueError:
-    return ValueError(
-        f"The branch of the block {name!r} cannot be scaled by weights: {reason}. End it with a linear layer, or with "
-        f"a trained factor."
-    )
-
-
-def _to_array(tensor: Tensor) -> NDArray[np.float64]:
-    return np.asarray(ops.convert_to_numpy(tensor)).astype(np.float64)
-
-
-def _zeros(variables: Iterable[keras.Variable]) -> Values:
-    return {id(variable): (variable, ops.zeros(variable.shape, variable.dtype)) for variable in variables}
+    def _check_streams(self, starts: list[tuple[Any, str]], ends: Mapping[int, str]) -> None:
+        """Raise a ValueError if the inputs of at least half of the blocks are normalized sums of other blocks."""
+        found: list[tuple[str, str]] = []
+        for tensor, _ in starts:
+            norm = None
+            while (step := self._makers.get(id(tensor))) is not None and id(tensor) not in ends:
+                if len(step.inputs) != 1:
+                    break
+                if isinstance(step.operation, NORMALIZATIONS):
+                    norm = step.name
+                elif is_trained(step):
+                    break
+                tensor = step.inputs[0]
+            if norm is not None and id(tensor) in ends:
+                found.append((ends[id(tensor)], norm))
+        # A single one may separate two stages.
+        if found and 2 * len(found) >= len(starts):
+            raise ValueError(
+                f"The sum {found[0][0]!r} is followed by the normalization {found[0][1]!r}, which undoes a part of the "
+                f"scale. Normalize the inputs of the branches instead (pre-norm)."
+            )

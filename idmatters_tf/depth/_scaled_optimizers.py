@@ -54,12 +54,14 @@ class DepthScaling(Result):
         sums: number of residual sums of the model.
         alpha: exponent of the scale.
         weights: all weights of the model that can be trained, in its order, also frozen ones.
+        variables: variables of these weights; empty after loading.
     """
 
     base: int
     sums: int
     alpha: float
     weights: tuple[ScaledWeight, ...]
+    variables: tuple[keras.Variable, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def scale(self) -> float:
@@ -101,24 +103,26 @@ class DepthScaling(Result):
         return tabulate(("block", "weights", "use", "initial values", "gradient", "step"), lines)
 
     def match(self, variables: Iterable[keras.Variable]) -> list[ScaledWeight]:
-        """Return the weights that belong to variables, which are in the order of the model, without frozen ones.
+        """Return the weights that belong to variables.
 
-        Paths in a loaded model may lack the name of the model.
+        Those of a loaded model are matched by their paths and their order, without frozen ones. Its paths may lack the
+        name of the model.
 
         Raises:
-            ValueError: for variables of another model.
+            ValueError: for variables of another model, and for equal paths of which some are frozen.
         """
-        found: list[ScaledWeight] = []
-        weights = iter(self.weights)
-        for variable in variables:
-            weight = next((weight for weight in weights if _are_equal_paths(weight.path, variable.path)), None)
-            if weight is None:
-                raise ValueError(
-                    f"The optimizer is that of `scale_depth` for a model without {variable.path!r}, or with another "
-                    f"order of its variables. Compile this model with another optimizer."
-                )
-            found.append(weight)
-        return found
+        known = {id(variable): weight for variable, weight in zip(self.variables, self.weights, strict=False)}
+        variables = list(variables)
+        if all(id(variable) in known for variable in variables):
+            return [known[id(variable)] for variable in variables]
+        first = _match_in_order(self.weights, variables)
+        last = _match_in_order(self.weights[::-1], variables[::-1])[::-1]
+        if [weight.use for weight in first] != [weight.use for weight in last]:
+            raise ValueError(
+                "The optimizer of `scale_depth` cannot tell the weights of this model apart: some have equal paths, "
+                "and one is frozen. Give their layers different names, or load the model with compile=False."
+            )
+        return first
 
     def get_config(self) -> dict[str, Any]:
         """Return the scale as plain data."""
@@ -204,6 +208,21 @@ class DepthScaledKernels(DepthScaled, Muon):
     def update_steps(self, gradients: Sequence[Any], variables: Sequence[Any], learning_rate: Any) -> None:
         pairs = zip(gradients, variables, strict=True)
         super().update_steps([self._finish_gradient(*pair) for pair in pairs], variables, learning_rate)
+
+
+def _match_in_order(weights: Sequence[ScaledWeight], variables: Iterable[keras.Variable]) -> list[ScaledWeight]:
+    """Return the first weights with the paths of variables, both in one order."""
+    found: list[ScaledWeight] = []
+    left = iter(weights)
+    for variable in variables:
+        weight = next((weight for weight in left if _are_equal_paths(weight.path, variable.path)), None)
+        if weight is None:
+            raise ValueError(
+                f"The optimizer is that of `scale_depth` for a model without {variable.path!r}, or with another order "
+                f"of its variables. Compile this model with another optimizer."
+            )
+        found.append(weight)
+    return found
 
 
 def _are_equal_paths(a: str, b: str) -> bool:

@@ -1,8 +1,10 @@
 """Learning rates of short trainings: the best and the largest stable one, of one model and across depth."""
 
 import dataclasses
+import gc
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -12,13 +14,15 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
-from idmatters_tf.depth.measurement import build_models
+from idmatters_tf.depth._named import LastNames
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.depth.trials import MakeOptimizer, Trials
 
 # Rates of a search are START times powers of STEP; neighbors in its first pass differ by STEP^COARSE. No more than MOST
 # are tried at a depth.
 START, STEP, COARSE, MOST = 0.01, math.sqrt(2), 4, 20
+# Relative error of a mean loss.
+ROUNDING = 1e-5
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -28,7 +32,7 @@ class RateCurve(Result, Drawing):
     Attributes:
         rates: learning rates in ascending order, (n,).
         losses: mean loss of the last tenth of the steps, (n, seeds); infinite for unstable trainings.
-        first: mean loss of as many batches before training, (seeds,).
+        first: mean loss of the same batches without training, (seeds,).
     """
 
     rates: NDArray[np.float64]
@@ -158,28 +162,33 @@ def rate_profile(
     seeds: int = 2,
     *,
     base: int | None = None,
+    last: LastNames | None = None,
     batch_size: int = 32,
     progress: bool = False,
 ) -> RateProfile:
     """Measure how the best and the largest stable learning rate depend on the depth of an architecture.
 
     Models of each depth are trained by `fit` for a few steps at several learning rates. All trainings of a model and
-    seed have the same initial weights and the same batches. A training is stable if no tenth of it has a mean loss
-    above twice the first loss, and the last tenth has a lower one. Trainings that diverge end early.
+    seed have the same initial weights, the same random numbers and the same batches. Their losses are compared with
+    those of the untrained model on the same batches: a training is stable if no tenth of it has a mean loss above
+    twice that of the untrained model, and the last tenth has none above it. Trainings that diverge end early.
 
     Without `rates`, the rates are powers of the square root of 2, times 0.01: factors of 4 until the best rate lies
     inside, the neighbors of the best rate up to a factor of 2, and those at the edge of stability; at most 20 at a
-    depth, typically 11. The cost is at most 20 x steps x seeds training steps at each depth.
+    depth, typically 11. The cost is at most 21 x steps x seeds training steps at each depth.
 
     The best rate is that of short trainings, without a schedule. It may differ from that of a long one. Depth is the
     only thing that changes: for the transfer of rates between widths use a parametrization such as muP.
 
     Args:
-        build: see `depth_profile`.
+        build: function of a depth, and of an argument `seed` if it has one, that returns a model. Keras' random seed is
+            set before.
         depths: different depths.
         data: tuple of arrays or tensors (x, y), also lists and dicts of them, of which random batches are drawn by the
-            seed; or batches that can be iterated repeatedly, such as a list or a `tf.data.Dataset`, which all seeds use
-            in their order.
+            seed; or batches that can be iterated repeatedly, such as a list, a `tf.data.Dataset` or a `PyDataset`. Of
+            these, the first `steps` batches are taken once for each seed and kept in memory, with NumPy's and Python's
+            global generators seeded. Data with another state, as of `Dataset.shuffle`, yield other batches in the next
+            call.
         loss: a loss for `compile`; None for that of the compiled model, or for a model with its own `compute_loss` or
             `train_step`, which are used in any case.
         optimizer: function of a learning rate that returns an optimizer, such as `lambda rate:
@@ -188,6 +197,7 @@ def rate_profile(
         steps: number of steps of a training.
         seeds: number of models at each depth.
         base: number of residual sums for which the models are scaled by `scale_depth`; None for models as they are.
+        last: see `scale_depth`.
         batch_size: batch size for arrays.
         progress: True to show a progress bar on standard error.
 
@@ -206,8 +216,8 @@ def rate_profile(
         for depth in chosen:
             trials: Any = None
             starts = []
-            for model in build_models(build, depth, seeds):
-                scaling = None if base is None else scale_branches(model, base)
+            for model in _build_models(build, depth, seeds):
+                scaling = None if base is None else scale_branches(model, base, last=last)
                 # The first model is trained, with the weights of the others.
                 trials = trials or Trials(model, optimizer, data, loss, steps, batch_size, scaling)
                 starts.append(_values(model))
@@ -233,13 +243,14 @@ def find_rate(
     """Find the best and the largest stable learning rate of one model by short trainings, see `rate_profile`.
 
     Args:
-        model: a built model. Its weights and compiled state are the same afterwards.
+        model: a built model. Its weights and compiled state, the states of its recurrent layers and Keras' global
+            generator are the same afterwards.
         data: see `rate_profile`.
         loss: see `rate_profile`.
         optimizer: see `rate_profile`.
         rates: see `rate_profile`.
         steps: number of steps of a training.
-        seeds: number of trainings at each rate, which differ in the batches.
+        seeds: number of trainings at each rate, which differ in the batches of arrays and of data that draw.
         batch_size: batch size for arrays.
 
     Example:
@@ -258,6 +269,34 @@ def find_rate(
     return _measure(Trials(model, optimizer, data, loss, steps, batch_size), starts, rates)
 
 
+def _build_models(build: Callable[..., keras.Model], depth: int, seeds: int) -> Iterator[keras.Model]:
+    """Yield a model for each seed, one at a time.
+
+    Raises:
+        ValueError: `build` is not a function, or returns equal weights for different seeds.
+    """
+    if isinstance(build, keras.Model) or not callable(build):
+        raise ValueError(
+            f"Argument `build` must be a function of a depth that returns a model. Received: {type(build).__name__}. "
+            f"Pass a function, such as lambda depth: make_model(depth)."
+        )
+    takes_seed = "seed" in inspect.signature(build).parameters
+    seen: dict[int, int] = {}
+    for seed in range(positive_integer("seeds", seeds)):
+        gc.collect()
+        keras.utils.set_random_seed(seed)
+        model = build(depth, **({"seed": seed} if takes_seed else {}))
+        weights = hash(b"".join(array.tobytes() for array in model.get_weights()))
+        if (first := seen.setdefault(weights, seed)) != seed:
+            raise ValueError(
+                f"Function `build` must return different weights for different seeds. Received: equal weights "
+                f"for the seeds {first} and {seed}. Add an argument `seed` to it, or use seeds=1."
+            )
+        yield model
+        # Models contain reference cycles.
+        del model
+
+
 def _values(model: keras.Model) -> list[Any]:
     return [keras.ops.convert_to_numpy(variable) for variable in model.variables]
 
@@ -274,16 +313,18 @@ def _measure(
         raise ValueError(f"Argument `rates` must contain positive learning rates. Received: {given}")
     losses: dict[float, list[float]] = {}
     with trials:
-        first = [trials.first_loss(values, seed) for seed, values in enumerate(starts)]
-        if not np.isfinite(first).all():
-            raise ValueError(f"The loss before training must be finite. Received: {first}")
+        before = [trials.losses_before(values, seed) for seed, values in enumerate(starts)]
+        if not np.isfinite(before).all():
+            raise ValueError(f"The loss before training must be finite. Received: {np.array(before).tolist()}")
+        first = np.array([windows[-1] for windows in before])
 
         def train(rate: float) -> list[float]:
             """Record and return the losses after training at a rate, infinite for unstable trainings."""
             losses[rate] = []
             for seed, values in enumerate(starts):
-                windows = trials.train(values, rate, seed, first[seed])
-                is_stable = len(windows) == trials.windows and windows[-1] < first[seed]
+                windows = trials.train(values, rate, seed, before[seed])
+                limit = first[seed] + ROUNDING * abs(first[seed])
+                is_stable = len(windows) == trials.windows and windows[-1] <= limit
                 losses[rate].append(float(windows[-1]) if is_stable else np.inf)
             return losses[rate]
 
@@ -292,7 +333,7 @@ def _measure(
         for rate in given or ():
             train(rate)
     tried = sorted(losses)
-    return RateCurve(np.array(tried), np.array([losses[rate] for rate in tried]), np.array(first))
+    return RateCurve(np.array(tried), np.array([losses[rate] for rate in tried]), first)
 
 
 def _search(train: Callable[[int], list[float]]) -> None:

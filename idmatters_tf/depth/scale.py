@@ -9,8 +9,8 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import layers_within, own_trainable_variables
-from idmatters_tf._keras_types import Structure
-from idmatters_tf.depth._branches import count_sums, find_branches
+from idmatters_tf.depth._branches import Branch, count_sums, find_branches
+from idmatters_tf.depth._named import LastNames
 from idmatters_tf.depth._scaled_optimizers import DepthScaling, ScaledWeight, Use, make_scaled
 
 _scaled_models: weakref.WeakSet[keras.Model] = weakref.WeakSet()
@@ -22,7 +22,7 @@ def scale_depth(
     optimizer: keras.optimizers.Optimizer | str,
     alpha: float = 1.0,
     *,
-    data: Structure | None = None,
+    last: LastNames | None = None,
 ) -> Any:
     """Scale the residual branches of a new model such that the learning rate of a shallow one can be kept.
 
@@ -39,9 +39,12 @@ def scale_depth(
     the shallow model. For `global_clipnorm`, the squares of the gradients of the blocks count L0 / L times. Kernels of
     `Muon(norm="keep")` turn by the same angle at every depth for alpha = 1.
 
-    Last weights are the last kernel and bias of a branch, or the gain and offset of a normalization at its end, or a
-    trained factor, as in ReZero, SkipInit and LayerScale. A transformer layer contains two sums. Sums whose skip is not
-    x, such as a projection, are not counted and not scaled, except in the layers of this package.
+    Sums are found along the graph of the model: `keras.layers.Add`, `Subtract`, `+` and `-` of x and tensors that are
+    computed from it. Last weights are the last kernel and bias of a branch, the gain and offset of a normalization at
+    its end, or a trained factor. Only layers that pass a positive factor on may follow: dropout, reshapes, pooling,
+    rectifiers and sums. Blocks inside of layers are known for this package and for KerasHub: a transformer layer
+    contains two sums. For other layers, name the last weights by `last`. Sums whose skip is not x, such as a
+    projection, are not counted and not scaled, except in the layers of this package. One warning names them.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 2.1: the layers of an optimal deep linear residual
     network differ from the identity by O(1 / L). Dey et al., *CompleteP* (2025), for alpha = 1; Yang et al.,
@@ -55,17 +58,22 @@ def scale_depth(
             `Adagrad`, `RMSprop`, `Lion` or `Muon` of Keras, or `Momentum` or `Muon` of this package, also in a
             `LossScaleOptimizer`. It does not change.
         alpha: exponent from 0.5 to 1.
-        data: batch of inputs with which the last weights are found; random ones if None.
+        last: dict from blocks to their last weights, where they cannot be found along the graph. A key is the name of
+            a layer or of an addition, or a class of layers. A value is the name of a layer or a variable in the block,
+            or an attribute of the layer; a tuple of names for one sum with several of them; a list with an entry for
+            each sum of a layer with several sums; or None for a layer without residual sums, or an addition that is
+            none. For a layer at the end of a branch, such as a trained factor, the value names its weights, and an
+            empty tuple says that it passes a positive factor on, as dropout of paths does.
 
     Returns:
         A new optimizer of a subclass of the given one, with the same settings. `optimizer.depth_scaling.table()` lists
         the weights and their factors. It is saved with the model. `import idmatters_tf.depth` before loading the file.
 
     Raises:
-        ValueError: for another optimizer, for a model without blocks, for branches that are not proportional to their
-            last weights, as with an activation at the end, for a normalization after the sums, for weights shared by
-            blocks, for constraints and penalties other than L2 on the weights of blocks, and for a model that has been
-            scaled before.
+        ValueError: for another optimizer, for a model without blocks, for branches whose last weights are unknown, as
+            with an activation at the end, for layers from elsewhere that may contain sums and are not in `last`, for a
+            normalization after the sums, for weights shared by blocks, for constraints, penalties of activations, and
+            penalties other than L2 on the weights of blocks, and for a model that has been scaled before.
 
     Example:
 
@@ -83,35 +91,37 @@ def scale_depth(
     """
     # The model changes last, so that it is the same after an error.
     scaled = make_scaled(keras.optimizers.get(optimizer), model, None)
-    getattr(scaled, "inner_optimizer", scaled).depth_scaling = scale_branches(model, base, alpha, data=data)
+    getattr(scaled, "inner_optimizer", scaled).depth_scaling = scale_branches(model, base, alpha, last=last)
     return scaled
 
 
 def scale_branches(
-    model: keras.Model, base: int | keras.Model, alpha: float = 1.0, *, data: Structure | None = None
+    model: keras.Model, base: int | keras.Model, alpha: float = 1.0, *, last: LastNames | None = None
 ) -> DepthScaling:
     """Multiply the initial values of the last weights of residual branches by (base / sums)^alpha.
 
     See `scale_depth` for the arguments and errors. Returns the argument `depth_scaling` of the optimizer.
     """
-    if model in _scaled_models:
+    compiled: Any = getattr(model, "optimizer", None)
+    if model in _scaled_models or getattr(getattr(compiled, "inner_optimizer", compiled), "depth_scaling", None):
         raise ValueError("Argument `model` must not be scaled twice. Build the model again.")
     if not 0.5 <= alpha <= 1:
         raise ValueError(f"Argument `alpha` must be from 0.5 to 1. Received: alpha={alpha!r}")
     if isinstance(base, keras.Model):
-        base = count_sums(find_branches(base, data))
+        base = count_sums(find_branches(base, last, is_complete=False))
     base = positive_integer("base", base)
-    branches = find_branches(model, data)
+    branches = find_branches(model, last)
+    for branch in branches:
+        _check_penalties(branch)
     blocks = {id(variable): branch.name for branch in branches for variable in branch.variables}
-    last = {id(variable) for branch in branches for variable in itertools.chain(*branch.last)}
-    weights: list[ScaledWeight] = []
+    ends = {id(variable) for branch in branches for variable in itertools.chain(*branch.last)}
     trained = {id(variable) for layer in layers_within(model) for variable in own_trainable_variables(layer)}
-    for variable in (variable for variable in model.variables if id(variable) in trained):
-        use: Use = "last" if id(variable) in last else "inner" if id(variable) in blocks else "other"
+    variables = [variable for variable in model.variables if id(variable) in trained]
+    weights: list[ScaledWeight] = []
+    for variable in variables:
+        use: Use = "last" if id(variable) in ends else "inner" if id(variable) in blocks else "other"
         weights.append(ScaledWeight(variable.path, use, blocks.get(id(variable), "")))
-        if use != "other":
-            _check_penalty(variable, weights[-1].block)
-    scaling = DepthScaling(base, count_sums(branches), float(alpha), tuple(weights))
+    scaling = DepthScaling(base, count_sums(branches), float(alpha), tuple(weights), tuple(variables))
     for branch in branches:
         for variable in itertools.chain(*branch.last):
             value: Any = ops.convert_to_tensor(variable)
@@ -120,11 +130,20 @@ def scale_branches(
     return scaling
 
 
-def _check_penalty(variable: Any, block: str) -> None:
-    """Raise a ValueError for a constraint on a variable, and for a penalty other than L2."""
-    if variable.constraint is not None or not isinstance(variable.regularizer, (keras.regularizers.L2, type(None))):
-        kind = type(variable.regularizer if variable.constraint is None else variable.constraint).__name__
-        raise ValueError(
-            f"The weights {variable.path!r} of the block {block!r} must have no constraint and no penalty other than "
-            f"L2, which the scale would change. Received: {kind}. Use `weight_decay` of the optimizer."
-        )
+def _check_penalties(branch: Branch) -> None:
+    """Raise a ValueError for penalties of activations, constraints on variables, and penalties other than L2."""
+    for layer in branch.layers:
+        if getattr(layer, "activity_regularizer", None) is not None:
+            raise ValueError(
+                f"The layer {layer.name!r} of the block {branch.name!r} must have no `activity_regularizer`, which the "
+                f"scale would change. Received: {type(layer.activity_regularizer).__name__}. Put it outside of the "
+                f"branch."
+            )
+    for variable in branch.variables:
+        regularizer, constraint = getattr(variable, "regularizer", None), getattr(variable, "constraint", None)
+        if constraint is not None or not isinstance(regularizer, (keras.regularizers.L2, type(None))):
+            kind = type(regularizer if constraint is None else constraint).__name__
+            raise ValueError(
+                f"The weights {variable.path!r} of the block {branch.name!r} must have no constraint and no penalty "
+                f"other than L2, which the scale would change. Received: {kind}. Use `weight_decay` of the optimizer."
+            )

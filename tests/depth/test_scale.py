@@ -2,6 +2,8 @@
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false, reportPossiblyUnboundVariable=false
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -10,9 +12,6 @@ from keras import layers, optimizers
 from idmatters_tf import ExactResume, Muon, deepen, scale_depth
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.layers import ResidualDense
-from idmatters_tf.models.cifar import identity_resnet
-from idmatters_tf.models.linear import linear_residual
-from idmatters_tf.models.resnet import preresnet
 from idmatters_tf.optimizers import Momentum
 from tests.support.versions import needs_several_optimizers
 
@@ -25,18 +24,6 @@ EXACT = 2.0**-6
 EAGERLY = keras.backend.backend() == "tensorflow"
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class Multiplier(layers.Layer):
-    """Multiplication by a constant."""
-
-    def __init__(self, factor=1.0, **kwargs):
-        super().__init__(**kwargs)
-        self.factor = factor
-
-    def call(self, inputs):
-        return self.factor * inputs
-
-
 def build(depth=DEPTH, factor=1.0, penalties=(0.0, 0.0)):
     """Return pre-norm blocks x + factor * f(x), with the L2 penalties of first and last kernels."""
     keras.utils.set_random_seed(0)
@@ -47,7 +34,7 @@ def build(depth=DEPTH, factor=1.0, penalties=(0.0, 0.0)):
         branch = layers.LayerNormalization(name=f"block{number}_norm")(x)
         branch = layers.Dense(8, "gelu", name=f"block{number}_first", kernel_regularizer=first)(branch)
         branch = layers.Dense(6, name=f"block{number}_last", kernel_regularizer=last)(branch)
-        x = layers.Add(name=f"sum{number}")([x, Multiplier(factor)(branch)])
+        x = layers.Add(name=f"sum{number}")([x, layers.Rescaling(factor)(branch)])
     return keras.Model(inputs, layers.Dense(2, name="head")(x))
 
 
@@ -164,8 +151,51 @@ def test_weights_are_matched_in_the_order_of_the_model():
     found = scaling.match(model.trainable_variables)
     assert [weight.path for weight in found] == [variable.path for variable in model.trainable_variables]
     assert {weight.block for weight in found if weight.use == "last"} == {model.layers[2].name}
+    loaded = dataclasses.replace(scaling, variables=())
+    assert loaded.match(model.trainable_variables) == found
     with pytest.raises(ValueError, match="another order"):
-        scaling.match(model.trainable_variables[::-1])
+        loaded.match(model.trainable_variables[::-1])
+
+
+def with_equal_paths():
+    """Return a stem, two blocks and a head whose kernels have the same path."""
+
+    def part(name, *parts):
+        x = inputs = keras.Input((6,))
+        for layer in parts:
+            x = layer(x)
+        return keras.Model(inputs, x, name=name)
+
+    x = inputs = keras.Input((6,))
+    stem = part("stem", layers.Dense(6, name="a"))
+    x = stem(x)
+    for number in range(2):
+        x = layers.Add()([x, part(f"block{number}", layers.Dense(6, "tanh", name="a"), layers.Dense(6, name="b"))(x)])
+    return keras.Model(inputs, part("top", layers.Dense(6, name="a"))(x)), stem
+
+
+def test_frozen_layers_of_equal_paths_are_matched_by_their_variables(tmp_path):
+    model, stem = with_equal_paths()
+    optimizer = scale_depth(model, 1, optimizers.SGD(EXACT))
+    stem.trainable = False
+    model.compile(optimizer, "mse")
+    optimizer.build(model.trainable_variables)
+    factors = {id(v): f.gradient for v, f in zip(model.trainable_variables, optimizer._factors_by_index, strict=True)}
+    for name in ("block0", "block1"):
+        first, last = (layer.kernel for layer in model.get_layer(name).layers[1:])
+        assert (factors[id(first)], factors[id(last)]) == (2.0, 1.0)
+    # The paths in a file do not tell which one is frozen.
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="some have equal paths, and one is frozen"):
+        keras.models.load_model(tmp_path / "model.keras").fit(X, X, verbose=0)
+
+
+def test_scaled_models_of_files_are_not_scaled_again(tmp_path):
+    model = build()
+    model.compile(scale_depth(model, 1, optimizers.LossScaleOptimizer(optimizers.AdamW(EXACT))), "mse")
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="not be scaled twice"):
+        scale_depth(keras.models.load_model(tmp_path / "model.keras"), 1, "adam")
 
 
 @pytest.mark.parametrize(
@@ -213,174 +243,8 @@ def test_a_model_with_other_variables_is_refused():
         deeper.fit(X, Y, verbose=0)
 
 
-def stack(block, depth=2, shape=(6,)):
-    """Return a model of blocks, which are functions of a tensor."""
-    x = inputs = keras.Input(shape)
-    for _ in range(depth):
-        x = block(x)
-    return keras.Model(inputs, layers.Dense(2)(x))
-
-
-def mlp(activation=None, width=6, **options):
-    return lambda x: layers.Dense(width, activation, **options)(layers.Dense(8, "tanh")(x))
-
-
-def gated(x):
-    branch = layers.Dense(6)(x)
-    return x + layers.Multiply()([branch, layers.Dense(6, "sigmoid")(branch)])
-
-
-class Block(layers.Layer):
-    """x + V tanh(U x), with a factor of zero in front of V x (ReZero) or a normalization after the sum."""
-
-    def __init__(self, kind, **kwargs):
-        super().__init__(**kwargs)
-        self.kind, self.first, self.last = kind, layers.Dense(8, "tanh"), layers.Dense(6)
-        self.norm = layers.LayerNormalization()
-
-    def build(self, shape):
-        self.first.build(shape)
-        self.last.build((*shape[:-1], 8))
-        self.norm.build(shape)
-        if self.kind == "rezero":
-            self.factor = self.add_weight(name="factor", shape=(), initializer="zeros")
-
-    def call(self, x):
-        branch = self.last(self.first(x))
-        if self.kind == "post-norm":
-            return self.norm(x + branch)
-        return x + (self.factor * branch if self.kind == "rezero" else self.norm(branch))
-
-
-class Masked(Block):
-    """A block with a mask of integers, which precedes the input among named arguments."""
-
-    def build(self, x_shape, attended_shape):
-        super().build(x_shape)
-
-    def call(self, x, attended):
-        return super().call(x)
-
-
-def masked(x):
-    return Masked("norm")(x=x, attended=keras.ops.cast(x > 0, "int32"))
-
-
-def attention(x):
-    branch = layers.LayerNormalization()(x)
-    x = x + layers.MultiHeadAttention(2, 3)(branch, branch)
-    return x + layers.Dropout(0.5)(mlp()(layers.LayerNormalization()(x)))
-
-
-def parallel(x):
-    return x + mlp()(x) + layers.Dense(6)(x)
-
-
-def three_terms(x):
-    return layers.Add()([x, mlp()(x), layers.Dense(6)(x)])
-
-
-def convolutions(x):
-    branch = layers.Conv2D(6, 3, padding="same")(layers.ReLU()(layers.Conv2D(6, 3, padding="same")(x)))
-    return layers.ReLU()(layers.Add()([x, layers.BatchNormalization()(branch)]))
-
-
-def two_stages():
-    """Return blocks with a normalization between the second and the third one."""
-    x = inputs = keras.Input((6,))
-    for number in range(4):
-        x = layers.LayerNormalization()(x) if number == 2 else x
-        x = x + mlp()(x)
-    return keras.Model(inputs, layers.Dense(2)(x))
-
-
-def used_twice():
-    """Return a sum (x + f(x)) + g(x) whose first addition is also an output."""
-    x = keras.Input((6,))
-    first = x + mlp()(x)
-    return keras.Model(x, [layers.Dense(2)(first + mlp()(x)), first])
-
-
-def conditioned(x):
-    """Return x + gate(x) * V x, where both factors have weights."""
-    return x + layers.Dense(6, "sigmoid")(x) * layers.Dense(6)(x)
-
-
-@pytest.mark.parametrize(
-    ("make", "sums", "last", "inner"),
-    [
-        (build, 4, ["block0_last/kernel", "block0_last/bias"], 4),
-        (lambda: stack(attention, shape=(4, 6)), 4, ["attention_output/kernel", "attention_output/bias"], 8),
-        (lambda: stack(convolutions, shape=(4, 4, 6)), 2, ["gamma", "beta"], 4),
-        (lambda: stack(lambda x: Block("rezero")(x)), 2, ["factor"], 6),
-        (lambda: stack(lambda x: Block("norm")(x)), 2, ["gamma", "beta"], 4),
-        (lambda: stack(masked), 2, ["gamma", "beta"], 4),
-        (lambda: stack(parallel), 2, ["kernel", "bias", "kernel", "bias"], 2),
-        (lambda: stack(three_terms), 2, ["kernel", "bias", "kernel", "bias"], 2),
-        (two_stages, 4, ["kernel", "bias"], 2),
-        (used_twice, 1, ["kernel", "bias", "kernel", "bias"], 4),
-        (lambda: stack(conditioned), 2, ["kernel", "bias"], 2),
-        (lambda: identity_resnet((8, 8, 3), blocks=1, widths=(4, 8, 8), stem=3), 3, ["stage1_block1/conv2/kernel"], 1),
-        (lambda: preresnet((8, 8, 3), 4, depth=8), 3, ["stage1_block1/conv2/kernel"], 3),
-        (lambda: linear_residual(4, 3), 3, ["unit1/kernel"], 0),
-    ],
-)
-def test_last_weights_of_each_sum_are_scaled(make, sums, last, inner):
-    model = make()
-    scaling = scale_branches(model, 1)
-    assert scaling.sums == sums
-    block = next(weight.block for weight in scaling.weights if weight.use == "last")
-    first = [weight for weight in scaling.weights if weight.block == block]
-    found = [weight.path for weight in first if weight.use == "last"]
-    assert len(found) == len(last)
-    assert all(path.endswith(end) for path, end in zip(found, last, strict=True))
-    assert sum(weight.use == "inner" for weight in first) == inner
-    assert {weight.path for weight in scaling.weights} >= {variable.path for variable in model.trainable_variables}
-
-
 def test_shallow_models_count_their_own_sums():
     assert scale_branches(build(), build(2)).scale == 0.5
-
-
-def shared():
-    branch = layers.Dense(6)
-    return stack(lambda x: x + branch(x))
-
-
-def shared_outside():
-    inputs, dense = keras.Input((6,)), layers.Dense(6)
-    x = dense(inputs)
-    return keras.Model(inputs, x + dense(layers.Activation("tanh")(x)))
-
-
-def shared_sum():
-    add = layers.Add()
-    return stack(lambda x: add([x, layers.Dense(6)(x)]))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: stack(lambda x: x + mlp("tanh")(x)), "not proportional to its last weights dense.*End it with a lin"),
-        (lambda: stack(gated), "not proportional"),
-        (lambda: stack(lambda x: x + layers.Activation("tanh")(x)), "has no residual blocks"),
-        (lambda: stack(lambda x: layers.LayerNormalization()(x + mlp()(x))), "followed by the normalization"),
-        (lambda: stack(lambda x: Block("post-norm")(x)), "changes the sum .*normalize_first=True"),
-        (shared, "called several times with the same weights"),
-        (shared_outside, "called several times with the same weights"),
-        (shared_sum, "called several times.*`Add`"),
-        (lambda: stack(mlp()), "has no residual blocks"),
-        (lambda: stack(lambda x: x + mlp(kernel_constraint="unit_norm")(x)), "no constraint.*Received: UnitNorm"),
-        (lambda: stack(lambda x: x + mlp(kernel_regularizer="l1")(x)), "no penalty other than L2.*Received: L1"),
-    ],
-)
-def test_models_that_cannot_be_scaled_are_refused(make, message):
-    model = make()
-    values = model.get_weights()
-    with pytest.raises(ValueError, match=message):
-        scale_depth(model, 1, "adam")
-    for old, new in zip(values, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
 
 
 def test_optimizers_of_other_updates_and_second_scales_are_refused():

@@ -1,7 +1,6 @@
 """Short trainings of `find_rate`: kinds of data, models and optimizers, and a model that is the same afterwards."""
 
 import math
-import types
 from typing import Any
 
 import keras
@@ -227,21 +226,93 @@ def test_several_optimizers_are_refused():
         find_rate(model, PAIRS, **OPTIONS)
 
 
-def test_mirrored_models():
-    plain = find_rate(network(), PAIRS, "mse", sgd, **OPTIONS)
+def test_models_of_a_strategy_are_refused():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         model = network()
-    mirrored = find_rate(model, PAIRS, "mse", sgd, **OPTIONS)
-    np.testing.assert_allclose(mirrored.losses, plain.losses, rtol=1e-4)
-
-
-def test_models_on_several_replicas_are_refused(monkeypatch):
-    model = network()
-    monkeypatch.setattr(
-        keras.Model, "distribute_strategy", types.SimpleNamespace(num_replicas_in_sync=2), raising=False
-    )
-    with pytest.raises(ValueError, match="on 2 replicas"):
+    with pytest.raises(ValueError, match="in the scope of a MirroredStrategy"):
         find_rate(model, PAIRS, "mse", sgd, **OPTIONS)
+
+
+class Drawn(keras.utils.PyDataset):
+    """Batches that NumPy's global generator draws."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        rows = np.random.permutation(24)[:8]  # noqa: NPY002 - as in data of users
+        return X[rows], Y[rows]
+
+
+SHUFFLED = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(24, seed=1).batch(8)
+
+
+@pytest.mark.parametrize("make", [Drawn, lambda: SHUFFLED, lambda: PAIRS, lambda: (X, Y)])
+def test_all_rates_see_the_same_batches(make):
+    """Equal rates, with an epsilon between them, have equal losses, and more batches than an epoch has are drawn."""
+    options: Any = OPTIONS | {"rates": [0.01, 0.01 * (1 + 1e-12), 0.02], "steps": 20}
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    curve = find_rate(network(), make(), "mse", sgd, **options)
+    assert curve.losses[0, 0] == pytest.approx(curve.losses[1, 0], rel=1e-6)
+    assert curve.losses[0, 0] != pytest.approx(curve.losses[2, 0], rel=1e-3)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    if make() is not SHUFFLED:
+        np.testing.assert_array_equal(find_rate(network(), make(), "mse", sgd, **options).losses, curve.losses)
+
+
+class Metered(OwnStep):
+    """Model whose training step returns a running mean."""
+
+    def __init__(self, parts):
+        super().__init__(parts)
+        self.meter = keras.metrics.Mean("loss")
+
+    @property
+    def metrics(self):
+        return [self.meter]
+
+    def train_step(self, data):
+        self.meter.update_state(super().train_step(data)["loss"])
+        return {"loss": self.meter.result()}
+
+
+@pytest.mark.parametrize("kind", [keras.Sequential, OwnStep, Metered])
+def test_losses_are_compared_at_equal_steps(kind):
+    """Batches of ascending difficulty, and a rate at which nothing is learned."""
+    rising = [(X[:8], Y[:8] + number) for number in range(4)]
+    curve = find_rate(kind(parts()), rising, "mae", sgd, rates=[1e-12], steps=40)
+    right = np.mean([np.abs(y).mean() for _, y in rising])
+    np.testing.assert_allclose([curve.first[0], curve.losses[0, 0]], right, rtol=1e-5)
+    # The last window contains the last two batches only.
+    curve = find_rate(kind(parts()), rising, "mae", sgd, rates=[1e-12], steps=20)
+    right = np.mean([np.abs(y).mean() for _, y in rising[2:]])
+    np.testing.assert_allclose([curve.first[0], curve.losses[0, 0]], right, rtol=1e-5)
+
+
+class Noise(layers.Layer):
+    """Noise of Keras' global generator."""
+
+    def call(self, inputs):
+        return inputs + keras.random.normal(keras.ops.shape(inputs))
+
+
+def test_recurrent_states_and_global_generators_are_as_before():
+    """The training after a call is the one without it."""
+    losses = []
+    for is_called in (False, True):
+        keras.utils.set_random_seed(0)
+        recurrent = layers.SimpleRNN(2, stateful=True)
+        model: Any = keras.Sequential([keras.Input(batch_shape=(8, 1, 3)), recurrent, Noise(), layers.Dense(1)])
+        model.compile("sgd", "mse")
+        x = X[:, None]
+        model.fit(x, Y, batch_size=8, shuffle=False, verbose=0)
+        if is_called:
+            state = np.array(recurrent.states[0])
+            curve = find_rate(model, (x, Y), rates=[0.01, 0.01 * (1 + 1e-12)], steps=6, batch_size=8)
+            assert curve.losses[0, 0] == pytest.approx(curve.losses[1, 0], rel=1e-5)
+            np.testing.assert_array_equal(np.array(recurrent.states[0]), state)
+        losses.append(model.fit(x, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"])
+    assert losses[0] == losses[1]
 
 
 def residual(depth, seed=0):

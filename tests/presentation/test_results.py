@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from idmatters_tf import depth_profile
 from idmatters_tf._presentation.results import tabulate
 from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor
 from idmatters_tf.curvature import spectral_density, top_eigenpairs
@@ -58,17 +57,6 @@ def test_results_of_one_model(tmp_path):
     axes = drawn(influence, tmp_path / "influence.png")
     assert [bar.get_width() for bar in axes[0].patches] == [block.relative for block in influence.blocks.values()]
     assert influence.table().splitlines()[1].startswith("block0  ")
-
-
-def test_results_of_depth_profiles():
-    profile = depth_profile(network, (1, 2), DATA, "mse", seeds=1)
-    assert repr(profile) == "DepthProfile(measurements=({}, {}), laws=<18 entries>)".format(*profile.measurements)
-    assert len(repr(profile)) < 500
-    prediction = profile.predict(4)
-    assert isinstance(prediction, dict)
-    lines = profile.table().splitlines(), prediction.table().splitlines()
-    assert [len(part) for part in lines] == [19, 19]
-    assert lines[1][1].split()[:2] == ["loss", f"{prediction['loss'].value:.4g}"]
 
 
 @pytest.mark.parametrize(("number", "axes"), [(0, 4), (1, 1), (2, 12)])

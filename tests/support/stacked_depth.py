@@ -1,15 +1,18 @@
 """Largest difference between the losses of stacked blocks and those of `train_on_batch` with `scale_depth`, on JAX."""
 
-from typing import Any
+import sys
 
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import depth_transfer
 import keras
 import numpy as np
 
+from harness.blocks import OPTIMIZERS, load
 from idmatters_tf import scale_depth
 from idmatters_tf.optimizers.muon import build_optimizer
-from trainers.depth.__main__ import ExampleSettings
-from trainers.depth.blocks import OPTIMIZERS, load
-from trainers.depth.scaling import Networks
 
 CASES = (
     ("pre-norm", "muon", 0.02, 1.0, 2),
@@ -22,12 +25,12 @@ def main() -> None:
     """Print the largest difference in 10 steps of 3 blocks."""
     differences = []
     for block, name, rate, alpha, sums in CASES:
-        problem = load(block, 8, ExampleSettings("shapes"), 2, 4)
-        networks = Networks(problem, name, 1, 3, 10, 4, 1)
+        problem = load(block, 8, 4, 16)
+        networks = depth_transfer.Networks(problem, name, 1, 3, 10, 4, 1)
         stacked = networks.trainings(3, alpha)(rate)[0]
         keras.utils.set_random_seed(0)
         model = problem.build(3)
-        optimizer: Any = scale_depth(model, sums, OPTIMIZERS[name](rate), alpha)
+        optimizer = scale_depth(model, sums, OPTIMIZERS[name](rate), alpha)
         build_optimizer(optimizer, model)
         model.compile(optimizer, problem.loss)
         x, y = networks.batches[0]

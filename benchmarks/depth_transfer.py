@@ -1,4 +1,12 @@
-"""Transfer of a learning rate from a shallow network to deep ones, with `scale_depth` and without.
+"""Claim: at the learning rate of 4 residual blocks, 32 blocks scaled by `scale_depth` train as well as 4.
+
+    python benchmarks/depth_transfer.py --block pre-norm --optimizer adamw [--out runs/depth/pre-norm/adamw]
+    python benchmarks/depth_transfer.py --block pre-norm --optimizer adamw --measure curves --width 64 --length 32 \
+        --batch-size 4 --steps 2000 --seeds 1 --depths 4 16
+    python benchmarks/depth_transfer.py --page runs/depth
+
+The first command measures a case, the second one the longer training. They run on JAX. The last command rewrites
+the tables of docs/reference/results/depth.md and depth_cases.md from the results below a folder.
 
 Definitions, fixed before the first measurement:
 
@@ -19,19 +27,31 @@ Definitions, fixed before the first measurement:
 - Long test: pre-norm blocks, AdamW, depths 4 and 16, 2,000 steps at the rate that is best for depth 4 in 200 steps.
 """
 
+import argparse
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+os.environ["KERAS_BACKEND"] = "jax"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.blocks import BLOCKS, CONVOLUTIONS, OPTIMIZERS, Problem, load
+from harness.stacked import Stack
 from idmatters_tf.depth import scale_depth
-from trainers.depth.blocks import OPTIMIZERS, Problem
-from trainers.depth.stacked import Stack
+
+RESULTS = pathlib.Path(__file__).resolve().parents[1] / "docs" / "reference" / "results"
+BEGIN, END = "<!-- cases: python benchmarks/depth_transfer.py --page -->", "<!-- end of the cases -->"
 
 STARTS: Mapping[str, float] = {"momentum": 0.02, "adamw": 0.004, "muon": 0.02}
+BLOCK_ORDER = ("near-identity", "standard", "pre-activation", "convnext", "mlp", "mixer", "pre-norm", "gated")
 LAST, FURTHEST, TOLERANCE, SEARCHED = 0.2, 5, 0.05, 32
 # Scales by name: exponents of `scale_depth`; None for networks as they are.
 ALPHAS: Mapping[str, float | None] = {"unscaled": None, "alpha 1": 1.0, "alpha 1/2": 0.5}
@@ -178,7 +198,8 @@ def summarize(rows: Sequence[Mapping[str, Any]], base: int) -> dict[str, Any]:
         firsts[depth, scale] = float(np.mean([row["first_loss"] for row in own]))
     shallow = min(means[base, "unscaled"], key=lambda rate: means[base, "unscaled"][rate])
     reference = means[base, "unscaled"][shallow]
-    numbers: dict[str, Any] = {f"depth {base}": {"rate": shallow, "loss": reference}}
+    first = firsts[base, "unscaled"]
+    numbers: dict[str, Any] = {f"depth {base}": {"rate": shallow, "loss": reference, "first_loss": first}}
     for (depth, scale), losses in means.items():
         if depth == base or scale == "square root":
             continue
@@ -230,3 +251,109 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> Any:
     axes.set(xlabel="step", ylabel="loss")
     axes.legend()
     return figure
+
+
+def write_result(
+    out: pathlib.Path, settings: Mapping[str, Any], numbers: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]
+) -> None:
+    """Write result.json, with settings, numbers and the losses of all trainings."""
+    out.mkdir(parents=True, exist_ok=True)
+    result = {"settings": settings, "numbers": numbers, "rows": list(rows)}
+    (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def write_pages(folder: pathlib.Path, results: pathlib.Path = RESULTS) -> None:
+    """Rewrite the tables of both pages from the results of cases below a folder."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.rglob("result.json"))]
+    order = [(block, optimizer) for block in BLOCK_ORDER for optimizer in OPTIMIZERS]
+    cases = {
+        (each["settings"]["block"], each["settings"]["optimizer"]): each["numbers"]
+        for each in found
+        if each["settings"]["measure"] == "scaling"
+    }
+    cases = {case: cases[case] for case in order if case in cases}
+    for name, lines in (("depth", list_counts(cases)), ("depth_cases", list_cases(cases))):
+        page = results / f"{name}.md"
+        before, _, rest = page.read_text().partition(BEGIN)
+        page.write_text(before + "\n".join([BEGIN, "", *lines, "", END]) + rest.partition(END)[2])
+
+
+def list_counts(cases: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a table with the numbers of cases that reach the goals at depth 32."""
+    scales = {"α = 1": "alpha 1", "α = 1/2": "alpha 1/2", "as it is": "unscaled"}
+    scales["as it is, rate × √(4 / 32)"] = "square root"
+    yield f"| at depth 32, with the rate of depth 4 | {' | '.join(scales)} | goal for α = 1 |"
+    yield f"|{'---|' * 6}"
+    goals = {
+        "at most 5 % of the decrease above the lowest loss over its own rates": "transfers",
+        "loss not above that of depth 4": "not_worse",
+    }
+    for text, goal in goals.items():
+        own = [[numbers[f"depth {SEARCHED}, {scale}"] for numbers in cases.values()] for scale in scales.values()]
+        counts = [sum(each[goal] for each in column) for column in own]
+        yield f"| {text} | {' | '.join(f'{count} of {len(cases)}' for count in counts)} | 20 of 24 |"
+
+
+def list_cases(cases: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a table with the losses of each case."""
+    columns = ["blocks", "optimizer", "r", "first loss", "depth 4", "α = 1", "α = 1/2", "as it is"]
+    yield f"| {' | '.join([*columns, 'r √(4 / 32)', 'depth 64'])} |"
+    yield f"|{'---|' * 10}"
+    for (block, optimizer), numbers in cases.items():
+        base = numbers["depth 4"]
+        cells = [block, optimizer, f"{base['rate']:g}", f"{base['first_loss']:.2f}", f"{base['loss']:.3f}"]
+        for scale in ("alpha 1", "alpha 1/2", "unscaled", "square root"):
+            own = numbers[f"depth {SEARCHED}, {scale}"]
+            text = _plain(own["loss"]) + (f" ({_plain(own['lowest'])})" if "lowest" in own else "")
+            text = f"**{text}**" if own["not_worse"] else text
+            cells.append(text + ("" if own["transfers"] else " *"))
+        deep = [numbers.get(f"depth 64, {scale}") for scale in ("alpha 1", "unscaled")]
+        cells.append("; ".join(_plain(own["loss"]) for own in deep if own) or "not measured")
+        yield f"| {' | '.join(cells)} |"
+
+
+def _plain(loss: float) -> str:
+    return f"{loss:.3f}" if np.isfinite(loss) else "diverges"
+
+
+def main() -> None:
+    """Measure a case, or rewrite the pages."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--block", choices=BLOCKS, default="pre-norm", help="type of blocks")
+    parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adamw", help="optimizer")
+    parser.add_argument("--measure", choices=("scaling", "curves"), default="scaling", help="a case or a long training")
+    parser.add_argument("--base", type=int, default=4, help="number of blocks for which the rate is found")
+    parser.add_argument("--depths", type=int, nargs="+", default=[16, 32, 64], help="numbers of blocks")
+    parser.add_argument("--width", type=int, help="number of channels; None for that of the definitions")
+    parser.add_argument("--length", type=int, default=8, help="length of sequences in bytes")
+    parser.add_argument("--batch-size", type=int, help="None for that of the definitions")
+    parser.add_argument("--steps", type=int, default=100, help="steps of a training")
+    parser.add_argument("--seeds", type=int, default=2, help="number of networks of each depth")
+    parser.add_argument("--examples", type=int, default=2048, help="number of images or sequences")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/depth"), help="output folder")
+    parser.add_argument("--page", type=pathlib.Path, metavar="DIR", help="rewrite the pages from the results in DIR")
+    options = parser.parse_args()
+    if options.page is not None:
+        write_pages(options.page)
+        return
+    width = options.width or (16 if options.block in CONVOLUTIONS else 32)
+    size = options.batch_size or {"mixer": 16, "mlp": 32}.get(options.block, 8)
+    problem = load(options.block, width, options.length, options.examples)
+    deepest = max(options.base, *options.depths)
+    networks = Networks(problem, options.optimizer, options.base, deepest, options.steps, size, options.seeds)
+    settings = {name: value for name, value in vars(options).items() if name not in ("out", "page")}
+    settings |= {"width": width, "batch_size": size}
+    if options.measure == "scaling":
+        for rows in measure_case(networks, options.depths, options.optimizer, print):
+            write_result(options.out, settings, summarize(rows, options.base), rows)
+        return
+    short = Networks(problem, options.optimizer, options.base, options.base, 200, size, options.seeds)
+    for rows in measure_curves(networks, short, options.depths, options.optimizer):
+        write_result(options.out, settings, summarize_curves(rows), rows)
+    draw_curves(rows).savefig(options.out / "curves.png", dpi=150)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Internals of Keras: the operations of a functional model in order, with those of nested models in their place."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+
+from idmatters_tf._keras_internals.graphs import call_arguments, get_graph, layers_within, overrides_call
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """One call of a layer or operation in a model.
+
+    Attributes:
+        name: name of the operation; "nested/layer" inside of a nested model.
+        operation: the layer or operation.
+        inputs, outputs: symbolic tensors that it takes, without masks, and returns. Inputs and outputs of nested models
+            are the tensors around them.
+        masks: symbolic tensors that it takes as masks.
+        arguments: its positional arguments.
+    """
+
+    name: str
+    operation: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    masks: tuple[Any, ...] = ()
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Name of the class of one of Keras' operations, such as "Add"; empty for layers."""
+        is_operation = type(self.operation).__module__.startswith("keras.src.ops.")
+        return type(self.operation).__name__ if is_operation else ""
+
+
+def read_steps(model: keras.Model) -> tuple[list[Step], list[Any]] | None:
+    """Return the steps of a functional or Sequential model in order, and its output tensors; None for other models.
+
+    Models that are called several times, or with arguments such as `training`, are a single step each.
+    """
+    graph = get_graph(model)
+    if graph is None or overrides_call(model):
+        return None
+    aliases: dict[int, Any] = {}
+    steps = list(_list_steps(graph, "", aliases))
+    return steps, [aliases.get(id(tensor), tensor) for tensor in graph.outputs]
+
+
+def _list_steps(graph: Any, prefix: str, aliases: dict[int, Any]) -> Iterator[Step]:
+    by_depth: Any = graph._nodes_by_depth
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    nodes = [node for node in nodes if node.operation is not None and not node.is_input]
+    for node in nodes:
+        name = prefix + node.operation.name
+        inputs, masks = _inputs_and_masks(node, aliases)
+        nested = _nested_graph(node, nodes, inputs)
+        if nested is None:
+            yield Step(name, node.operation, inputs, tuple(node.outputs), masks, tuple(node.arguments.args))
+            continue
+        aliases.update(zip(map(id, nested.inputs), inputs, strict=True))
+        yield from _list_steps(nested, f"{name}/", aliases)
+        for outer, inner in zip(node.outputs, nested.outputs, strict=True):
+            aliases[id(outer)] = aliases.get(id(inner), inner)
+
+
+def _inputs_and_masks(node: Any, aliases: dict[int, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the symbolic tensors that a node takes as inputs and as masks, recorded by the names of arguments."""
+    inputs: list[Any] = []
+    masks: list[Any] = []
+    for name, value in call_arguments(node.operation.call, node.arguments.args, node.arguments.kwargs).items():
+        is_mask = name == "mask" or name.endswith("_mask")
+        for tensor in keras.tree.flatten(value):
+            if isinstance(tensor, keras.KerasTensor):
+                is_mask_value = is_mask and not keras.backend.is_float_dtype(tensor.dtype)
+                (masks if is_mask_value else inputs).append(aliases.get(id(tensor), tensor))
+    return tuple(inputs), tuple(masks)
+
+
+def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any:
+    """Return the graph of the nested model that a node calls, or None if its steps cannot replace the node."""
+    graph = get_graph(node.operation)
+    if graph is None or overrides_call(node.operation):
+        return None
+    given = any(value is not None for name, value in node.arguments.kwargs.items() if name != "mask")
+    is_called_once = sum(other.operation is node.operation for other in nodes) == 1
+    # Tensors of a dict are listed in the order of its keys, which must be those of the model.
+    first = node.arguments.args[0] if node.arguments.args else None
+    expected = graph.input
+    is_alike = len(inputs) == len(graph.inputs) and (
+        len(inputs) == 1 or isinstance(first, dict) == isinstance(expected, dict)
+    )
+    if is_alike and isinstance(first, dict) and isinstance(expected, dict):
+        is_alike = set(first) == set(expected)
+    return graph if is_alike and is_called_once and not given else None
+
+
+def nested_models(layer: keras.layers.Layer) -> list[keras.Model]:
+    """Return the functional and Sequential models in a layer, or the layer itself if it is one."""
+    return [part for part in layers_within(layer) if isinstance(part, keras.Model) and get_graph(part) is not None]
+
+
+# Layers of Keras' applications and of KerasHub that multiply their input by a trained factor, and the variable.
+_FACTORS = {
+    ("keras.src.applications.convnext", "LayerScale"): "gamma",
+    ("keras_hub.src.models.dinov2.dinov2_layers", "DINOV2LayerScale"): "lambda1",
+    ("keras_hub.src.models.dinov3.dinov3_layers", "DINOV3LayerScale"): "lambda1",
+}
+# Layers that drop whole examples, or parts of them, in training.
+_DROPS = {
+    ("keras.src.applications.convnext", "StochasticDepth"),
+    ("keras_hub.src.models.dinov2.dinov2_layers", "DINOV2DropPath"),
+    ("keras_hub.src.models.dinov3.dinov3_layers", "DINOV3DropPath"),
+    ("keras_hub.src.models.swin_transformer.swin_transformer_layers", "DropPath"),
+    ("keras_hub.src.models.mit.mit_layers", "DropPath"),
+}
+
+
+def _key(operation: Any) -> tuple[str, str]:
+    return type(operation).__module__, type(operation).__name__
+
+
+def trained_factor(layer: Any) -> keras.Variable | None:
+    """Return the factor of a layer of Keras' applications or KerasHub that multiplies its input by one."""
+    name = _FACTORS.get(_key(layer))
+    return None if name is None else getattr(layer, name)
+
+
+def drops_paths(layer: Any) -> bool:
+    """Return True for the layers of Keras' applications and KerasHub that drop examples in training."""
+    return _key(layer) in _DROPS
+
+
+def attention_output(layer: Any) -> Any:
+    """Return the last dense layer of the attention layers of Keras and KerasHub; None for other layers."""
+    kinds = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+    is_known = type(layer) in kinds or (isinstance(layer, kinds) and is_from_hub(layer))
+    return layer._output_dense if is_known else None
+
+
+@dataclasses.dataclass(frozen=True)
+class HubBlock:
+    """A layer of KerasHub that computes residual sums.
+
+    Attributes:
+        sums: for each sum, the attributes of the layer with the last weights of its branches. Those that are None,
+            such as the cross-attention of a decoder without it, have no sum.
+        required: values of attributes without which the layer normalizes its sums, or its branches by (1 + weight).
+    """
+
+    sums: tuple[tuple[str, ...], ...]
+    required: tuple[tuple[str, Any], ...] = ()
+
+
+_PRE_NORM = (("normalize_first", True),)
+_LLAMA = HubBlock((("_self_attention_layer._output_dense",), ("_feedforward_output_dense",)))
+_GEMMA = HubBlock(
+    (("attention.output_dense",), ("ffw_linear",)),
+    (("use_post_attention_norm", False), ("use_post_ffw_norm", False)),
+)
+# KerasHub 0.29 to 0.32.
+_HUB_BLOCKS = {
+    "TransformerEncoder": HubBlock((("_self_attention_layer",), ("_feedforward_output_dense",)), _PRE_NORM),
+    "TransformerDecoder": HubBlock(
+        (("_self_attention_layer",), ("_cross_attention_layer",), ("_feedforward_output_dense",)), _PRE_NORM
+    ),
+    "LlamaTransformerDecoder": _LLAMA,
+    "MistralTransformerDecoder": _LLAMA,
+    "QwenTransformerDecoder": _LLAMA,
+    "Qwen3TransformerDecoder": _LLAMA,
+    "Phi3Decoder": HubBlock((("attention.output_dense",), ("feedforward_output_dense",))),
+    "GemmaDecoderBlock": _GEMMA,
+    "Gemma3DecoderBlock": _GEMMA,
+    "BloomDecoder": HubBlock((("_self_attention_layer._output_dense",), ("_mlp_output_dense",))),
+    "FalconTransformerDecoder": HubBlock((("attention_layer.output_dense",), ("dense_4h_to_h",))),
+    # x + attention(x) + mlp(x) is one sum of two branches.
+    "GPTNeoXDecoder": HubBlock((("_self_attention_layer._output_dense", "_feedforward_output_dense"),)),
+    "T5TransformerLayer": HubBlock(
+        (("self_attention.output_projector",), ("cross_attention.output_projector",), ("output_projector",))
+    ),
+    "ViTEncoderBlock": HubBlock((("mha",), ("mlp.dense_2",))),
+    "CLIPEncoderLayer": HubBlock((("attention",), ("dense_2",))),
+    "SigLIPEncoderLayer": HubBlock((("self_attn",), ("mlp.fc2",))),
+    "DINOV2Layer": HubBlock((("layer_scale1.lambda1",), ("layer_scale2.lambda1",))),
+}
+# Layers that apply some of the blocks above one after the other.
+_HUB_STACKS = ("ViTEncoder", "DINOV2Encoder")
+# Layers without residual sums.
+_HUB_EMBEDDINGS = (
+    "CLIPVisionEmbedding",
+    "DINOV2Embedding",
+    "ReversibleEmbedding",
+    "SigLIPVisionEmbedding",
+    "TokenAndPositionEmbedding",
+    "ViTPatchingAndEmbedding",
+)
+_HUB_POSITIONS = ("PositionEmbedding", "SinePositionEncoding")
+
+
+def is_from_hub(operation: Any) -> bool:
+    """Return True if a layer is one of KerasHub."""
+    return type(operation).__module__.startswith("keras_hub.")
+
+
+def hub_block(layer: Any) -> HubBlock | None:
+    """Return the table's entry for a layer of KerasHub; None for other layers."""
+    return _HUB_BLOCKS.get(type(layer).__name__) if is_from_hub(layer) else None
+
+
+def hub_blocks_within(layer: Any) -> list[Any]:
+    """Return the blocks of a layer of KerasHub that is a stack of known blocks; an empty list for other layers."""
+    if not is_from_hub(layer) or type(layer).__name__ not in _HUB_STACKS:
+        return []
+    return [part for part in layers_within(layer) if hub_block(part) is not None]
+
+
+def is_position_embedding(operation: Any) -> bool:
+    """Return True for layers of KerasHub whose output depends on the shape of their input only."""
+    return is_from_hub(operation) and type(operation).__name__ in _HUB_POSITIONS
+
+
+def is_unlisted(layer: Any) -> bool:
+    """Return True for a layer of KerasHub that contains other layers and is in no table."""
+    name = type(layer).__name__
+    is_listed = name in _HUB_BLOCKS or name in (*_HUB_STACKS, *_HUB_EMBEDDINGS, *_HUB_POSITIONS)
+    return is_from_hub(layer) and not is_listed and len(layers_within(layer)) > 1

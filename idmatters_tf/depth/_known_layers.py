@@ -1,0 +1,161 @@
+"""Residual branches of known layers: those of this package and of KerasHub."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from idmatters_tf._keras_internals import layers_within, own_trainable_variables
+from idmatters_tf._keras_internals.structure import (
+    Step,
+    hub_block,
+    hub_blocks_within,
+    is_from_hub,
+    is_unlisted,
+    nested_models,
+    read_steps,
+)
+from idmatters_tf.depth._last_weights import POSITIVE, last_weights
+from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
+from idmatters_tf.layers._images import ConvolutionBlock
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """The branch f of a block h + f(h), or the branches of a layer that contains several sums.
+
+    Attributes:
+        name: name of the block.
+        last: for each sum, the variables W with f(h; c W) = c f(h; W) for c > 0.
+        inner: the other trainable variables of the branch, also frozen ones.
+        layers: layers of the branch.
+    """
+
+    name: str
+    last: tuple[tuple[keras.Variable, ...], ...]
+    inner: tuple[keras.Variable, ...]
+    layers: tuple[keras.layers.Layer, ...]
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All variables of the block."""
+        return [*itertools.chain(*self.last), *self.inner]
+
+
+def _variables(operations: Iterable[Any]) -> list[keras.Variable]:
+    layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
+    found = {id(v): v for layer in layers for part in layers_within(layer) for v in own_trainable_variables(part)}
+    return list(found.values())
+
+
+def is_trained(step: Step) -> bool:
+    return bool(_variables([step.operation]))
+
+
+def make_branch(
+    name: str, sums: Iterable[Iterable[keras.Variable]], operations: Iterable[Any], outside: Iterable[Any] = ()
+) -> Branch:
+    """Return a branch with the last weights of each sum, and the other weights of layers as inner weights."""
+    operations = list(operations)
+    last = tuple(map(tuple, sums))
+    excluded = {id(variable) for variable in (*itertools.chain(*last), *_variables(outside))}
+    inner = tuple(variable for variable in _variables(operations) if id(variable) not in excluded)
+    layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
+    return Branch(name, last, inner, tuple({id(p): p for layer in layers for p in layers_within(layer)}.values()))
+
+
+def is_addition(step: Step) -> bool:
+    """Return True for sums and differences of tensors."""
+    return step.kind in ("Add", "Subtract") or type(step.operation) in (keras.layers.Add, keras.layers.Subtract)
+
+
+def is_unknown(operation: Any) -> bool:
+    """Return True for layers from elsewhere, and those with code of the user."""
+    if not isinstance(operation, keras.layers.Layer) or is_from_hub(operation):
+        return False
+    module = type(operation).__module__
+    is_known = module.startswith(("keras.", "idmatters_tf.")) and not module.startswith("keras.src.applications.")
+    return type(operation) is keras.layers.Lambda or not is_known
+
+
+def is_examined(layer: keras.layers.Layer) -> bool:
+    """Return True for layers that contain no layers from elsewhere, and none of KerasHub's outside of the table."""
+    plain = {id(model) for model in nested_models(layer) if read_steps(model) is not None}
+    parts = [part for part in layers_within(layer) if id(part) not in plain]
+    return not any(is_unknown(part) or is_unlisted(part) for part in parts)
+
+
+def extends_layer(layer: keras.layers.Layer) -> bool:
+    kinds = [kind for kind in type(layer).__mro__ if kind not in (keras.layers.Layer, keras.Model)]
+    return any(kind.__module__.startswith("keras.src.layers.") for kind in kinds)
+
+
+def known_branches(step: Step) -> list[Branch]:
+    """Return the branches in a layer of this package or of KerasHub; an empty list for other layers and operations."""
+    layer = step.operation
+    if (own := _package_branch(step)) is not None:
+        return [own]
+    if hub_block(layer):
+        return [_hub_branch(layer, step.name)]
+    parts = hub_blocks_within(layer) if isinstance(layer, keras.layers.Layer) else []
+    return [_hub_branch(part, f"{step.name}/{part.name}") for part in parts]
+
+
+def has_branches(step: Step) -> bool:
+    """Return True for additions, and for layers with known branches."""
+    return is_addition(step) or bool(known_branches(step))
+
+
+def _package_branch(step: Step) -> Branch | None:
+    """Return the branch of a residual layer of this package; None for other layers and those without a skip."""
+    layer = step.operation
+    if isinstance(layer, ConvolutionBlock):
+        if getattr(layer, "shortcut", None) == "none":
+            return None
+        outside = [getattr(layer, name, None) for name in ("skip", "skip_norm")]
+        if getattr(layer, "preactivation", None) == "both":
+            # This normalization is on both paths.
+            outside.append(layer.norm1)
+        scale = getattr(layer, "scale", None)
+        last = last_weights(layer.branch_steps()[-1]) if scale is None else [scale]
+        return make_branch(step.name, [last], [layer], outside)
+    if isinstance(layer, LinearResidual):
+        return make_branch(step.name, [[layer.kernel]], [layer])
+    if isinstance(layer, ResidualDense) and layer.skip:
+        return make_branch(step.name, [[layer.V]], [layer])
+    if isinstance(layer, ShortcutUnit) and layer.shortcut:
+        if layer.post not in POSITIVE:
+            raise ValueError(
+                f"The branch of {step.name!r} cannot be scaled: it ends in the activation `post`. Received: "
+                f"post={getattr(layer.post, '__name__', layer.post)}. Use None."
+            )
+        return make_branch(step.name, [[layer.kernels[-1]]], [layer])
+    return None
+
+
+def _hub_branch(layer: Any, name: str) -> Branch:
+    """Return the branches of a block of KerasHub."""
+    entry: Any = hub_block(layer)
+    for attribute, value in entry.required:
+        if getattr(layer, attribute) != value:
+            raise ValueError(
+                f"The block {name!r} ({type(layer).__name__}) normalizes its sums or branches. Received: "
+                f"{attribute}={getattr(layer, attribute)}. Use {attribute}={value}."
+            )
+    sums: list[list[keras.Variable]] = []
+    for paths in entry.sums:
+        found = [part for path in paths if (part := _attribute(layer, path)) is not None]
+        if found:
+            weights = [[part] if isinstance(part, keras.Variable) else last_weights(part) for part in found]
+            if not all(weights):
+                raise ValueError(f"The block {name!r} has last layers that cannot be scaled, such as those with LoRA.")
+            sums.append(list(itertools.chain(*weights)))
+    return make_branch(name, sums, [layer])
+
+
+def _attribute(layer: Any, path: str) -> Any:
+    for name in path.split("."):
+        layer = getattr(layer, name, None)
+    return layer

@@ -1,1 +1,0 @@
-"""Depth profiles of built-in block types."""
