@@ -1,7 +1,8 @@
 """Internals of Keras 3.13 to 3.16. No other module of the package uses any.
 
 graphs      graphs of functional models, their calls, copies and masks
-hub         table of KerasHub's models and their repeated layers
+hub         tables of KerasHub's models: repeated layers, and last weights of their blocks
+structure   operations of models in order, with those of nested models in their place
 variables   variables of random generators, recurrent layers and optimizers
 fit         the running `model.fit`, its callbacks, the arguments of `model.compile`
 losses      compiled losses, their labels and weights
@@ -38,6 +39,7 @@ from idmatters_tf._keras_internals.graphs import (
     input_operations,
     intercepted,
     is_addition,
+    is_position_embedding,
     kept_mask,
     layers_within,
     overrides_call,
@@ -49,8 +51,16 @@ from idmatters_tf._keras_internals.graphs import (
     skip_index,
     transforms_features,
 )
-from idmatters_tf._keras_internals.hub import RepeatedLayers, backbone_of, repeated_blocks
-from idmatters_tf._keras_internals.hub import is_residual_layer as is_residual_hub_layer
+from idmatters_tf._keras_internals.hub import (
+    HubBlock,
+    RepeatedLayers,
+    backbone_of,
+    hub_block,
+    hub_blocks_within,
+    is_from_hub,
+    is_unlisted,
+    repeated_blocks,
+)
 from idmatters_tf._keras_internals.losses import (
     CompiledLosses,
     checked_arrays,

@@ -138,7 +138,7 @@ def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def is_position_embedding(operation: Any) -> bool:
-    """Return True for one of KerasHub's layers whose output depends on the shape of the input only."""
+    """Return True for layers of KerasHub whose output depends on the shape of their input only."""
     kind = type(operation)
     return kind.__module__.startswith("keras_hub.") and kind.__name__ in ("PositionEmbedding", "SinePositionEncoding")
 

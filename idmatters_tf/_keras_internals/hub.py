@@ -1,4 +1,4 @@
-"""Table of KerasHub's models: their repeated layers, by the class of the backbone.
+"""Tables of KerasHub: the repeated layers of its backbones, and the last weights of its blocks, by class.
 
 Backbones have no functional constructor. A backbone that is not in the table, or not derived from one, is unknown here.
 """
@@ -9,13 +9,10 @@ from typing import Any, TypeAlias
 
 import keras
 
-from idmatters_tf._keras_internals.graphs import is_addition, layers_within
+from idmatters_tf._keras_internals.graphs import is_addition, is_position_embedding, layers_within
 
 Config: TypeAlias = Mapping[str, Any]
 Layers: TypeAlias = Sequence[keras.layers.Layer]
-
-# Names of layers of `keras_hub.layers` that compute x + f(x).
-RESIDUAL_LAYERS = ("TransformerDecoder", "TransformerEncoder")
 
 
 def _is_uniform(_: Config, __: int) -> int:
@@ -129,7 +126,85 @@ def repeated_blocks(model: keras.Model) -> Iterator[tuple[str, Any]]:
                 yield from zip(known.names(stage, index, blocks), blocks, strict=True)
 
 
-def is_residual_layer(operation: Any) -> bool:
-    """Return True for a layer of `keras_hub.layers` that computes x + f(x)."""
-    kind = type(operation)
-    return kind.__module__.startswith("keras_hub.") and kind.__name__ in RESIDUAL_LAYERS
+@dataclasses.dataclass(frozen=True)
+class HubBlock:
+    """A layer of KerasHub that computes residual sums.
+
+    Attributes:
+        sums: for each sum, the attributes of the layer with the last weights of its branches. Those that are None,
+            such as the cross-attention of a decoder without it, have no sum.
+        required: values of attributes without which the layer normalizes its sums, or its branches by (1 + weight).
+    """
+
+    sums: tuple[tuple[str, ...], ...]
+    required: tuple[tuple[str, Any], ...] = ()
+
+
+_PRE_NORM = (("normalize_first", True),)
+_LLAMA = HubBlock((("_self_attention_layer._output_dense",), ("_feedforward_output_dense",)))
+_GEMMA = HubBlock(
+    (("attention.output_dense",), ("ffw_linear",)),
+    (("use_post_attention_norm", False), ("use_post_ffw_norm", False)),
+)
+# KerasHub 0.29 to 0.32.
+_HUB_BLOCKS = {
+    "TransformerEncoder": HubBlock((("_self_attention_layer",), ("_feedforward_output_dense",)), _PRE_NORM),
+    "TransformerDecoder": HubBlock(
+        (("_self_attention_layer",), ("_cross_attention_layer",), ("_feedforward_output_dense",)), _PRE_NORM
+    ),
+    "LlamaTransformerDecoder": _LLAMA,
+    "MistralTransformerDecoder": _LLAMA,
+    "QwenTransformerDecoder": _LLAMA,
+    "Qwen3TransformerDecoder": _LLAMA,
+    "Phi3Decoder": HubBlock((("attention.output_dense",), ("feedforward_output_dense",))),
+    "GemmaDecoderBlock": _GEMMA,
+    "Gemma3DecoderBlock": _GEMMA,
+    "BloomDecoder": HubBlock((("_self_attention_layer._output_dense",), ("_mlp_output_dense",))),
+    "FalconTransformerDecoder": HubBlock((("attention_layer.output_dense",), ("dense_4h_to_h",))),
+    # x + attention(x) + mlp(x) is one sum of two branches.
+    "GPTNeoXDecoder": HubBlock((("_self_attention_layer._output_dense", "_feedforward_output_dense"),)),
+    "T5TransformerLayer": HubBlock(
+        (("self_attention.output_projector",), ("cross_attention.output_projector",), ("output_projector",))
+    ),
+    "SmolLM3DecoderLayer": HubBlock((("self_attn.o_proj",), ("mlp.down_proj",))),
+    "ViTEncoderBlock": HubBlock((("mha",), ("mlp.dense_2",))),
+    "CLIPEncoderLayer": HubBlock((("attention",), ("dense_2",))),
+    "SigLIPEncoderLayer": HubBlock((("self_attn",), ("mlp.fc2",))),
+    "DINOV2Layer": HubBlock((("layer_scale1.lambda1",), ("layer_scale2.lambda1",))),
+}
+# Layers that apply some of the blocks above one after the other.
+_HUB_STACKS = ("ViTEncoder", "DINOV2Encoder")
+# Layers without residual sums.
+_HUB_EMBEDDINGS = (
+    "CLIPVisionEmbedding",
+    "DINOV2Embedding",
+    "ReversibleEmbedding",
+    "SigLIPVisionEmbedding",
+    "TokenAndPositionEmbedding",
+    "ViTPatchingAndEmbedding",
+)
+
+
+def is_from_hub(operation: Any) -> bool:
+    """Return True if a layer is one of KerasHub."""
+    return type(operation).__module__.startswith("keras_hub.")
+
+
+def hub_block(layer: Any) -> HubBlock | None:
+    """Return the table's entry for a layer of KerasHub; None for other layers."""
+    return _HUB_BLOCKS.get(type(layer).__name__) if is_from_hub(layer) else None
+
+
+def hub_blocks_within(layer: Any) -> list[Any]:
+    """Return the blocks of a layer of KerasHub that is a stack of known blocks; an empty list for other layers."""
+    if not is_from_hub(layer) or type(layer).__name__ not in _HUB_STACKS:
+        return []
+    return [part for part in layers_within(layer) if hub_block(part) is not None]
+
+
+def is_unlisted(layer: Any) -> bool:
+    """Return True for a layer of KerasHub that contains other layers and is in no table."""
+    name = type(layer).__name__
+    is_listed = name in _HUB_BLOCKS or name in (*_HUB_STACKS, *_HUB_EMBEDDINGS)
+    is_listed = is_listed or is_position_embedding(layer)
+    return is_from_hub(layer) and not is_listed and len(layers_within(layer)) > 1

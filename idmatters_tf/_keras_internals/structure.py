@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals.graphs import call_arguments, get_graph, layers_within, overrides_call
+from idmatters_tf._keras_internals.hub import is_from_hub
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,91 +139,3 @@ def attention_output(layer: Any) -> Any:
     kinds = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
     is_known = type(layer) in kinds or (isinstance(layer, kinds) and is_from_hub(layer))
     return layer._output_dense if is_known else None
-
-
-@dataclasses.dataclass(frozen=True)
-class HubBlock:
-    """A layer of KerasHub that computes residual sums.
-
-    Attributes:
-        sums: for each sum, the attributes of the layer with the last weights of its branches. Those that are None,
-            such as the cross-attention of a decoder without it, have no sum.
-        required: values of attributes without which the layer normalizes its sums, or its branches by (1 + weight).
-    """
-
-    sums: tuple[tuple[str, ...], ...]
-    required: tuple[tuple[str, Any], ...] = ()
-
-
-_PRE_NORM = (("normalize_first", True),)
-_LLAMA = HubBlock((("_self_attention_layer._output_dense",), ("_feedforward_output_dense",)))
-_GEMMA = HubBlock(
-    (("attention.output_dense",), ("ffw_linear",)),
-    (("use_post_attention_norm", False), ("use_post_ffw_norm", False)),
-)
-# KerasHub 0.29 to 0.32.
-_HUB_BLOCKS = {
-    "TransformerEncoder": HubBlock((("_self_attention_layer",), ("_feedforward_output_dense",)), _PRE_NORM),
-    "TransformerDecoder": HubBlock(
-        (("_self_attention_layer",), ("_cross_attention_layer",), ("_feedforward_output_dense",)), _PRE_NORM
-    ),
-    "LlamaTransformerDecoder": _LLAMA,
-    "MistralTransformerDecoder": _LLAMA,
-    "QwenTransformerDecoder": _LLAMA,
-    "Qwen3TransformerDecoder": _LLAMA,
-    "Phi3Decoder": HubBlock((("attention.output_dense",), ("feedforward_output_dense",))),
-    "GemmaDecoderBlock": _GEMMA,
-    "Gemma3DecoderBlock": _GEMMA,
-    "BloomDecoder": HubBlock((("_self_attention_layer._output_dense",), ("_mlp_output_dense",))),
-    "FalconTransformerDecoder": HubBlock((("attention_layer.output_dense",), ("dense_4h_to_h",))),
-    # x + attention(x) + mlp(x) is one sum of two branches.
-    "GPTNeoXDecoder": HubBlock((("_self_attention_layer._output_dense", "_feedforward_output_dense"),)),
-    "T5TransformerLayer": HubBlock(
-        (("self_attention.output_projector",), ("cross_attention.output_projector",), ("output_projector",))
-    ),
-    "ViTEncoderBlock": HubBlock((("mha",), ("mlp.dense_2",))),
-    "CLIPEncoderLayer": HubBlock((("attention",), ("dense_2",))),
-    "SigLIPEncoderLayer": HubBlock((("self_attn",), ("mlp.fc2",))),
-    "DINOV2Layer": HubBlock((("layer_scale1.lambda1",), ("layer_scale2.lambda1",))),
-}
-# Layers that apply some of the blocks above one after the other.
-_HUB_STACKS = ("ViTEncoder", "DINOV2Encoder")
-# Layers without residual sums.
-_HUB_EMBEDDINGS = (
-    "CLIPVisionEmbedding",
-    "DINOV2Embedding",
-    "ReversibleEmbedding",
-    "SigLIPVisionEmbedding",
-    "TokenAndPositionEmbedding",
-    "ViTPatchingAndEmbedding",
-)
-_HUB_POSITIONS = ("PositionEmbedding", "SinePositionEncoding")
-
-
-def is_from_hub(operation: Any) -> bool:
-    """Return True if a layer is one of KerasHub."""
-    return type(operation).__module__.startswith("keras_hub.")
-
-
-def hub_block(layer: Any) -> HubBlock | None:
-    """Return the table's entry for a layer of KerasHub; None for other layers."""
-    return _HUB_BLOCKS.get(type(layer).__name__) if is_from_hub(layer) else None
-
-
-def hub_blocks_within(layer: Any) -> list[Any]:
-    """Return the blocks of a layer of KerasHub that is a stack of known blocks; an empty list for other layers."""
-    if not is_from_hub(layer) or type(layer).__name__ not in _HUB_STACKS:
-        return []
-    return [part for part in layers_within(layer) if hub_block(part) is not None]
-
-
-def is_position_embedding(operation: Any) -> bool:
-    """Return True for layers of KerasHub whose output depends on the shape of their input only."""
-    return is_from_hub(operation) and type(operation).__name__ in _HUB_POSITIONS
-
-
-def is_unlisted(layer: Any) -> bool:
-    """Return True for a layer of KerasHub that contains other layers and is in no table."""
-    name = type(layer).__name__
-    is_listed = name in _HUB_BLOCKS or name in (*_HUB_STACKS, *_HUB_EMBEDDINGS, *_HUB_POSITIONS)
-    return is_from_hub(layer) and not is_listed and len(layers_within(layer)) > 1

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
-from idmatters_tf.depth._named import LastNames
+from idmatters_tf.branches.named import LastNames
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.depth.trials import MakeOptimizer, Trials
 

@@ -9,8 +9,8 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import layers_within, own_trainable_variables
-from idmatters_tf.depth._branches import Branch, count_sums, find_branches
-from idmatters_tf.depth._named import LastNames
+from idmatters_tf.branches.named import LastNames
+from idmatters_tf.branches.search import Branch, count_sums, find_branches
 from idmatters_tf.depth._scaled_optimizers import DepthScaling, ScaledWeight, Use, make_scaled
 
 _scaled_models: weakref.WeakSet[keras.Model] = weakref.WeakSet()

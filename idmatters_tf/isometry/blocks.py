@@ -11,8 +11,8 @@ from idmatters_tf._arguments import make_unique_name
 from idmatters_tf._keras_internals import (
     Call,
     ModelGraph,
+    hub_block,
     is_addition,
-    is_residual_hub_layer,
     layers_within,
     overrides_call,
     read_graph,
@@ -238,7 +238,7 @@ def _is_residual_layer(call: Call, repeated: Mapping[int, str]) -> bool:
         return False
     if isinstance(call.operation, RESIDUAL_LAYERS):
         return True
-    is_known = is_residual_hub_layer(call.operation) or id(call.operation) in repeated
+    is_known = hub_block(call.operation) is not None or id(call.operation) in repeated
     return is_known and not is_addition(call.operation)
 
 

@@ -1,8 +1,7 @@
 """Construction of inserted blocks: default blocks, zeroed kernels, and their gradients."""
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.autodiff import gradient
+from idmatters_tf.branches.named import find_weights
+from idmatters_tf.branches.search import weights_to_zero
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
 from idmatters_tf.surgery._copying import single_tensor
 
@@ -22,10 +23,13 @@ UNKNOWN_SIZE = 8
 NUMBERS = 4096
 
 
-def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool) -> tuple[keras.layers.Layer, Tensor]:
+def insert_block(
+    block: Any, tensor: Tensor, layer: Any, name: str, exact: bool, last: Sequence[str]
+) -> tuple[keras.layers.Layer, Tensor]:
     """Build a new block, see `deepen`, call it on the symbolic output of a layer, and return it and its output.
 
-    If `exact`, `make_identity` sets the block to the identity. Otherwise it keeps its initial weights.
+    If `exact`, `make_identity` sets the block to the identity, see there for `last`. Otherwise it keeps its initial
+    weights.
     """
     if block is None:
         made = _default_block(tensor, layer, exact)
@@ -49,7 +53,7 @@ def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool)
             new.assign(ops.convert_to_numpy(old))
         _keras_internals.restore_adapted(copied, _keras_internals.read_adapted(made))
     if exact:
-        make_identity(copied, tensor)
+        make_identity(copied, tensor, last)
     return copied, output
 
 
@@ -82,65 +86,36 @@ def call_block(block: keras.layers.Layer, tensor: Tensor, layer: Any) -> Tensor:
     return output
 
 
-def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
-    """Set weights of a built block to zero so that it returns its input and can still be trained.
+def make_identity(block: keras.layers.Layer, tensor: Tensor, last: Sequence[str]) -> None:
+    """Set the last weights of the branches of a built block to zero, so that it returns its input.
 
-    As few weights as possible are zeroed, and the last ones, see `zero_last_weights`. In a transformer block the output
-    projections of attention and feed-forward remain zero.
+    In a transformer block these are the output projections of attention and feed-forward. `last` names them in a layer
+    of an unknown kind, unless it is the identity as it is.
 
     Raises:
-        ValueError: if no choice of zeros makes the block the identity with nonzero gradients.
+        ValueError: if the block is not the identity, and its last weights are unknown.
     """
-    shape = concrete_shape(tensor, UNKNOWN_SIZE)
-    x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=shape), dtype=tensor.dtype)
-    variables = block.trainable_variables
-    values = [ops.convert_to_numpy(variable) for variable in variables]
-    # Weights are listed in order of creation, which is usually but not always the order of computation.
-    orders = [[[variable] for variable in listed] for listed in (variables, variables[::-1])]
-    dead: list[str] = []
-    for order in [None] if is_identity(block, x) else orders:
-        assign_all(variables, values)
-        if order is not None and not zero_last_weights(order, lambda: is_identity(block, x)):
-            raise ValueError(
-                f"The block {block.name!r} ({type(block).__name__}) is not the identity with all trainable weights at "
-                f"zero. It must compute x + f(x), with a last kernel in f and nothing after the sum."
-            )
-        dead = _dead_kernels(block, x)
-        if not dead:
-            return
-    raise ValueError(
-        f"The block {block.name!r} ({type(block).__name__}) cannot be trained: the gradient is zero for "
-        f"{', '.join(dead)}. Initialize only the last kernel of a branch with zeros, and no other kernel, scale or "
-        f"normalization gain."
+    x = ops.convert_to_tensor(
+        np.random.default_rng(0).normal(size=concrete_shape(tensor, UNKNOWN_SIZE)), dtype=tensor.dtype
     )
+    if is_identity(block, x):
+        return
+    try:
+        assign_zeros(find_weights(block.name, [block], last) if last else weights_to_zero(block))
+    except ValueError as error:
+        remedy = "" if last else " Or name them as last='attribute' or last=('first', 'second')."
+        raise ValueError(f"{error}{remedy}") from error
+    if not is_identity(block, x):
+        raise ValueError(
+            f"The block {block.name!r} ({type(block).__name__}) is not the identity if the last weights of its "
+            f"branches are zero. It must compute x + f(x), with nothing after the sum."
+        )
 
 
-def zero_last_weights(groups: Iterable[Sequence[keras.Variable]], is_unchanged: Callable[[], bool]) -> bool:
-    """Set as few groups of weights as possible to zero, and the last ones, such that outputs are unchanged.
-
-    All groups are set to zero. Then each gets its values back if the outputs remain unchanged: biases and gains first,
-    then kernels, so that kernels remain zero.
-
-    Returns:
-        False if the outputs are not unchanged when all groups are zero.
-    """
-    groups = sorted(groups, key=lambda group: len(group[0].shape) > 1)
-    values = [[ops.convert_to_numpy(variable) for variable in group] for group in groups]
-    zeros = [[np.zeros_like(value) for value in row] for row in values]
-    assign_all(itertools.chain(*groups), itertools.chain(*zeros))
-    if not is_unchanged():
-        return False
-    for group, row, zero in zip(groups, values, zeros, strict=True):
-        assign_all(group, row)
-        if not is_unchanged():
-            assign_all(group, zero)
-    return True
-
-
-def assign_all(variables: Iterable[keras.Variable], values: Iterable[Any]) -> None:
-    """Assign a value to each variable."""
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+def assign_zeros(variables: Iterable[keras.Variable]) -> None:
+    """Set variables to zero."""
+    for variable in variables:
+        variable.assign(ops.zeros_like(variable))
 
 
 def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
@@ -177,36 +152,6 @@ def concrete_shape(tensor: Tensor, unknown: int) -> list[int]:
     sizes = [unknown if size is None else size for size in tensor.shape[1:]]
     examples = max(2, min(64, NUMBERS // max(1, math.prod(sizes))))
     return [examples if tensor.shape[0] is None else tensor.shape[0], *sizes]
-
-
-def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list[str]:
-    """Return the zero kernels that gradient descent never moves, even after the other weights have moved.
-
-    Biases are excluded: the gradient of the key bias of attention is always zero.
-    """
-    variables = block.trainable_variables
-    if not variables:
-        return [f"{block.name} has no trainable weights"]
-    values = [ops.convert_to_numpy(variable) for variable in variables]
-    waiting = {
-        index
-        for index, (variable, value) in enumerate(zip(variables, values, strict=True))
-        if len(variable.shape) >= 2 and "bias" not in variable.name and not np.any(value)
-    }
-    moved = False
-    for number in range(rounds):
-        for index, slope in enumerate(gradients(block, x, variables, seed=number)):
-            largest = np.abs(slope.astype(np.float32)).max(initial=0.0)
-            if largest > 0 and np.isfinite(largest):
-                moved = True
-                waiting.discard(index)
-                variables[index].assign_sub(ops.convert_to_tensor(0.1 * slope / largest, variables[index].dtype))
-        if moved and not waiting:
-            break
-    assign_all(variables, values)
-    if not moved:
-        waiting = set(range(len(variables)))
-    return [variables[index].path for index in sorted(waiting)]
 
 
 def _default_block(tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Layer:

@@ -136,6 +136,8 @@ def check_outputs(before: list[Tensor], after: list[Tensor], tolerance: float) -
 def check_gradients(model: keras.Model, inputs: Structure, blocks: Mapping[str, Sequence[keras.Variable]]) -> None:
     """Raise a ValueError if the gradients of all trainable variables of a block are zero, or one is not finite."""
     trained = {name: [variable for variable in row if variable.trainable] for name, row in blocks.items()}
+    for name in (name for name, row in trained.items() if not row):
+        raise ValueError(f"The block {name!r} has no trainable weights.")
     slopes = iter(gradients(model, inputs, [variable for row in trained.values() for variable in row]))
     for name, row in trained.items():
         largest = [np.abs(slope.astype(np.float32)).max(initial=0.0) for slope in itertools.islice(slopes, len(row))]

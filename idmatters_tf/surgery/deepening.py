@@ -34,6 +34,7 @@ def deepen(
     count: int = 1,
     optimizer: keras.optimizers.Optimizer | None = None,
     *,
+    last: str | Sequence[str] = (),
     init: Init = "zero",
     tolerance: float = 0.0,
     data: Structure | None = None,
@@ -72,8 +73,10 @@ def deepen(
             last axis), as wide as the input, with He's normal distribution for the first kernel and zeros for the last.
             The axis of the channels is given by the layer's `data_format`, or by Keras' setting for layers without it.
             Otherwise a layer to copy, or a function that returns a layer for the tensor's shape. The layer must compute
-            x + f(x) and have a `get_config`. As few of its last weights as possible are set to zero to make it the
-            identity. In a transformer block these are the output projections of attention and feed-forward.
+            x + f(x) and have a `get_config`: one of this package, one of KerasHub's blocks, a functional model of sums,
+            or another one that is the identity as it is or whose last weights `last` names. The last weights of its
+            branches are set to zero. In a transformer block these are the output projections of attention and
+            feed-forward.
         count: number of blocks after each layer.
         optimizer: optimizer that has trained the model. The new model is compiled with a copy that keeps the slots of
             old variables, iterations, learning rate and loss scale. Slots of new variables start at zero, so Adam's
@@ -81,6 +84,7 @@ def deepen(
             requires a block such as `ResidualConv2D(filters, branch_scale=0.0, kernel_initializer="he_normal")`.
             `MultiOptimizer` is not supported. If None, a compiled model is compiled with a new optimizer of the same
             settings.
+        last: names of the last weights of the branches of `block`: attributes, layers or variables in it.
         init: for KerasHub's models, "zero" or "copy": layers that are not the identity but copies with all weights, as
             in depth up-scaling (Kim et al., *SOLAR 10.7B*, 2023). Layers with a normalization after the sum, as BERT's,
             require "copy".
@@ -107,10 +111,11 @@ def deepen(
     ['hidden', 'hidden_deeper1', 'hidden_deeper2']
     """
     with strategy_scope(model):
-        return _deepen(model, after, block, count, optimizer, init, tolerance, data)
+        return _deepen(model, after, block, count, optimizer, last, init, tolerance, data)
 
 
-def _deepen(model, after, block, count, optimizer, init, tolerance, data):
+def _deepen(model, after, block, count, optimizer, last, init, tolerance, data):
+    last = [last] if isinstance(last, str) else list(last)
     count = positive_integer("count", count)
     check_choice("init", init, get_args(Init))
     check_not_quantized(model)
@@ -146,7 +151,7 @@ def _deepen(model, after, block, count, optimizer, init, tolerance, data):
         while len(row) < count:
             name = next(n for n in map(f"{operation.name}_deeper{{}}".format, itertools.count(1)) if n not in taken)
             taken.add(name)
-            inserted, tensor = insert_block(block, tensor, operation, name, exact=tolerance == 0)
+            inserted, tensor = insert_block(block, tensor, operation, name, tolerance == 0, last)
             row.append(inserted)
         return keras.tree.pack_sequence_as(outputs, [tensor]), row
 

@@ -1,5 +1,6 @@
 """Insertion of layers into models whose configuration contains their number of layers."""
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -9,10 +10,11 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf._keras_types import Structure
-from idmatters_tf.surgery._blocks import zero_last_weights
+from idmatters_tf.branches.search import weights_to_zero
+from idmatters_tf.surgery._blocks import assign_zeros
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
 from idmatters_tf.surgery._checks import UNKNOWN_SIZE, check_gradients, compute_outputs, example_inputs
-from idmatters_tf.surgery._configured import ConfiguredModel, Slot
+from idmatters_tf.surgery._configured import ConfiguredModel, Rebuilt, Slot
 
 Init = Literal["zero", "copy"]
 
@@ -35,7 +37,7 @@ def insert_layers(
         limit = configured.backbone.get_config().get("max_sequence_length", UNKNOWN_SIZE)
         inputs = example_inputs(model, data, unknown=min(UNKNOWN_SIZE, limit))
         before = compute_outputs(model, inputs, given=data is not None)
-        _zero_branches(model, rebuilt.model, list(blocks.values()), inputs, before)
+        _zero_branches(model, rebuilt, inputs, before)
         check_gradients(rebuilt.model, inputs, blocks)
     elif rebuilt.unlike:
         names = ", ".join(dict.fromkeys(rebuilt.unlike))
@@ -65,27 +67,21 @@ def _choose(slots: Sequence[Slot], after: Any) -> list[Slot]:
     return [slot for slot in slots if slot in chosen]
 
 
-def _zero_branches(
-    model: Any, deeper: Any, inserted: Sequence[Sequence[keras.Variable]], inputs: Structure, before: Sequence[Any]
-) -> None:
-    """Set as few weights of the inserted layers as possible to zero such that they are the identity.
+def _zero_branches(model: Any, rebuilt: Rebuilt, inputs: Structure, before: Sequence[Any]) -> None:
+    """Set the last weights of the branches of the inserted layers to zero, so that outputs are unchanged.
 
-    Moving averages are kept. In a transformer layer the output projections of attention and feed-forward remain zero,
-    with their biases.
+    In a transformer layer these are the output projections of attention and feed-forward, with their biases.
     """
-    # Layers of the same kind have the same variables, so that one search serves all of them.
-    kinds: dict[tuple[tuple[int, ...], ...], list[list[keras.Variable]]] = {}
-    for variables in inserted:
-        row = [v for v in variables if keras.backend.is_float_dtype(v.dtype) and not v.name.startswith("moving_")]
-        kinds.setdefault(tuple(tuple(variable.shape) for variable in row), []).append(row)
-
-    def is_equal() -> bool:
-        outputs = [map(ops.convert_to_numpy, part) for part in (before, compute_outputs(deeper, inputs, given=True))]
-        return all(np.array_equal(np.asarray(old), np.asarray(new)) for old, new in zip(*outputs, strict=True))
-
-    groups = [list(group) for rows in kinds.values() for group in zip(*rows, strict=True)]
-    if not zero_last_weights(groups, is_equal):
+    backbone = getattr(rebuilt.model, "backbone", None) or rebuilt.model
+    for slot in rebuilt.inserted:
+        if len(slot.names) == len(slot.layers):
+            parts = [weights_to_zero(layer) for layer in slot.layers]
+        else:
+            parts = [weights_to_zero(backbone, {id(layer) for layer in slot.layers})]
+        assign_zeros(itertools.chain(*parts))
+    outputs = [map(ops.convert_to_numpy, part) for part in (before, compute_outputs(rebuilt.model, inputs, given=True))]
+    if not all(np.array_equal(np.asarray(old), np.asarray(new)) for old, new in zip(*outputs, strict=True)):
         raise ValueError(
-            f"The layers of {type(model).__name__} are not the identity when all of their weights are zero, as layers "
-            f"with a factor or a normalization after the sum. Pass init='copy', which changes the outputs."
+            f"The layers of {type(model).__name__} are not the identity when the last weights of their branches are "
+            f"zero, as layers with a normalization after the sum. Pass init='copy', which changes the outputs."
         )

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from idmatters_tf._keras_internals import structure
-from idmatters_tf.depth import _last_weights
-from idmatters_tf.depth._branches import find_branches
+from idmatters_tf._keras_internals import hub
+from idmatters_tf.branches import last_weights as _last_weights
+from idmatters_tf.branches.search import find_branches
 from idmatters_tf.layers import (
     BasicBlock2D,
     LinearResidual,
@@ -335,4 +335,4 @@ def test_last_weights_of_the_blocks_of_keras_hub(name):
 
 
 def test_every_block_of_keras_hub_has_a_case():
-    assert set(HUB) == set(structure._HUB_BLOCKS)
+    assert set(HUB) == set(hub._HUB_BLOCKS)

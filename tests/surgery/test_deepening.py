@@ -134,10 +134,13 @@ def test_block_without_a_differentiable_path_raises():
         ({"count": 0}, "`count` must be a positive integer"),
         ({"tolerance": -1}, "`tolerance` must be 0 or more"),
         ({"optimizer": "adam"}, "`optimizer` must be a keras optimizer"),
-        ({"block": TwoLayerBlock(first="zeros", second="zeros")}, "cannot be trained: the .* for .*first, .*second"),
+        ({"block": TwoLayerBlock(first="zeros", second="zeros")}, "has no gradient from the model's outputs"),
         # The case of LLaMA Pro: the gain of the normalization before the kernels.
-        ({"block": TwoLayerBlock(gain="zeros")}, "cannot be trained.*normalization gain"),
-        ({"block": layers.Dense(6)}, "not the identity with all trainable weights at zero"),
+        ({"block": TwoLayerBlock()}, "branches of 'hidden_deeper1' .TwoLayerBlock. are unknown.*last='attribute'"),
+        ({"block": TwoLayerBlock(), "last": "third"}, "`last` must name one layer with weights, or one variable"),
+        ({"block": TwoLayerBlock(), "last": "first_of"}, "`last` must name one layer with weights, or one variable"),
+        ({"block": layers.Dense(6)}, "branches of 'hidden_deeper1' .Dense. are unknown"),
+        ({"block": layers.Dense(6), "last": "kernel"}, "not the identity if the last weights of its branches are zero"),
         ({"block": layers.Dense(7)}, r"of its input's shape \(None, 6\). Received: shape \(None, 7\)"),
         ({"block": layers.Dropout(0.0)}, "has no trainable weights"),
         ({"block": ResidualConv2D(6)}, "cannot be called on the output of 'hidden', of shape"),
@@ -267,9 +270,8 @@ def test_blocks_from_functions_and_layers_with_weights():
         trained = TwoLayerBlock(reverse=reverse)
         trained.build((None, 6))
         trained.first.assign(np.eye(6))
-        block = deepen(sequential()[0], "hidden", trained).get_layer("hidden_deeper1")
+        block = deepen(sequential()[0], "hidden", trained, last="second").get_layer("hidden_deeper1")
         np.testing.assert_array_equal(block.first, np.eye(6))
-        # The last kernel is zeroed for any order of the weights.
         assert [bool(np.any(weight)) for weight in (block.gain, block.second, trained.second)] == [True, False, True]
 
 
@@ -292,7 +294,7 @@ def test_block_with_an_adapted_layer():
     adapted, x = NormalizedBlock(), np.random.default_rng(0).normal(5, 3, (20, 6))
     adapted.build((None, 6))
     adapted.normalization.adapt(x)
-    block = deepen(sequential()[0], "hidden", adapted).get_layer("hidden_deeper1")
+    block = deepen(sequential()[0], "hidden", adapted, last="dense").get_layer("hidden_deeper1")
     np.testing.assert_array_equal(arrays(block.normalization(x)), arrays(adapted.normalization(x)))
 
 

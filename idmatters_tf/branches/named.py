@@ -49,7 +49,7 @@ class NamedWeights:
             return []
         inside = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
         entries = names if isinstance(names, list) else [names]
-        return [_find(step.name, inside, (entry,) if isinstance(entry, str) else entry) for entry in entries]
+        return [find_weights(step.name, inside, (entry,) if isinstance(entry, str) else entry) for entry in entries]
 
     def check_used(self) -> None:
         """Raise a ValueError for names that are not in the model."""
@@ -68,7 +68,7 @@ class NamedWeights:
         return None
 
 
-def _find(block: str, inside: list[Any], names: Iterable[str]) -> list[keras.Variable]:
+def find_weights(block: str, inside: list[Any], names: Iterable[str]) -> list[keras.Variable]:
     """Return the trainable variables of layers, attributes and variables with given names in some layers."""
     parts = {id(part): part for layer in inside for part in layers_within(layer)}.values()
     found: dict[int, keras.Variable] = {}

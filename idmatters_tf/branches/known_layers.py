@@ -7,17 +7,17 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import layers_within, own_trainable_variables
-from idmatters_tf._keras_internals.structure import (
-    Step,
+from idmatters_tf._keras_internals import (
+    HubBlock,
     hub_block,
     hub_blocks_within,
     is_from_hub,
     is_unlisted,
-    nested_models,
-    read_steps,
+    layers_within,
+    own_trainable_variables,
 )
-from idmatters_tf.depth._last_weights import POSITIVE, last_weights
+from idmatters_tf._keras_internals.structure import Step, nested_models, read_steps
+from idmatters_tf.branches.last_weights import POSITIVE, last_weights
 from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.layers._images import ConvolutionBlock
 
@@ -51,6 +51,7 @@ def _variables(operations: Iterable[Any]) -> list[keras.Variable]:
 
 
 def is_trained(step: Step) -> bool:
+    """Return True for a layer with variables that are trained, or were before they were frozen."""
     return bool(_variables([step.operation]))
 
 
@@ -88,6 +89,7 @@ def is_examined(layer: keras.layers.Layer) -> bool:
 
 
 def extends_layer(layer: keras.layers.Layer) -> bool:
+    """Return True if the class of a layer is one of Keras' layers, or derived from one."""
     kinds = [kind for kind in type(layer).__mro__ if kind not in (keras.layers.Layer, keras.Model)]
     return any(kind.__module__.startswith("keras.src.layers.") for kind in kinds)
 
@@ -144,15 +146,29 @@ def _hub_branch(layer: Any, name: str) -> Branch:
                 f"The block {name!r} ({type(layer).__name__}) normalizes its sums or branches. Received: "
                 f"{attribute}={getattr(layer, attribute)}. Use {attribute}={value}."
             )
+    return make_branch(name, _hub_sums(layer, entry, name), [layer])
+
+
+def _hub_sums(layer: Any, entry: HubBlock, name: str) -> list[list[keras.Variable]]:
+    """Return the last weights of each sum of a block of KerasHub."""
     sums: list[list[keras.Variable]] = []
     for paths in entry.sums:
         found = [part for path in paths if (part := _attribute(layer, path)) is not None]
         if found:
             weights = [[part] if isinstance(part, keras.Variable) else last_weights(part) for part in found]
             if not all(weights):
-                raise ValueError(f"The block {name!r} has last layers that cannot be scaled, such as those with LoRA.")
+                raise ValueError(f"The block {name!r} has last layers of an unknown kind, such as those with LoRA.")
             sums.append(list(itertools.chain(*weights)))
-    return make_branch(name, sums, [layer])
+    return sums
+
+
+def weights_of_branches(layer: keras.layers.Layer) -> list[keras.Variable] | None:
+    """Return the last weights of a known layer, all branches of which are zero if they are; None for other layers."""
+    entry = hub_block(layer)
+    if entry is not None:
+        return list(itertools.chain(*_hub_sums(layer, entry, layer.name)))
+    branch = _package_branch(Step(layer.name, layer, (), ()))
+    return None if branch is None else list(itertools.chain(*branch.last))
 
 
 def _attribute(layer: Any, path: str) -> Any:

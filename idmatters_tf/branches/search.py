@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals.structure import Step, is_position_embedding, nested_models, read_steps
-from idmatters_tf.depth._known_layers import (
+from idmatters_tf._keras_internals import is_position_embedding
+from idmatters_tf._keras_internals.structure import Step, nested_models, read_steps
+from idmatters_tf.branches.known_layers import (
     Branch,
     extends_layer,
     has_branches,
@@ -19,9 +20,10 @@ from idmatters_tf.depth._known_layers import (
     is_unknown,
     known_branches,
     make_branch,
+    weights_of_branches,
 )
-from idmatters_tf.depth._last_weights import NORMALIZATIONS, TailFinder, UnknownTailError
-from idmatters_tf.depth._named import LastNames, NamedWeights
+from idmatters_tf.branches.last_weights import NORMALIZATIONS, TailFinder, UnknownTailError
+from idmatters_tf.branches.named import LastNames, NamedWeights
 
 
 @dataclasses.dataclass
@@ -73,6 +75,28 @@ def find_branches(model: keras.Model, last: LastNames | None = None, is_complete
     return found
 
 
+def weights_to_zero(block: keras.layers.Layer, within: Collection[int] | None = None) -> list[keras.Variable]:
+    """Return the last weights of the branches of a layer or model, which returns its input if they are zero.
+
+    Args:
+        block: one of the known layers, or a functional or Sequential model of sums.
+        within: `id` of the operations of a model whose sums are chosen; all sums if None.
+
+    Raises:
+        ValueError: if the branches or their last weights are unknown.
+    """
+    known = weights_of_branches(block)
+    if known is None and isinstance(block, keras.Model) and read_steps(block) is not None:
+        found = _Finder(block, NamedWeights(None)).find(within)
+        known = [variable for branch in found for variable in itertools.chain(*branch.last)]
+    if not known:
+        raise ValueError(
+            f"The last weights of the branches of {block.name!r} ({type(block).__name__}) are unknown. It must be a "
+            f"layer of idmatters_tf.layers, a known one of KerasHub, or a functional model of sums x + f(x)."
+        )
+    return known
+
+
 def count_sums(branches: Iterable[Branch]) -> int:
     """Return the number of residual sums in blocks."""
     return sum(len(branch.last) for branch in branches)
@@ -106,9 +130,12 @@ class _Finder:
         self._tails = TailFinder(self._makers, self._users, self._ancestors, self._named_tail)
         self._not_counted: list[str] = []
 
-    def find(self) -> list[Branch]:
-        """Return the branches of all blocks."""
+    def find(self, within: Collection[int] | None = None) -> list[Branch]:
+        """Return the branches of all blocks, or of the sums by operations with some `id`."""
         sums = self._find_sums()
+        if within is not None:
+            chosen = [each for each in sums if id(each.ends[0].operation) in within]
+            return [self._branch(each, self._steps_inside(each, sums)) for each in chosen]
         inside = {id(each.ends[0]): self._steps_inside(each, sums) for each in sums}
         # Sums of activations without weights, as in x + 0.04 x^3.
         trained = [each for each in sums if any(map(is_trained, inside[id(each.ends[0])]))]
