@@ -312,6 +312,12 @@ HUB = {
     "GemmaDecoderBlock": ("models.gemma.gemma_decoder_block", (4, 8, 2, 2, 1), {}, 2),
     "Gemma3DecoderBlock": ("models.gemma3.gemma3_decoder_block", (4, 8, 2, 2, 1), {}, 2),
     "BloomDecoder": ("models.bloom.bloom_decoder", (2, 8), {}, 2),
+    "SmolLM3DecoderLayer": (
+        "models.smollm3.smollm3_layers",
+        (4, 2, 1, False, 0.0, [True], ["attention"], 0, 8, False, 1e-6),
+        {},
+        2,
+    ),
     "FalconTransformerDecoder": ("models.falcon.falcon_transformer_decoder", (2, 8), {}, 2),
     "GPTNeoXDecoder": ("models.gpt_neo_x.gpt_neo_x_decoder", (8, 2), {"rotary_percentage": 1.0}, 1),
     "T5TransformerLayer": ("models.t5.t5_transformer_layer", (False, 4, 8, 2, 0.0, "relu", 1e-6, 2), {}, 2),
