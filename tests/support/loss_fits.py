@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from idmatters_tf.distribute import global_mean
+
 RANDOM = np.random.default_rng(3)
 X = RANDOM.normal(size=(48, 6)).astype("float32")
 Y = np.tanh(X @ RANDOM.normal(size=(6, 2))).astype("float32")
@@ -167,7 +169,7 @@ class Own(keras.Model):
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
-            value = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            value = global_mean(tf.square(self(x, training=True) - y))
         variables = self.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
         self.tracker.update_state(value)
@@ -271,8 +273,14 @@ LOSS_CASES = {
     "uneven: compute_loss": (lambda: model(kind=ComputeLoss), lambda made: fit(made, X[:47], Y[:47])),
     "added: mean": (lambda: model(Adding(lambda x: ops.mean(ops.square(x)))), fit),
     "added: sum": (lambda: model(Adding(lambda x: ops.sum(ops.square(x)) / 50)), fit),
-    "added: mean, sum, uneven": (
-        lambda: model(Adding(lambda x: [ops.mean(x), ops.sum(x) / 50]), keras.layers.ActivityRegularization(0.01)),
+    "added: mean, uneven": (
+        lambda: model(
+            Adding(lambda x: [ops.mean(x), ops.mean(x * x)]), keras.layers.Dense(5, activity_regularizer="l2")
+        ),
+        lambda made: fit(made, X[:47], Y[:47]),
+    ),
+    "added: sum, uneven": (
+        lambda: model(Adding(lambda x: ops.sum(x) / 50), keras.layers.ActivityRegularization(0.01)),
         lambda made: fit(made, X[:47], Y[:47]),
     ),
     "added: two to one step": (lambda: model(Adding(ops.mean), kind=ComputeLoss, steps_per_execution=2), fit),
@@ -337,6 +345,20 @@ class Evaluated(keras.Model):
 
 def added(function):
     return lambda: model(Adding(function))
+
+
+# Statements about the models of cases, whose names begin with the keys.
+STATEMENTS = {
+    "added: sum": {"added_losses": "sum"},
+    "added:": {"added_losses": "mean"},
+    "step: as in the guide, with": {"added_losses": "mean", "own_steps": True},
+    "step:": {"own_steps": True},
+}
+
+
+def statements(name):
+    """Return the arguments of the function that returns the strategy of a case."""
+    return next((made for begin, made in STATEMENTS.items() if name.startswith(begin)), {})
 
 
 # Functions that build the model and that run it, and the error on several replicas.

@@ -1,0 +1,40 @@
+"""Reductions over the examples of the global batch, for training steps of one's own."""
+
+from idmatters_tf._keras_types import Tensor
+
+
+def global_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean of values over the examples of the global batch, for reductions in a `train_step` of one's own.
+
+    On several replicas each has the same result, and its gradient is that of the replica's own values: optimizers sum
+    the gradients of the replicas. Without several replicas it is the mean of the values::
+
+        loss = global_mean(keras.ops.square(y - y_pred))
+
+    Args:
+        values: tensor of shape (N, ...) with a value or more for each example of the part of the batch. A scalar must
+            be equal on all replicas, such as a penalty of the weights, and is returned.
+        weights: tensor of shape (N,) or that of `values`: the result is sum(weights * values) / sum(weights). By
+            default all are one.
+
+    Returns:
+        Scalar of the type of `values`; 0 if the sum of the weights is 0.
+
+    Raises:
+        tf.errors.InvalidArgumentError: a scalar differs between the replicas.
+    """
+    import tensorflow as tf
+
+    from idmatters_tf._keras_internals.replicas.collectives import check_equal_scalars, has_part, sum_over_replicas
+
+    values = tf.convert_to_tensor(values)
+    is_part = has_part()
+    if not len(values.shape):
+        message = "global_mean received a scalar that differs between the replicas. Pass the values of the examples."
+        return check_equal_scalars(values, message) if is_part else values
+    weights = tf.ones((), values.dtype) if weights is None else tf.cast(weights, values.dtype)
+    weights = weights[(..., *[tf.newaxis] * (len(values.shape) - len(weights.shape)))]
+    weights = tf.broadcast_to(weights, tf.shape(values))
+    sums = tf.stack([tf.reduce_sum(values * weights), tf.reduce_sum(weights)])
+    total, count = tf.unstack(sum_over_replicas(sums) if is_part else sums)
+    return tf.math.divide_no_nan(total, count)
