@@ -21,17 +21,24 @@ def global_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
         Scalar of the type of `values`; 0 if the sum of the weights is 0.
 
     Raises:
-        tf.errors.InvalidArgumentError: a scalar differs between the replicas.
+        ValueError: a scalar differs between the replicas. `fit` raises it.
     """
     import tensorflow as tf
 
-    from idmatters_tf._keras_internals.replicas.collectives import check_equal_scalars, has_part, sum_over_replicas
+    from idmatters_tf._keras_internals.replicas.collectives import (
+        SEVERAL,
+        check_equal,
+        count_replicas,
+        has_part,
+        scale_gradient,
+        sum_over_replicas,
+    )
 
     values = tf.convert_to_tensor(values)
     is_part = has_part()
     if not len(values.shape):
-        message = "global_mean received a scalar that differs between the replicas. Pass the values of the examples."
-        return check_equal_scalars(values, message) if is_part else values
+        message = f"{SEVERAL}global_mean received other scalars on each. Pass the values of the examples."
+        return scale_gradient(check_equal(values, message), 1 / count_replicas()) if is_part else values
     weights = tf.ones((), values.dtype) if weights is None else tf.cast(weights, values.dtype)
     weights = weights[(..., *[tf.newaxis] * (len(values.shape) - len(weights.shape)))]
     weights = tf.broadcast_to(weights, tf.shape(values))

@@ -311,40 +311,38 @@ LOSS_CASES = {
 }
 
 
-class Summed(Own):
-    """Model with a step with a sum over the examples of a part."""
+class Unequal(Own):
+    """Model with a step that averages a mean over the examples of a part, which differs between the replicas."""
 
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
-            value = tf.reduce_sum(tf.square(self(x, training=True) - y)) / 12
-        variables = self.trainable_variables
-        self.optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
-        return {"loss": value}
-
-
-class Rooted(Own):
-    """Model with a step whose loss is no mean."""
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            value = tf.sqrt(tf.reduce_mean(tf.square(self(x, training=True) - y)))
+            value = global_mean(tf.reduce_mean(tf.square(self(x, training=True) - y)))
         variables = self.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
         return {"loss": value}
 
 
 class Evaluated(keras.Model):
-    """Model with an evaluation step with a sum over the examples of a part."""
+    """Model with an evaluation step."""
 
     def test_step(self, data):
         x, y = data
-        return {"total": tf.reduce_sum(tf.square(self(x, training=False) - y))}
+        return {"mean": global_mean(tf.square(self(x, training=False) - y))}
 
 
-def added(function):
-    return lambda: model(Adding(function))
+class RawVariable(keras.metrics.Metric):
+    """Metric that returns a variable of TensorFlow."""
+
+    def __init__(self):
+        super().__init__(name="raw")
+        self.total = self.add_variable(shape=(), initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(ops.sum(y_pred))
+
+    def result(self):
+        return self.total.value
 
 
 # Statements about the models of cases, whose names begin with the keys.
@@ -353,6 +351,8 @@ STATEMENTS = {
     "added:": {"added_losses": "mean"},
     "step: as in the guide, with": {"added_losses": "mean", "own_steps": True},
     "step:": {"own_steps": True},
+    "guide: VQ-VAE": {"added_losses": "mean", "own_steps": True},
+    "guide:": {"own_steps": True},
 }
 
 
@@ -361,18 +361,22 @@ def statements(name):
     return next((made for begin, made in STATEMENTS.items() if name.startswith(begin)), {})
 
 
+OUTSIDE = keras.metrics.AUC(name="auc")
 # Functions that build the model and that run it, and the error on several replicas.
 REFUSED = {
-    "a step with a sum": (lambda: model(kind=Summed), fit, "must compute the same on a batch and on its parts"),
-    "a step with a root": (lambda: model(kind=Rooted), fit, "must compute the same on a batch and on its parts"),
-    "a step with unequal parts": (
-        lambda: model(kind=Own),
-        lambda made: fit(made, X[:47], Y[:47]),
-        "All batches must be divisible",
+    "a step": (lambda: model(kind=Own), fit, "`train_step` of .* is computed with a part.*pass own_steps=True"),
+    "an evaluation step": (lambda: model(kind=Evaluated), fit, "`test_step` of .* is computed with a part"),
+    "step: a scalar of the part": (
+        lambda: model(kind=Unequal),
+        fit,
+        "On several replicas, global_mean received other scalars on each",
     ),
-    "a step with a sum of means": (lambda: model(kind=SumOfMeans), fit, r"parts.*\(metric loss\)"),
-    "a layer with a mean": (lambda: model(Measuring(ops.mean)), fit, r"parts.*\(metric size\)"),
-    "an evaluation with a sum": (lambda: model(kind=Evaluated), fit, "test_step of .* must compute the same"),
-    "an added loss that couples": (added(lambda x: ops.square(ops.mean(x))), fit, "must be a sum or a mean"),
-    "an added loss that is zero": (added(lambda x: 0.0 * ops.mean(x)), fit, "must be a sum or a mean"),
+    "an added loss": (lambda: model(Adding(ops.mean)), fit, "Layer '.*adding.*' calls `add_loss`.*added_losses='mean'"),
+    "a metric of another scope": (lambda: model(metrics=[OUTSIDE]), fit, "'auc' was created outside of the scope"),
+    "a raw variable": (lambda: model(metrics=[RawVariable()]), fit, "log 'raw' is a variable of TensorFlow"),
+    "an empty part": (
+        lambda: model(),
+        lambda made: made.fit(tf.data.Dataset.from_tensor_slices((X[:37], Y[:37])).batch(12), verbose=0),
+        "A training batch of 1 examples leaves one of . replicas without any",
+    ),
 }

@@ -28,6 +28,8 @@ _CARRIERS = {
     tf.bfloat16: tf.float32,
     tf.float16: tf.float32,
 }
+# Begin of the messages of checks in graphs.
+SEVERAL = "On several replicas, "
 
 
 class _Step(threading.local):
@@ -198,14 +200,16 @@ def has_part() -> bool:
     return is_replica() and step.batch in (None, "part")
 
 
-def check_equal_scalars(value: Tensor, message: str) -> Tensor:
-    """Return a scalar that is equal on all replicas, each with its share of the gradient.
+def check_equal(value: Tensor, message: str) -> Tensor:
+    """Return a tensor after a check that it is equal on all replicas.
 
     Raises:
-        tf.errors.InvalidArgumentError: the scalar differs between the replicas.
+        tf.errors.InvalidArgumentError: the tensor differs between the replicas.
     """
-    values = _all_gather(tf.reshape(tf.stop_gradient(value), [1]))
-    size = tf.reduce_max(tf.abs(values))
-    check = tf.debugging.assert_less_equal(tf.reduce_max(values) - tf.reduce_min(values), 1e-3 * size, message)
+    own = tf.cast(tf.stop_gradient(value), tf.float32)
+    sums = _all_gather(tf.stack([tf.reduce_sum(own), tf.reduce_sum(tf.abs(own))])[None])
+    size = tf.reduce_max(sums[:, 1])
+    difference = tf.reduce_max(sums, 0) - tf.reduce_min(sums, 0)
+    check = tf.debugging.assert_less_equal(tf.reduce_max(difference), 1e-4 * size, message)
     with tf.control_dependencies([] if check is None else [check]):
-        return scale_gradient(value, 1 / count_replicas())
+        return tf.identity(value)

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from idmatters_tf._keras_internals.losses import overrides_compute_loss
 from idmatters_tf._keras_internals.replicas.collectives import (
+    SEVERAL,
+    check_equal,
     count_replicas,
     on_global_batch,
     scale_gradient,
@@ -20,6 +22,7 @@ from idmatters_tf._keras_internals.replicas.collectives import (
     sum_over_replicas,
 )
 from idmatters_tf._keras_internals.replicas.metrics import metrics_within, updates_of_global_batch
+from idmatters_tf._keras_internals.versions import ACTIVITY_LOSSES
 
 # Regularizers of Keras that are sums over the elements of an output.
 _SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
@@ -65,6 +68,7 @@ def prepared(model: keras.Model) -> Iterator[None]:
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             values.append((layer, "_moments", functools.partial(_moments, layer, layer._moments)))
     for variable in own.trainable_variables:
+        values.append((variable, "_direct_assign", _equal_assign(variable)))
         if variable.regularizer is not None:
             values.append((variable, "_regularizer", _penalty(variable.regularizer)))
     values += [(metric, "update_state", updates_of_global_batch(metric)) for metric in metrics_within(model)]
@@ -116,6 +120,24 @@ def _penalty(regularizer):
     return penalty
 
 
+def _equal_assign(variable):
+    """Return the method that assigns a value to a weight in a step, other than by an optimizer."""
+    assign = variable._direct_assign
+
+    def assign_equal(value):
+        if step.batch == "part":
+            value = check_equal(tf.cast(value, variable.dtype), _OTHER_VALUES.format(variable.path))
+        assign(value)
+
+    return assign_equal
+
+
+_OTHER_VALUES = (
+    f"{SEVERAL}{{}} is assigned other values on each. Sum the gradients of the replicas before: "
+    "tf.distribute.get_replica_context().all_reduce('SUM', gradients)."
+)
+
+
 class _AddedLosses(list[Any]):
     """Losses that a layer adds, of each replica. Those that Keras reads are of the global batch.
 
@@ -132,31 +154,28 @@ class _AddedLosses(list[Any]):
         self._local = threading.local()
 
     def _added(self) -> list[list[Any]]:
-        """Return [loss, loss of the global batch or None] for each loss of this replica."""
+        """Return [loss, kind, loss of the global batch or None] for each loss of this replica."""
         if not hasattr(self._local, "added"):
-            self._local.added = []
-            self._local.sums = []
+            self._local.added, self._local.kind = [], None
         return self._local.added
 
     def recorded(self, regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return an activity regularizer, whose losses are known to be sums if it is one of Keras."""
-        if type(regularizer) not in _SUMS:
-            return regularizer
+        """Return an activity regularizer. Keras adds its loss next."""
 
         def compute(output):
             self._added()
-            found = regularizer(output)
-            self._local.sums.append(found)
-            return found
+            self._local.kind = ACTIVITY_LOSSES if type(regularizer) in _SUMS else self._kind
+            return regularizer(output)
 
         return compute
 
     def extend(self, losses: Any) -> None:
-        self._added().extend([loss, None] for loss in losses)
+        added = self._added()
+        kind, self._local.kind = self._local.kind or self._kind, None
+        added.extend([loss, kind, None] for loss in losses)
 
     def clear(self) -> None:
         self._added().clear()
-        self._local.sums.clear()
 
     def __len__(self) -> int:
         return len(self._added())
@@ -167,18 +186,17 @@ class _AddedLosses(list[Any]):
     def __getitem__(self, index: Any) -> Any:
         entries = self._added()
         if step.batch is None:
-            return [loss for loss, _ in entries][index]
+            return [loss for loss, *_ in entries][index]
         for entry in entries:
-            if entry[1] is None:
-                entry[1] = self._of_global_batch(entry[0])
-        found = [value for _, value in entries]
+            if entry[2] is None:
+                entry[2] = self._of_global_batch(*entry[:2])
+        found = [value for *_, value in entries]
         if step.batch == "global":
             found = [scale_gradient(value, count_replicas()) for value in found]
         return found[index]
 
-    def _of_global_batch(self, loss):
-        is_sum = any(loss is each for each in self._local.sums)
-        if self._kind is None and not is_sum:
+    def _of_global_batch(self, loss, kind):
+        if kind is None:
             raise ValueError(
                 f"Layer {self._layer.path or self._layer.name!r} calls `add_loss` with a loss of a part of the batch. "
                 f"Pass added_losses='mean' or added_losses='sum' to the function that returned the strategy: a mean or "
@@ -186,7 +204,7 @@ class _AddedLosses(list[Any]):
             )
         value = tf.convert_to_tensor(loss)
         value = tf.reduce_sum(value if value.dtype.is_floating else tf.cast(value, keras.config.floatx()))
-        if self._kind == "mean" and not is_sum:
+        if kind == "mean":
             # The mean over no examples is not a number.
             value = tf.math.multiply_no_nan(value, tf.cast(step.share, value.dtype))
         return sum_over_replicas(value)

@@ -13,7 +13,14 @@ import tensorflow as tf
 from idmatters_tf._keras_internals.replicas import data, losses, optimizers  # noqa: F401 - registers changes
 from idmatters_tf._keras_internals.replicas.absent import restore_none
 from idmatters_tf._keras_internals.replicas.changes import hook, make_changes, repairs
-from idmatters_tf._keras_internals.replicas.collectives import gather, is_first, replica, sum_over_replicas, within
+from idmatters_tf._keras_internals.replicas.collectives import (
+    SEVERAL,
+    gather,
+    is_first,
+    replica,
+    sum_over_replicas,
+    within,
+)
 from idmatters_tf._keras_internals.replicas.data import BATCH, TAGS, is_multi_worker
 from idmatters_tf._keras_internals.replicas.parts import declarations_of, prepared
 
@@ -54,6 +61,12 @@ def _maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     """Build the model from the types of the data."""
     if self._distribute_strategy is None:
         return
+    if type(self).call is keras.Model.call:
+        # A model with steps of its own may have no `call`; it trains its layers.
+        with self.distribute_strategy.scope():
+            if self.optimizer is not None and not self.optimizer.built:
+                self.optimizer.build(self.trainable_variables)
+        return
     if iterator is not None:
         spec = keras.tree.map_structure(_spec_of_replica, iterator._distributed_dataset.element_spec)
         data_batch = restore_none(_untagged(spec)[0])
@@ -84,6 +97,12 @@ def check_steps(model: keras.Model, names: tuple[str, ...]) -> None:
                 f"`{name}` of {model.name!r} is computed with a part of the batch on each replica. Replace its own "
                 f"means and sums over examples by `idmatters_tf.distribute.global_mean`, and pass own_steps=True to "
                 f"the function that returned the strategy."
+            )
+    for name, value in vars(own).items():
+        if isinstance(value, keras.optimizers.Optimizer) and value is not own.optimizer and not value.built:
+            raise ValueError(
+                f"The optimizer {name!r} of {model.name!r} must have variables before training on several replicas. "
+                f"Call {name}.build(variables) in the scope of the strategy."
             )
 
 
@@ -171,7 +190,9 @@ def _check_parts(parts, is_training):
 
 
 def _explain(error, strategy, names):
-    """Return an error that names the worker or the remedy in place of that of `_check_parts`."""
+    """Return an error that names the remedy, and the worker, in place of that of a check in a graph."""
+    if SEVERAL in str(error):
+        return ValueError(SEVERAL + str(error).partition(SEVERAL)[2].partition("]")[0])
     text = str(error).partition(_PARTS)[2]
     numbers = re.findall(r"\d+", text.partition("[")[2].partition("]")[0])
     if not numbers:
