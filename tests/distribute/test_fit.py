@@ -32,6 +32,11 @@ SHORT = [
     "uneven: compute_loss",
     "step: as in the guide, with losses",
     "metrics: of the user",
+    "metrics: that couple",
+    "types: uint8 labels",
+    "types: float64",
+    "types: predicted",
+    "evaluation of empty parts",
     "optimizer: accumulation, clipped, averages",
     "optimizer: loss scale, overflow",
     "a step",
@@ -84,7 +89,7 @@ def test_replicas_end_where_one_device_ends(folder, kind):
         name = list(CASES)[number]
         assert set(values) == set(found[number]), name
         # float16 rounds the gradients of parts of a batch.
-        tolerance = 2e-3 if "mixed" in name or "scale" in name else 3e-6
+        tolerance = 2e-3 if "mixed" in name or "scale" in name else 2e-2 if "bfloat16" in name else 3e-6
         for key, value in values.items():
             # The loss of a step whose gradients overflow is not finite.
             assert np.isfinite(value).all() or ("overflow" in name and key == "history loss"), f"{name}: {key}"

@@ -49,13 +49,29 @@ def tagger(mask=True, **compiled):
     return made
 
 
+class Logs(keras.callbacks.Callback):
+    """Callback that records the logs of batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = {}
+
+    def on_train_batch_end(self, batch, logs=None):
+        for name, value in logs.items():
+            self.found.setdefault(f"batch {name}", []).append(np.array(value))
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.on_train_batch_end(batch, {f"evaluated {name}": value for name, value in logs.items()})
+
+
 def fit(made, x=X, y=Y, **arguments):
-    """Return the history of two epochs, an evaluation of 7 examples, and their weights."""
-    weights = arguments.get("sample_weight")
-    history = made.fit(x, y, **{"batch_size": 12, "epochs": 2, "verbose": 0, "shuffle": False, **arguments}).history
+    """Return the history of two epochs and of their batches, and an evaluation of 7 examples."""
+    weights, logs = arguments.get("sample_weight"), Logs()
+    arguments = {"batch_size": 12, "epochs": 2, "verbose": 0, "shuffle": False, "callbacks": [logs], **arguments}
+    history = made.fit(x, y, **arguments).history
     few = None if weights is None else weights[:7]
-    found = made.evaluate(x[:7], y[:7], 5, sample_weight=few, verbose=0, return_dict=True)
-    return {**history, **{f"evaluated {name}": [value] for name, value in found.items()}}
+    found = made.evaluate(x[:7], y[:7], 5, sample_weight=few, verbose=0, return_dict=True, callbacks=[logs])
+    return {**history, **{f"evaluated {name}": [value] for name, value in found.items()}, **logs.found}
 
 
 def loss(function, *layers, y=Y, units=2, activation=None, weights=None, **arguments):
@@ -217,6 +233,20 @@ class Spread(keras.metrics.Metric):
         return self.total / self.count + self.largest + self.sum.result()
 
 
+class Averaged(keras.metrics.Metric):
+    """Metric with a variable of an aggregation, which `result` returns."""
+
+    def __init__(self, aggregation):
+        super().__init__(name=aggregation)
+        self.last = self.add_variable(shape=(), initializer="zeros", aggregation=aggregation)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.last.assign(0.5 * self.last + ops.max(y_pred))
+
+    def result(self):
+        return self.last
+
+
 def crossentropy(**options):
     return lambda: keras.losses.CategoricalCrossentropy(from_logits=True, **options)
 
@@ -299,6 +329,24 @@ LOSS_CASES = {
     "step: as in the guide, with losses": (lambda: model(Adding(ops.mean), kind=Guide, metrics=["mae"]), fit),
     "step: own mean": (lambda: model(kind=Own, loss=mean_of_all), fit),
     "metrics: of the user": loss(lambda: "mse", metrics=lambda: [Spread(), root, keras.metrics.R2Score(name="r")]),
+    "metrics: that couple": loss(
+        lambda: "mse",
+        activation="sigmoid",
+        metrics=lambda: [
+            keras.metrics.MeanMetricWrapper(keras.losses.dice, name="dice"),
+            keras.metrics.MeanMetricWrapper(keras.losses.Tversky(), name="tversky"),
+            keras.metrics.CosineSimilarity(axis=0, name="cosine"),
+            keras.metrics.PearsonCorrelation(axis=0, name="pearson"),
+            Averaged("mean"),
+            Averaged("only_first_replica"),
+        ],
+    ),
+    "metrics: labels of rank 1": loss(
+        lambda: "mse",
+        units=1,
+        y=Y[:, 0],
+        metrics=lambda: [keras.metrics.CosineSimilarity(name="cosine"), "mae", keras.metrics.AUC(name="auc")],
+    ),
     "metrics: of a layer": loss(lambda: "mse", Measuring, batch_size=20, metrics=["mae"]),
     "metrics: of Keras": loss(
         lambda: keras.losses.BinaryCrossentropy(from_logits=True),

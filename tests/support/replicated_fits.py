@@ -24,6 +24,7 @@ from tests.support.fit_sources import aligned
 from tests.support.guide_fits import GUIDE_CASES, GUIDE_REFUSED
 from tests.support.layer_fits import LAYER_CASES
 from tests.support.loss_fits import LOSS_CASES, REFUSED, statements
+from tests.support.type_fits import TYPE_CASES
 
 RANDOM = np.random.default_rng(0)
 # The last of the batches of 12 has a row for each of three replicas.
@@ -236,6 +237,7 @@ CASES = {
     **LOSS_CASES,
     **LAYER_CASES,
     **GUIDE_CASES,
+    **TYPE_CASES,
 }
 
 
@@ -320,6 +322,9 @@ def main(argv):
         with pytest.raises(ValueError, match=message):
             run(model)
     if kind == "mirrored":
+        assert mirror_all_devices() is chosen
+        with pytest.raises(ValueError, match="`devices` must be those of the first strategy of this process"):
+            mirrored_strategy([f"CPU:{index}" for index in range(chosen.num_replicas_in_sync - 1)] + ["CPU:9"])
         check_dropout(chosen)
         check_rows_with_none(chosen)
     if kind == "workers":

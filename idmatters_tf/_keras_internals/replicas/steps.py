@@ -17,6 +17,7 @@ from idmatters_tf._keras_internals.replicas.collectives import (
     SEVERAL,
     gather,
     is_first,
+    is_replica,
     replica,
     sum_over_replicas,
     within,
@@ -210,6 +211,12 @@ def explain_parts(parts: np.ndarray, names: list[str], strategy: Any) -> ValueEr
         strategy: strategy of the replicas.
     """
     others = np.argwhere((parts[:, 1:] != parts[0, 1:]) & (parts[:, :1] > 0))
+    if not len(others) and parts.shape[1] > 1 and parts[:, 0].sum() < parts[:, 1].max():
+        worker = np.argmin(parts[:, 0]) // len(strategy.extended.worker_devices)
+        return ValueError(
+            f"The data of {describe_worker(strategy, worker)} end earlier than those of other workers. Give each "
+            f"worker the same data."
+        )
     if not len(others):
         return ValueError(
             f"A training batch of {parts[:, 0].sum()} examples leaves one of {len(parts)} replicas without any. Use "
@@ -322,3 +329,13 @@ def check_scope(model: keras.Model, has_workers: bool) -> None:
             "The optimizer was created outside of the scope of the strategy. Create it and call `compile` in `with "
             "strategy.scope():`."
         )
+
+
+@repairs(keras.random.SeedGenerator, "next", "returns the same seed on all replicas")
+def _next(original, self, ordered=True):
+    """Return the next seed of a generator. The first replica has the seeds of a single device."""
+    seed = original(self, ordered)
+    if not is_replica() or not tf.is_tensor(seed):
+        return seed
+    index = tf.cast(replica().replica_id_in_sync_group, seed.dtype)
+    return seed + tf.stack([index * tf.cast(_SEED_OF_REPLICA, seed.dtype), tf.zeros((), seed.dtype)])
