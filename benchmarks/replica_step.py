@@ -1,10 +1,10 @@
-"""Claim: a step on two replicas costs little more than on one device with the same global batch and the same cores.
+"""Claim: a step on two replicas costs little more than on one device with the same batch and the same cores.
 
     python benchmarks/replica_step.py [--steps N]
 
-`fit` under `mirrored_strategy` on two logical CPUs, compared with `fit` on one: an image classifier (three convolutions,
-batches of 128 images of 32 x 32 pixels, accuracy), and a language model (one layer of attention, batches of 16
-sequences of 64 tokens of 8,000, accuracy). Losses of all steps are compared before.
+`fit` under `mirrored_strategy` on two logical CPUs, compared with `fit` on one device: an image classifier (three
+convolutions, batches of 128 images of 32 x 32 pixels, accuracy), and a language model (one layer of attention, batches
+of 16 sequences of 64 tokens of 8,000, accuracy). Losses are compared before the measurement.
 """
 
 import functools
@@ -74,9 +74,7 @@ def main():
         np.testing.assert_allclose(losses["two replicas"], losses["one device"], 1e-4)
         times = in_turn(ways, options.rounds, warm_up=1)
         for place, values in times.items():
-            report.add(
-                f"{name}, {place}", values, "ms/step", 1e3 / options.steps, ratio(values, times["one device"])
-            )
+            report.add(f"{name}, {place}", values, "ms/step", 1e3 / options.steps, ratio(values, times["one device"]))
     report.finish()
 
 

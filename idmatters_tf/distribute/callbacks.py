@@ -64,9 +64,9 @@ def chief_only(
 
 
 def is_chief(cluster: ClusterDescription | None = None) -> bool:
-    """Return True on the chief, and in a single process::
+    """Return True on the chief, and in a single process.
 
-        model.fit(x, y, verbose="auto" if is_chief() else 0)
+    For example, `model.fit(x, y, verbose="auto" if is_chief() else 0)` shows one progress bar.
 
     Args:
         cluster: description of the cluster, see `chief_only`.

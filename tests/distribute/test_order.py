@@ -1,4 +1,4 @@
-"""Data, weights and calls of several workers: an equal order without seeds in the script, and errors for differences."""
+"""Several workers: an equal order of the data without seeds in the script, and errors for differences."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Calls on two workers that differ. `python -m tests.support.worker_differences` checks that both name the difference."""
+"""Calls on two workers that differ. `python -m tests.support.worker_differences [NAME...]` prints their errors."""
 
 # pyright: reportArgumentType=false
 import re
@@ -138,6 +138,7 @@ DIFFERENCES = {
 
 def main(argv):
     cluster = find_cluster()
+    assert cluster is not None
     index = int(cluster.task.split()[1])
     strategy = multi_worker_strategy()
     assert is_chief() == (index == 0)

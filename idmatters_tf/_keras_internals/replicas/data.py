@@ -68,7 +68,8 @@ def is_multi_worker(strategy: Any) -> bool:
 
 @hook(tf_trainer.TFEpochIterator, "__init__", "all workers read the same batches in the same order, without None")
 def _initialize_epoch_iterator(original, self, distribute_strategy=None, **arguments):
-    strategy, x = distribute_strategy, arguments["x"]
+    strategy: Any = distribute_strategy
+    x = arguments["x"]
     if strategy.num_replicas_in_sync == 1 or isinstance(x, tf.distribute.DistributedDataset):
         original(self, distribute_strategy=strategy, **arguments)
         return
@@ -154,7 +155,7 @@ def _tagged(dataset):
         batch = batch if isinstance(spec, tuple) else batch[0]
         leaves = keras.tree.flatten(batch)
         inputs = len(keras.tree.flatten(batch[0] if isinstance(batch, tuple) else batch))
-        size = next(tf.shape(leaf)[0] for leaf in leaves if isinstance(leaf, tf.Tensor) and len(leaf.shape))
+        size: Any = next(tf.shape(leaf)[0] for leaf in leaves if isinstance(leaf, tf.Tensor) and len(leaf.shape))
         tags = [0 if is_random and index < inputs else _checksum(leaf) for index, leaf in enumerate(leaves)]
         return {BATCH: batch, TAGS: tf.tile(tf.stack([size, *tags])[None], [size, 1])}
 
@@ -166,7 +167,7 @@ def _checksum(tensor):
     if not isinstance(tensor, tf.Tensor) or not len(tensor.shape) or tensor.dtype in (tf.variant, tf.resource):
         return tf.zeros((), tf.int32)
     size = tf.shape(tensor)[0]
-    is_small = None not in tensor.shape[1:] and np.prod(tensor.shape[1:]) <= _SMALL
+    is_small = tensor.shape[1:].is_fully_defined() and tensor.shape[1:].num_elements() <= _SMALL
     rows = tensor if is_small else tensor[:: tf.maximum(size // _ROWS, 1)]
     number = tf.strings.to_hash_bucket_fast(tf.io.serialize_tensor(rows), 2**31 - 2)
     return 1 + tf.cast(number, tf.int32)
@@ -182,7 +183,7 @@ class _Batches(keras.utils.PyDataset):
         super().__init__(data.workers, data.use_multiprocessing, data.max_queue_size)
         self._data = data
         self._iterator = iterator
-        self._order = order
+        self._order: Any = order
         self._shuffle = shuffle
         self._indices = None
 

@@ -12,49 +12,21 @@ from idmatters_tf._keras_internals.keras_source import LossFunctionWrapper, loss
 from idmatters_tf._keras_internals.replicas.changes import hook
 from idmatters_tf._keras_internals.replicas.collectives import gather, is_replica, on_global_batch, step
 
-_FUNCTIONS = (
-    "binary_crossentropy",
-    "binary_focal_crossentropy",
-    "categorical_crossentropy",
-    "categorical_focal_crossentropy",
-    "categorical_generalized_cross_entropy",
-    "categorical_hinge",
-    "cosine_similarity",
-    "hinge",
-    "huber",
-    "kl_divergence",
-    "log_cosh",
-    "mean_absolute_error",
-    "mean_absolute_percentage_error",
-    "mean_squared_error",
-    "mean_squared_logarithmic_error",
-    "poisson",
-    "sparse_categorical_crossentropy",
-    "squared_hinge",
-)
-_CLASSES = (
-    "BinaryCrossentropy",
-    "BinaryFocalCrossentropy",
-    "CategoricalCrossentropy",
-    "CategoricalFocalCrossentropy",
-    "CategoricalGeneralizedCrossEntropy",
-    "CategoricalHinge",
-    "CosineSimilarity",
-    "Hinge",
-    "Huber",
-    "KLDivergence",
-    "LogCosh",
-    "MeanAbsoluteError",
-    "MeanAbsolutePercentageError",
-    "MeanSquaredError",
-    "MeanSquaredLogarithmicError",
-    "Poisson",
-    "SparseCategoricalCrossentropy",
-    "SquaredHinge",
-)
+_FUNCTIONS = """
+    binary_crossentropy binary_focal_crossentropy categorical_crossentropy categorical_focal_crossentropy
+    categorical_generalized_cross_entropy categorical_hinge cosine_similarity hinge huber kl_divergence log_cosh
+    mean_absolute_error mean_absolute_percentage_error mean_squared_error mean_squared_logarithmic_error poisson
+    sparse_categorical_crossentropy squared_hinge
+"""
+_CLASSES = """
+    BinaryCrossentropy BinaryFocalCrossentropy CategoricalCrossentropy CategoricalFocalCrossentropy
+    CategoricalGeneralizedCrossEntropy CategoricalHinge CosineSimilarity Hinge Huber KLDivergence LogCosh
+    MeanAbsoluteError MeanAbsolutePercentageError MeanSquaredError MeanSquaredLogarithmicError Poisson
+    SparseCategoricalCrossentropy SquaredHinge
+"""
 # Losses of Keras with a value for each example, which depends on this example only, for outputs of rank 2 or more.
-SEPARABLE_FUNCTIONS = tuple(getattr(keras.losses, name) for name in _FUNCTIONS if hasattr(keras.losses, name))
-_SEPARABLE_CLASSES = tuple(getattr(keras.losses, name) for name in _CLASSES if hasattr(keras.losses, name))
+SEPARABLE_FUNCTIONS = tuple(getattr(keras.losses, name) for name in _FUNCTIONS.split())
+_SEPARABLE_CLASSES = tuple(getattr(keras.losses, name) for name in _CLASSES.split())
 # Their labels have one axis less than their outputs.
 _SPARSE = (keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCategoricalCrossentropy)
 
@@ -71,7 +43,8 @@ def has_axis_of_values(arguments: dict[str, Any], y_true: Any, y_pred: Any, is_s
 
     Args:
         arguments: arguments of a function of Keras, of which "axis" is by default the last one.
-        y_true, y_pred: labels and outputs.
+        y_true: labels.
+        y_pred: outputs.
         is_sparse: True for labels that are the indices of classes.
     """
     ranks = [len(leaf.shape) for leaf in keras.tree.flatten(y_pred)]

@@ -16,49 +16,17 @@ from idmatters_tf._keras_internals.keras_source import CompileMetrics
 from idmatters_tf._keras_internals.replicas.collectives import gather, is_first, step, sum_over_replicas, within
 from idmatters_tf._keras_internals.replicas.losses import SEPARABLE_FUNCTIONS, has_axis_of_values
 
-_SPARSE_NAMES = ("SparseCategoricalAccuracy", "SparseCategoricalCrossentropy", "SparseTopKCategoricalAccuracy")
-_NAMES = (
-    "AUC",
-    "Accuracy",
-    "BinaryAccuracy",
-    "BinaryCrossentropy",
-    "BinaryIoU",
-    "CategoricalAccuracy",
-    "CategoricalCrossentropy",
-    "CategoricalHinge",
-    "CosineSimilarity",
-    "F1Score",
-    "FBetaScore",
-    "FalseNegatives",
-    "FalsePositives",
-    "Hinge",
-    "IoU",
-    "KLDivergence",
-    "LogCoshError",
-    "MeanAbsoluteError",
-    "MeanAbsolutePercentageError",
-    "MeanIoU",
-    "MeanSquaredError",
-    "MeanSquaredLogarithmicError",
-    "OneHotIoU",
-    "OneHotMeanIoU",
-    "Poisson",
-    "Precision",
-    "PrecisionAtRecall",
-    "R2Score",
-    "Recall",
-    "RecallAtPrecision",
-    "RootMeanSquaredError",
-    "SensitivityAtSpecificity",
-    "SpecificityAtSensitivity",
-    "SquaredHinge",
-    "TopKCategoricalAccuracy",
-    "TrueNegatives",
-    "TruePositives",
-)
+_SPARSE_NAMES = "SparseCategoricalAccuracy SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy"
+_NAMES = """
+    AUC Accuracy BinaryAccuracy BinaryCrossentropy BinaryIoU CategoricalAccuracy CategoricalCrossentropy
+    CategoricalHinge CosineSimilarity F1Score FBetaScore FalseNegatives FalsePositives Hinge IoU KLDivergence
+    LogCoshError MeanAbsoluteError MeanAbsolutePercentageError MeanIoU MeanSquaredError MeanSquaredLogarithmicError
+    OneHotIoU OneHotMeanIoU Poisson Precision PrecisionAtRecall R2Score Recall RecallAtPrecision RootMeanSquaredError
+    SensitivityAtSpecificity SpecificityAtSensitivity SquaredHinge TopKCategoricalAccuracy TrueNegatives TruePositives
+"""
 # Metrics of Keras whose variables are sums over the examples, for outputs of rank 2 or more.
-_SUMS = tuple(getattr(keras.metrics, name) for name in (*_NAMES, *_SPARSE_NAMES))
-_SPARSE = tuple(getattr(keras.metrics, name) for name in _SPARSE_NAMES)
+_SUMS = tuple(getattr(keras.metrics, name) for name in (*_NAMES.split(), *_SPARSE_NAMES.split()))
+_SPARSE = tuple(getattr(keras.metrics, name) for name in _SPARSE_NAMES.split())
 
 
 def metrics_within(model: Any) -> Iterator[keras.Metric]:
@@ -143,7 +111,8 @@ def _is_sum(metric, y_true=None, y_pred=None, sample_weight=None, **arguments):
 
 
 def _rank(values):
-    return len(keras.ops.shape(values))
+    shape: Any = keras.ops.shape(values)
+    return len(shape)
 
 
 def _totals(metric):

@@ -212,7 +212,7 @@ def explain_parts(parts: np.ndarray, names: list[str], strategy: Any) -> ValueEr
     """
     others = np.argwhere((parts[:, 1:] != parts[0, 1:]) & (parts[:, :1] > 0))
     if not len(others) and parts.shape[1] > 1 and parts[:, 0].sum() < parts[:, 1].max():
-        worker = np.argmin(parts[:, 0]) // len(strategy.extended.worker_devices)
+        worker = int(np.argmin(parts[:, 0])) // len(strategy.extended.worker_devices)
         return ValueError(
             f"The data of {describe_worker(strategy, worker)} end earlier than those of other workers. Give each "
             f"worker the same data."
@@ -223,7 +223,7 @@ def explain_parts(parts: np.ndarray, names: list[str], strategy: Any) -> ValueEr
             f"batch(..., drop_remainder=True), or remove examples."
         )
     index, column = others[0]
-    worker = index // len(strategy.extended.worker_devices)
+    worker = int(index) // len(strategy.extended.worker_devices)
     if not column:
         sizes = parts[index, 1], parts[0, 1]
         what = f"a batch of {sizes[0]} examples, where {describe_worker(strategy, 0)} has {sizes[1]}"
