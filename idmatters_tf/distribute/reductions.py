@@ -1,5 +1,7 @@
 """Reductions over the examples of the global batch, for training steps of one's own."""
 
+from typing import Any
+
 from idmatters_tf._keras_types import Tensor
 
 
@@ -34,14 +36,14 @@ def global_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
         sum_over_replicas,
     )
 
-    values = tf.convert_to_tensor(values)
+    values: Any = tf.convert_to_tensor(values)
     is_part = has_part()
     if not len(values.shape):
         message = f"{SEVERAL}global_mean received other scalars on each. Pass the values of the examples."
         return scale_gradient(check_equal(values, message), 1 / count_replicas()) if is_part else values
-    weights = tf.ones((), values.dtype) if weights is None else tf.cast(weights, values.dtype)
-    weights = weights[(..., *[tf.newaxis] * (len(values.shape) - len(weights.shape)))]
-    weights = tf.broadcast_to(weights, tf.shape(values))
-    sums = tf.stack([tf.reduce_sum(values * weights), tf.reduce_sum(weights)])
+    factors: Any = tf.ones((), values.dtype) if weights is None else tf.cast(weights, values.dtype)
+    factors = factors[(..., *[tf.newaxis] * (len(values.shape) - len(factors.shape)))]
+    factors = tf.broadcast_to(factors, tf.shape(values))
+    sums = tf.stack([tf.reduce_sum(values * factors), tf.reduce_sum(factors)])
     total, count = tf.unstack(sum_over_replicas(sums) if is_part else sums)
     return tf.math.divide_no_nan(total, count)

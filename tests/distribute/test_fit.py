@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from idmatters_tf._keras_internals.replicas import changes
 from idmatters_tf.distribute import ClusterDescription, checks, chief_only, order, tasks
+from tests.conftest import ROOT
 from tests.support.processes import Cluster, run_forked
 from tests.support.replicated_fits import CASES, X, Y, dense
 
@@ -123,6 +124,13 @@ def test_functions_without_the_defect_are_kept(monkeypatch):
     for _ in range(2):
         changes.make_changes()
     assert (owner.old(), owner.sound(), owner.hooked()) == ("old, repaired", "sound", "hooked, too")
+
+
+def test_a_page_lists_the_functions_that_are_replaced():
+    from idmatters_tf._keras_internals.replicas import steps  # noqa: F401 - registers the changes
+
+    assert changes.describe_changes() in (ROOT / "docs/explanation/distributed.md").read_text()
+    assert len(changes.CHANGES) <= 12
 
 
 def arguments(x: Any = X, y: Any = Y, **others):

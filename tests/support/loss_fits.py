@@ -409,7 +409,13 @@ def statements(name):
     return next((made for begin, made in STATEMENTS.items() if name.startswith(begin)), {})
 
 
-OUTSIDE = keras.metrics.AUC(name="auc")
+def fit_with_metric_of_another_scope(made):
+    metric = keras.metrics.AUC(name="auc")
+    with made.distribute_strategy.scope():
+        made.compile("sgd", "mse", metrics=[metric])
+    fit(made)
+
+
 # Functions that build the model and that run it, and the error on several replicas.
 REFUSED = {
     "a step": (lambda: model(kind=Own), fit, "`train_step` of .* is computed with a part.*pass own_steps=True"),
@@ -420,7 +426,7 @@ REFUSED = {
         "On several replicas, global_mean received other scalars on each",
     ),
     "an added loss": (lambda: model(Adding(ops.mean)), fit, "Layer '.*adding.*' calls `add_loss`.*added_losses='mean'"),
-    "a metric of another scope": (lambda: model(metrics=[OUTSIDE]), fit, "'auc' was created outside of the scope"),
+    "a metric of another scope": (model, fit_with_metric_of_another_scope, "'auc' was created outside of the scope"),
     "a raw variable": (lambda: model(metrics=[RawVariable()]), fit, "log 'raw' is a variable of TensorFlow"),
     "an empty part": (
         lambda: model(),

@@ -89,3 +89,15 @@ def _bind(replacement, original):
 
 def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
+
+
+def describe_changes() -> str:
+    """Return a table in Markdown of all changes, as a page prints it."""
+    rows = ["| function | kind | defect, or purpose of a hook | versions |", "|---|---|---|---|"]
+    for change in sorted(CHANGES, key=lambda change: change.path):
+        kind, versions = ("hook", "") if change.versions is None else ("repair", " to ".join(change.versions))
+        link = f" ([keras#{change.issue}](https://github.com/keras-team/keras/issues/{change.issue}))" * bool(
+            change.issue
+        )
+        rows.append(f"| `{change.path}` | {kind} | {change.reason}{link} | {versions} |")
+    return "\n".join(rows)

@@ -18,7 +18,7 @@ from idmatters_tf._keras_internals.graphs import get_mask, set_mask
 from idmatters_tf._keras_types import Tensor
 
 # Types that collective operations between workers lack, with types that they have.
-_CARRIERS = {
+_CARRIERS: dict[Any, Any] = {
     tf.bool: tf.int32,
     tf.uint8: tf.int32,
     tf.int8: tf.int32,
