@@ -56,7 +56,7 @@ def data(name, steps):
 def main():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    parser = results.parser(__doc__, rounds=5)
+    parser = results.parser(str(__doc__), rounds=5)
     parser.add_argument("--steps", type=int, default=20, help="steps of each measurement (default: %(default)s)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])

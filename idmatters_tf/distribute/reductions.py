@@ -36,14 +36,14 @@ def global_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
         sum_over_replicas,
     )
 
-    values: Any = tf.convert_to_tensor(values)
+    tensor: Any = tf.convert_to_tensor(values)
     is_part = has_part()
-    if not len(values.shape):
+    if not len(tensor.shape):
         message = f"{SEVERAL}global_mean received other scalars on each. Pass the values of the examples."
-        return scale_gradient(check_equal(values, message), 1 / count_replicas()) if is_part else values
-    factors: Any = tf.ones((), values.dtype) if weights is None else tf.cast(weights, values.dtype)
-    factors = factors[(..., *[tf.newaxis] * (len(values.shape) - len(factors.shape)))]
-    factors = tf.broadcast_to(factors, tf.shape(values))
-    sums = tf.stack([tf.reduce_sum(values * factors), tf.reduce_sum(factors)])
+        return scale_gradient(check_equal(tensor, message), 1 / count_replicas()) if is_part else tensor
+    factors: Any = tf.ones((), tensor.dtype) if weights is None else tf.cast(weights, tensor.dtype)
+    factors = factors[(..., *[tf.newaxis] * (len(tensor.shape) - len(factors.shape)))]
+    factors = tf.broadcast_to(factors, tf.shape(tensor))
+    sums = tf.stack([tf.reduce_sum(tensor * factors), tf.reduce_sum(factors)])
     total, count = tf.unstack(sum_over_replicas(sums) if is_part else sums)
     return tf.math.divide_no_nan(total, count)

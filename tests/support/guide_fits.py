@@ -3,7 +3,8 @@
 Their means over examples are computed by `global_mean`. Random numbers are a part of the data.
 """
 
-# pyright: reportArgumentType=false, reportCallIssue=false, reportOptionalMemberAccess=false, reportOptionalOperand=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOptionalMemberAccess=false
+# pyright: reportOptionalOperand=false, reportOptionalSubscript=false
 import keras
 import numpy as np
 import tensorflow as tf
