@@ -35,6 +35,7 @@ _LINGER_SECONDS = 1.0
 # Parts of error messages: of a task that has detected a loss, and of TensorFlow.
 _REPORT = "lost task: "
 _HEARTBEATS = "stopped sending heartbeats"
+_MISMATCH = "The workers do not compute the same operations"
 # Number of differences between workers in an error message.
 _LISTED = 3
 # Time without a connection after which the coordinator counts as ended.
@@ -229,9 +230,11 @@ def explain_lost_tasks(description: ClusterDescription | None, advice: Callable[
         yield
     except Exception as error:
         if description is not None and _is_mismatch(error):
+            # The others may wait for this one.
+            with contextlib.suppress(Exception):
+                report_error(_MISMATCH)
             raise RuntimeError(
-                f"The workers do not compute the same: {description.task} waits in another operation than the others. "
-                f"Call `fit`, `evaluate` and `predict` on all workers, with the same data."
+                f"{_MISMATCH}. Call `fit`, `evaluate` and `predict` on all workers, with the same data."
             ) from error
         if description is None or not _is_loss(error):
             raise
@@ -264,7 +267,7 @@ def _is_loss(error):
 
 def _is_mismatch(error):
     """Return True for the error of a worker whose collective operation is not that of the others."""
-    return _is_operation_error(error) and "ollective instance" in str(error)
+    return _is_operation_error(error) and ("ollective instance" in str(error) or _MISMATCH in str(error))
 
 
 def _find_lost_task(message, description):

@@ -74,7 +74,7 @@ def _initialize_epoch_iterator(original, self, distribute_strategy=None, **argum
         original(self, distribute_strategy=strategy, **arguments)
         return
     order = _running[-1] if is_multi_worker(strategy) else None
-    if is_multi_worker(strategy) and not is_within_fit():
+    if is_multi_worker(strategy) and "class_weight" not in arguments:
         check_call[-1](strategy, "evaluate" if "sample_weight" in arguments else "predict", arguments)
     rows = None
     if isinstance(x, keras.utils.PyDataset):
