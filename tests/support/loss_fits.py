@@ -332,6 +332,7 @@ LOSS_CASES = {
     "metrics: that couple": loss(
         lambda: "mse",
         activation="sigmoid",
+        y=(Y > 0).astype("float32"),
         metrics=lambda: [
             keras.metrics.MeanMetricWrapper(keras.losses.dice, name="dice"),
             keras.metrics.MeanMetricWrapper(keras.losses.Tversky(), name="tversky"),
