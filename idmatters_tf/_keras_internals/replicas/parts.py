@@ -22,7 +22,7 @@ from idmatters_tf._keras_internals.replicas.collectives import (
     sum_over_replicas,
 )
 from idmatters_tf._keras_internals.replicas.metrics import metrics_within, updates_of_global_batch
-from idmatters_tf._keras_internals.versions import ACTIVITY_LOSSES
+from idmatters_tf._keras_internals.versions import ACTIVITY_LOSSES_SINCE_3_14
 
 # Regularizers of Keras that are sums over the elements of an output.
 _SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
@@ -164,7 +164,7 @@ class _AddedLosses(list[Any]):
 
         def compute(output):
             self._added()
-            self._local.kind = ACTIVITY_LOSSES if type(regularizer) in _SUMS else self._kind
+            self._local.kind = ACTIVITY_LOSSES_SINCE_3_14 if type(regularizer) in _SUMS else self._kind
             return regularizer(output)
 
         return compute

@@ -24,7 +24,7 @@ from idmatters_tf._keras_internals.replicas.collectives import (
 )
 from idmatters_tf._keras_internals.replicas.data import BATCH, TAGS, is_multi_worker
 from idmatters_tf._keras_internals.replicas.parts import declarations_of, prepared
-from idmatters_tf._keras_internals.versions import SCHEDULE_FREE
+from idmatters_tf._keras_internals.versions import SCHEDULE_FREE_SINCE_3_14
 
 # Constant of the golden ratio, which separates the seeds of replicas.
 _SEED_OF_REPLICA = 0x9E3779B1
@@ -324,7 +324,11 @@ def check_scope(model: keras.Model, has_workers: bool) -> None:
             "The model was built outside of the scope of the strategy, so that this worker would train alone. Build it "
             "in `with strategy.scope():`, or in that of tf.distribute.OneDeviceStrategy to train alone."
         )
-    if strategy is not None and strategy.num_replicas_in_sync > 1 and isinstance(own.optimizer, SCHEDULE_FREE):
+    if (
+        strategy is not None
+        and strategy.num_replicas_in_sync > 1
+        and isinstance(own.optimizer, SCHEDULE_FREE_SINCE_3_14)
+    ):
         raise ValueError("ScheduleFreeAdamW of Keras computes other weights on several replicas. Use AdamW.")
     owner = getattr(own.optimizer, "_distribution_strategy", None)
     if strategy is not None and owner is not None and owner is not strategy:
