@@ -70,10 +70,11 @@ def is_multi_worker(strategy: Any) -> bool:
 def _initialize_epoch_iterator(original, self, distribute_strategy=None, **arguments):
     strategy: Any = distribute_strategy
     x = arguments["x"]
-    if strategy.num_replicas_in_sync == 1 or isinstance(x, tf.distribute.DistributedDataset):
+    order = _running[-1]
+    is_single = strategy.num_replicas_in_sync == 1 and order is None
+    if is_single or isinstance(x, tf.distribute.DistributedDataset):
         original(self, distribute_strategy=strategy, **arguments)
         return
-    order = _running[-1] if is_multi_worker(strategy) else None
     if is_multi_worker(strategy) and "class_weight" not in arguments:
         check_call[-1](strategy, "evaluate" if "sample_weight" in arguments else "predict", arguments)
     rows = None
