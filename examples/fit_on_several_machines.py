@@ -17,7 +17,7 @@ import keras
 
 from idmatters_tf.data import shapes
 from idmatters_tf.determinism import make_deterministic
-from idmatters_tf.distribute import chief_only, find_cluster, multi_worker_strategy
+from idmatters_tf.distribute import chief_only, is_chief, multi_worker_strategy
 
 
 def main():
@@ -43,8 +43,6 @@ def main():
     # Every worker is given the same data. The batch size is that of the global batch, of which each takes its part.
     logger = keras.callbacks.CSVLogger(options.out / "log.csv")
     stop = keras.callbacks.EarlyStopping("val_loss", patience=2)
-    cluster = find_cluster()
-    is_chief = cluster is None or cluster.is_chief
     model.fit(
         data.train_images,
         data.train_labels,
@@ -52,11 +50,11 @@ def main():
         epochs=options.epochs,
         validation_data=(data.test_images, data.test_labels),
         callbacks=[stop, *chief_only(logger)],
-        verbose=2 if is_chief else 0,
+        verbose=2 if is_chief() else 0,
     )
     # Every worker evaluates its part; every worker has the result.
     loss, accuracy = model.evaluate(data.test_images, data.test_labels, verbose=0)
-    if is_chief:
+    if is_chief():
         model.save(options.out / "model.keras")
         print(f"test loss {loss:.4f}, accuracy {accuracy:.3f}, on {strategy.num_replicas_in_sync} replicas")
 

@@ -8,6 +8,7 @@ fit         the running `model.fit`, its callbacks, the arguments of `model.comp
 losses      compiled losses, their labels and weights
 scope       evaluation and training of models without changing them
 versions    differences between the versions
+replicas    training on several replicas of tf.distribute
 """
 
 # ruff: noqa: F401 - the modules above under one name
@@ -78,6 +79,7 @@ from idmatters_tf._keras_internals.variables import (
     global_seed_state,
     has_global_seed,
     learning_rate_schedule,
+    local_value,
     make_global_seed_state,
     optimized_variables,
     optimizer_attributes,

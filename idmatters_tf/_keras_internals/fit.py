@@ -133,10 +133,10 @@ class RunningFit:
         iterator = self._iterator
         iterator.data_adapter = adapter
         if on_tensorflow:
-            dataset = adapter.get_tf_dataset()
-            if not isinstance(dataset, tf.distribute.DistributedDataset):
-                dataset = iterator._distribute_strategy.experimental_distribute_dataset(dataset)
-            iterator._distributed_dataset = dataset
+            from idmatters_tf._keras_internals.replicas.data import distribute_batches
+
+            strategy = iterator._distribute_strategy
+            iterator._distributed_dataset = distribute_batches(adapter.get_tf_dataset(), strategy, True)
 
         def begin():
             adapter.on_epoch_begin()

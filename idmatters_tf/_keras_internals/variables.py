@@ -76,6 +76,12 @@ def value_outside_functions(variable: keras.Variable) -> np.ndarray:
         return np.asarray(keras.ops.convert_to_numpy(variable.value))
 
 
+def local_value(variable: keras.Variable) -> np.ndarray:
+    """Return the value of a variable on the first device of this process, without reading those of other processes."""
+    value: Any = variable.value
+    return np.asarray(keras.ops.convert_to_numpy(getattr(value, "values", [value])[0]))
+
+
 def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> Any:
     """Return the key of a variable in the tables of an optimizer."""
     return optimizer._var_key(variable)

@@ -17,7 +17,9 @@ def _existing(module: ModuleType, name: str) -> tuple[Any, ...]:
 # Keras 3.13 has no `OrbaxCheckpoint`; 3.13 and 3.14 have one optimizer for all variables.
 ORBAX_CHECKPOINTS_SINCE_3_14 = _existing(keras.callbacks, "OrbaxCheckpoint")
 OPTIMIZER_MAPS_SINCE_3_15 = _existing(keras.optimizers, "OptimizerMap")
-MULTI_OPTIMIZERS_SINCE_3_15 = _existing(keras.optimizers, "MultiOptimizer")
+SCHEDULE_FREE_SINCE_3_14 = _existing(keras.optimizers, "ScheduleFreeAdamW")
+# Since 3.14 the loss of an activity regularizer is divided by the number of examples.
+ACTIVITY_LOSSES_SINCE_3_14 = "sum" if keras.__version__.startswith("3.13.") else "mean"
 
 
 def epoch_of_order_since_3_16(adapter: Any) -> int | None:

@@ -154,31 +154,9 @@ def fills_only_tables(dataset: Any) -> bool:
     return "LookupTableInsertV2" in stateful and stateful <= _TABLE_OPERATIONS | _STATELESS_OPERATIONS
 
 
-def batch_sizes(data: Any) -> tuple[int, int] | None:
-    """Return the sizes of the batches and of the last batch of a `tf.data.Dataset`, 0 if the last one is complete.
-
-    None for other data, and for a dataset whose batches have an unknown size.
-    """
-    if not is_dataset(data):
-        return None
-    # Number of batches that are taken from the beginning.
-    taken = None
-    for operation in operations(data):
-        name = type(operation).__name__
-        if "Unbatch" in name:
-            return None
-        if hasattr(operation, "_batch_size"):
-            size = int(operation._batch_size)
-            rows = -1 if bool(operation._drop_remainder) else int(operation._input_dataset.cardinality())
-            # Negative numbers are infinite and unknown.
-            reaches_last = taken is None or taken * size > rows
-            return size, max(rows, 0) % size if reaches_last else 0
-        if "Take" in name and hasattr(operation, "_count") and int(operation._count) >= 0:
-            taken = int(operation._count)
-        elif not any(kind in name for kind in ("Options", "Prefetch", "Map", "Cache")):
-            # Skipped, shuffled or repeated batches may include the last one.
-            taken = None
-    return None
+def draws_numbers(data: Any) -> bool:
+    """Return True if functions of a `tf.data.Dataset` draw random numbers, which may differ between processes."""
+    return any("Random" in node.op and "Stateless" not in node.op for each in operations(data) for node in _nodes(each))
 
 
 def sharding_policy(data: Any) -> str:

@@ -1,7 +1,8 @@
 """Keras' `fit` on several devices and machines with `tf.distribute`.
 
 strategies     multi_worker_strategy, mirrored_strategy: TensorFlow's strategies, with Keras corrected for them
-callbacks      chief_only: callbacks that write files
+reductions     global_mean: means in training steps of the user
+callbacks      chief_only, is_chief: callbacks that write files
 checks         checks of a `fit` on several replicas
 description    processes of a cluster, from TF_CONFIG or Slurm's variables
 tasks          start of all tasks, exchange of values, error messages about lost tasks

@@ -1,7 +1,9 @@
 from idmatters_tf.distribute.callbacks import chief_only as chief_only
+from idmatters_tf.distribute.callbacks import is_chief as is_chief
 from idmatters_tf.distribute.description import ClusterDescription as ClusterDescription
 from idmatters_tf.distribute.description import ClusterError as ClusterError
 from idmatters_tf.distribute.description import find_cluster as find_cluster
+from idmatters_tf.distribute.reductions import global_mean as global_mean
 from idmatters_tf.distribute.strategies import mirrored_strategy as mirrored_strategy
 from idmatters_tf.distribute.strategies import multi_worker_strategy as multi_worker_strategy
 from idmatters_tf.distribute.tasks import TaskLost as TaskLost

@@ -57,11 +57,22 @@ def chief_only(
                 f"{type(callback).__name__} changes training and must run on all workers. Pass it to `fit` without "
                 f"`chief_only`."
             )
-    cluster = cluster or known_cluster() or find_cluster()
-    if cluster is not None and not cluster.is_chief:
+    if not is_chief(cluster):
         return []
     _of_chief.update(callbacks)
     return list(callbacks)
+
+
+def is_chief(cluster: ClusterDescription | None = None) -> bool:
+    """Return True on the chief, and in a single process.
+
+    For example, `model.fit(x, y, verbose="auto" if is_chief() else 0)` shows one progress bar.
+
+    Args:
+        cluster: description of the cluster, see `chief_only`.
+    """
+    cluster = cluster or known_cluster() or find_cluster()
+    return cluster is None or cluster.is_chief
 
 
 def is_chief_only(callback: keras.callbacks.Callback) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from idmatters_tf._keras_internals import local_value, optimizer_variables
 from idmatters_tf._tensorflow_internals.pipelines import describe_order, global_seed, is_dataset, seed_later_pipelines
-from idmatters_tf._tensorflow_internals.runtime import wait_for_all_tasks
 from idmatters_tf.distribute.tasks import describe_cluster, gather
 
 # Arrays of more bytes are compared in evenly spaced rows.
@@ -36,23 +36,39 @@ def describe_data(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: the order of a `tf.data.Dataset` differs between the workers.
     """
-    described = {}
+    described = describe_arrays(arguments)
     given = arguments["validation_data"]
-    validation = dict(zip(("x", "y", "weights"), given if isinstance(given, list | tuple) else (given,), strict=False))
-    for name, value in {
-        **{name: arguments[name] for name in ("x", "y", "sample_weight")},
-        **{f"validation {name}": value for name, value in validation.items()},
-    }.items():
+    names = ("validation x", "validation y", "validation sample_weight")
+    described |= describe_arrays(dict(zip(names, given if isinstance(given, list | tuple) else (given,), strict=False)))
+    weights = arguments["class_weight"]
+    described["class_weight"] = weights and {str(name): float(weight) for name, weight in weights.items()}
+    names = ("batch_size", "shuffle", "steps_per_epoch", "validation_split", "validation_steps", "validation_freq")
+    described |= {name: arguments[name] for name in (*names, "validation_batch_size")}
+    return described
+
+
+def describe_arrays(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON description of inputs, labels and weights by name, see `describe_data`."""
+    described = {}
+    for name, value in data.items():
+        if name.split()[-1] not in ("x", "y", "sample_weight"):
+            continue
         if is_dataset(value):
             described[f"the operations of {name}"] = describe_order(value)
             described[f"the number of batches of {name}"] = int(value.cardinality())
         else:
             described[f"the number of examples of {name}"] = count_rows(value)
             described[f"the checksum of {name}"] = compute_checksum(value)
-    weights = arguments["class_weight"]
-    described["class_weight"] = weights and {str(name): float(weight) for name, weight in weights.items()}
-    names = ("batch_size", "shuffle", "steps_per_epoch", "validation_split", "validation_steps", "validation_freq")
-    described |= {name: arguments[name] for name in (*names, "validation_batch_size")}
+    return described
+
+
+def describe_variables(model: keras.Model) -> dict[str, Any]:
+    """Return a JSON description of the weights of a model and of the variables of its optimizer."""
+    described: dict[str, Any] = {}
+    optimizer = [] if model.optimizer is None else optimizer_variables(model.optimizer)
+    for variable in [*model.variables, *optimizer]:
+        described[f"the checksum of {variable.path}"] = compute_checksum([local_value(variable)])
+        described[f"trainable of {variable.path}"] = bool(variable.trainable)
     return described
 
 
@@ -86,20 +102,6 @@ def synchronize_generators(strategy: Any) -> None:
     np.random.set_state((name, np.array(keys, np.uint32), *rest))  # noqa: NPY002
 
 
-def check_batches(strategy: Any, name: str, batches: Any) -> None:
-    """Raise ValueError if batches differ between the workers."""
-    checksums = gather(strategy, compute_checksum(batches))
-    if len(set(checksums)) == 1:
-        return
-    names = list(describe_cluster(strategy).tasks)  # type: ignore[union-attr]
-    worker = next(index for index, checksum in enumerate(checksums) if checksum != checksums[0])
-    wait_for_all_tasks()
-    raise ValueError(
-        f"{names[worker]} has other data than {names[0]}: {name}. Give the generators of random numbers of the data "
-        f"the same seed on all workers."
-    )
-
-
 def count_rows(x: Any) -> int | None:
     """Return the number of examples of arrays, or None for other data."""
     leaves = keras.tree.flatten(x)
@@ -112,10 +114,10 @@ def compute_checksum(arrays: Any) -> int:
     """Return the CRC-32 of nested arrays. It is 0 for other data."""
     checksum = 0
     for leaf in keras.tree.flatten(arrays):
-        if not getattr(leaf, "shape", None):
+        if getattr(leaf, "shape", None) is None:
             continue
         step = 1
-        if getattr(leaf, "nbytes", 0) > _COMPARED_BYTES:
+        if leaf.shape and getattr(leaf, "nbytes", 0) > _COMPARED_BYTES:
             step = max(1, leaf.shape[0] // _COMPARED_ROWS)
         # Sparse and ragged tensors have no rows of equal length.
         with contextlib.suppress(TypeError, ValueError, AttributeError, NotImplementedError):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._tensorflow_internals.pipelines import Share
@@ -34,7 +34,10 @@ if os.getppid() == parent:
 
 
 def multi_worker_strategy(
-    timeout: float = 600.0, cluster: ClusterDescription | None = None
+    timeout: float = 600.0,
+    cluster: ClusterDescription | None = None,
+    added_losses: Literal["mean", "sum"] | None = None,
+    own_steps: bool = False,
 ) -> "tf.distribute.MultiWorkerMirroredStrategy":
     """Return a `MultiWorkerMirroredStrategy` with which Keras' `fit`, `evaluate` and `predict` work.
 
@@ -48,24 +51,18 @@ def multi_worker_strategy(
             model.compile("adam", "mse")
         model.fit(x, y, batch_size=256, callbacks=[*chief_only(keras.callbacks.CSVLogger("log.csv"))])
 
-    Weights and history are those of one process up to rounding. Keras itself fails here (keras issue 20585), so
-    this function corrects Keras until the process ends. The corrections have no effect on models of one replica:
+    Weights, history and the logs of batches are those of one process with the global batch, up to rounding. Keras
+    itself fails here (keras issue 20585), so this function replaces functions of Keras until the process ends. They
+    have no effect on models of one replica.
 
-    - means over workers, and models built without a batch of the data;
-    - losses and metrics: divisors, masks and weights are those of the global batch, and functions and classes of your
-      own are computed on the gathered global batch. Layers' additional losses and metrics, and a `train_step` or
-      `test_step` of your own, are tried on two examples of each replica before the first step;
-    - batches of which a part is None;
-    - `steps_per_execution` greater than 1;
-    - clipping, gradient accumulation, loss scaling and `ema_overwrite_frequency` use the gradient of the global batch;
-    - dropout and augmentation draw different numbers on each replica, as functions of seed, step and replica;
-    - arrays of a generator or `PyDataset`, which TensorFlow would overwrite;
-    - the order of the data, which is the chief's on all workers. Arrays and a `PyDataset` that `fit` shuffles need no
-      seed, nor do pipelines of `tf.data` that are created after this call. This call gives the global generators of
-      Python and NumPy on all workers the state of the chief's.
-
-    `fit` raises a ValueError for arguments that fail or differ between the workers, and where results would differ from
-    those of one process: see `idmatters_tf.distribute.checks`.
+    - Values of losses, with their masks and weights, are gathered before Keras reduces them. Losses, metrics and
+      `compute_loss` of your own are computed on the gathered batch.
+    - Clipping, gradient accumulation, loss scaling and averages of weights use the sum of the gradients.
+    - Dropout and augmentation draw different numbers on each replica, as functions of seed, step and replica.
+    - The order of the data is the chief's on all workers. Arrays and a `PyDataset` that `fit` shuffles need no seed,
+      nor do pipelines of `tf.data` that are created after this call. This call gives the global generators of Python
+      and NumPy on all workers the state of the chief's.
+    - The workers compare weights, optimizer, arguments and data when `fit` begins, and the batches in each step.
 
     Without a cluster, or in one of a single task, the strategy uses the devices of this process.
 
@@ -73,6 +70,10 @@ def multi_worker_strategy(
         timeout: number of seconds to wait for other tasks. Absent ones are named on standard error. If a task ends
             before TensorFlow has connected it, this process ends after the same time, with a message on standard error.
         cluster: description of the cluster. By default it is read from `TF_CONFIG` or Slurm's variables.
+        added_losses: "mean" or "sum" over the examples, for the losses that layers of models add by `add_loss`. Not
+            required for activity regularizers of Keras and penalties of weights.
+        own_steps: True if models have a `train_step`, `test_step` or `compute_metrics` of their own, and its own
+            means over examples are computed by `global_mean`.
 
     Raises:
         ClusterError: the description of the cluster is invalid or contains parameter servers, or the port of this task
@@ -86,7 +87,13 @@ def multi_worker_strategy(
     from idmatters_tf.distribute.order import share_seeds, synchronize_generators
 
     if cluster is None:
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        strategy = _strategies.setdefault((), tf.distribute.MultiWorkerMirroredStrategy())
+        _declare(strategy, added_losses, own_steps)
+        return strategy
+    key = tuple(cluster.tasks.values())
+    if key in _strategies:
+        _declare(_strategies[key], added_losses, own_steps)
+        return _strategies[key]
     if cluster.asynchronous:
         raise ClusterError(
             f"{cluster.source} describes a cluster with parameter servers, on which `fit` does not work. Remove the "
@@ -101,6 +108,8 @@ def multi_worker_strategy(
         share_seeds(strategy)
         synchronize_generators(strategy)
     remember_cluster(cluster)
+    _strategies[key] = strategy
+    _declare(strategy, added_losses, own_steps)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)
     return strategy
@@ -125,16 +134,50 @@ def _limit_connection(cluster: ClusterDescription, timeout: float) -> Iterator[N
             process.kill()
 
 
-def mirrored_strategy(devices: Sequence[str] | None = None) -> "tf.distribute.MirroredStrategy":
-    """Return a `MirroredStrategy`, with Keras corrected as by `multi_worker_strategy`.
+def mirrored_strategy(
+    devices: Sequence[str] | None = None,
+    added_losses: Literal["mean", "sum"] | None = None,
+    own_steps: bool = False,
+) -> "tf.distribute.MirroredStrategy":
+    """Return a `MirroredStrategy` with which Keras' `fit` has the results of one device.
+
+    A process has one strategy for each set of devices. A later call returns it, with new statements about models.
 
     Args:
         devices: names of the devices, such as ["GPU:0", "GPU:1"]. By default all GPUs of this machine.
+        added_losses: see `multi_worker_strategy`.
+        own_steps: see `multi_worker_strategy`.
+
+    Raises:
+        ValueError: another strategy of this process uses some of the devices.
     """
     import tensorflow as tf
 
     _correct_keras()
-    return tf.distribute.MirroredStrategy(devices)
+    made = tf.distribute.MirroredStrategy(devices)
+    names = made.extended.worker_devices
+    strategy = _strategies.setdefault(names, made)
+    shared = [other for other in _strategies if other != names and set(other) & set(names) and len(other) > 1]
+    if shared and len(names) > 1:
+        del _strategies[names]
+        raise ValueError(
+            f"`devices` must be those of the first strategy of this process, {list(shared[0])}, or others. Received: "
+            f"{list(names)}. Start a new process."
+        )
+    _declare(strategy, added_losses, own_steps)
+    return strategy
+
+
+# Strategies of this process by their devices.
+_strategies: "dict[tuple[str, ...], tf.distribute.Strategy]" = {}
+
+
+def _declare(strategy, added_losses, own_steps):
+    from idmatters_tf._keras_internals.replicas.parts import Declarations, declare
+
+    if added_losses not in (None, "mean", "sum"):
+        raise ValueError(f"`added_losses` must be 'mean', 'sum' or None. Received: {added_losses!r}.")
+    declare(strategy, Declarations(added_losses, own_steps))
 
 
 def distribute_dataset(strategy: "tf.distribute.Strategy | None", make_dataset: Callable[[Share], Any]) -> Any:
@@ -161,7 +204,7 @@ def _correct_keras():
             f"tf.distribute requires Keras' backend tensorflow. Received: {keras.backend.backend()}. On JAX use "
             f"keras.distribution."
         )
-    from idmatters_tf._keras_internals.distribution import correct_fit
-    from idmatters_tf.distribute.checks import check_fit
+    from idmatters_tf._keras_internals.replicas.steps import correct_fit
+    from idmatters_tf.distribute.checks import check_call, check_fit
 
-    correct_fit(check_fit)
+    correct_fit(check_fit, check_call)

@@ -35,6 +35,9 @@ _LINGER_SECONDS = 1.0
 # Parts of error messages: of a task that has detected a loss, and of TensorFlow.
 _REPORT = "lost task: "
 _HEARTBEATS = "stopped sending heartbeats"
+_MISMATCH = "The workers do not compute the same operations"
+# Number of differences between workers in an error message.
+_LISTED = 3
 # Time without a connection after which the coordinator counts as ended.
 _ENDED_SECONDS = 10.0
 
@@ -143,9 +146,13 @@ def check_equal(names: Sequence[str], values: Sequence[Mapping[str, Any]]) -> No
         differences = describe_differences(values[0], own)
         if differences:
             wait_for_all_tasks()
+            listed = [
+                *differences[:_LISTED],
+                *([f"and {len(differences) - _LISTED} more"] * (len(differences) > _LISTED)),
+            ]
             raise ValueError(
-                f"{name} does not train as {names[0]}: {'; '.join(differences)}. Start every worker with the same "
-                f"script and data."
+                f"{name} does not train as {names[0]}: {'; '.join(listed)}. Start every worker with the same script "
+                f"and data."
             )
 
 
@@ -222,6 +229,13 @@ def explain_lost_tasks(description: ClusterDescription | None, advice: Callable[
     try:
         yield
     except Exception as error:
+        if description is not None and _is_mismatch(error):
+            # The others may wait for this one.
+            with contextlib.suppress(Exception):
+                report_error(_MISMATCH)
+            raise RuntimeError(
+                f"{_MISMATCH}. Call `fit`, `evaluate` and `predict` on all workers, with the same data."
+            ) from error
         if description is None or not _is_loss(error):
             raise
         task = _find_lost_task(str(error), description)
@@ -249,6 +263,11 @@ def _is_loss(error):
     errors: Any = sys.modules["tensorflow"].errors
     # Errors of other kinds, such as collective operations of different shapes, name tasks as well.
     return isinstance(error, errors.UnavailableError | errors.AbortedError) or _HEARTBEATS in str(error)
+
+
+def _is_mismatch(error):
+    """Return True for the error of a worker whose collective operation is not that of the others."""
+    return _is_operation_error(error) and ("ollective instance" in str(error) or _MISMATCH in str(error))
 
 
 def _find_lost_task(message, description):

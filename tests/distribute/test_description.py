@@ -106,8 +106,13 @@ def test_a_lost_task_is_named(monkeypatch, workers, message, ended, lost):
 def test_other_errors_are_no_lost_tasks(monkeypatch):
     cluster = described(monkeypatch, {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]})
     message = "Shape mismatch in the collective instance. Op at device /job:worker/replica:0/task:1 expected shape [2]"
+    monkeypatch.setattr(tasks, "report_error", lambda message: None)
+    for error in (tf.errors.InvalidArgumentError, tf.errors.UnavailableError):
+        with pytest.raises(RuntimeError, match=f"^{tasks._MISMATCH}.*on all workers"), explain_lost_tasks(cluster):
+            raise error(None, None, message)
+        message = f"Reported by another task: {tasks._MISMATCH}"
     with pytest.raises(tf.errors.InvalidArgumentError), explain_lost_tasks(cluster):
-        raise tf.errors.InvalidArgumentError(None, None, message)
+        raise tf.errors.InvalidArgumentError(None, None, "/job:worker/replica:0/task:1: Incompatible shapes")
 
 
 def test_differing_settings_raise(monkeypatch):

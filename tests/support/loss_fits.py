@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from idmatters_tf.distribute import global_mean
+
 RANDOM = np.random.default_rng(3)
 X = RANDOM.normal(size=(48, 6)).astype("float32")
 Y = np.tanh(X @ RANDOM.normal(size=(6, 2))).astype("float32")
@@ -47,13 +49,29 @@ def tagger(mask=True, **compiled):
     return made
 
 
+class Logs(keras.callbacks.Callback):
+    """Callback that records the logs of batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = {}
+
+    def on_train_batch_end(self, batch, logs=None):
+        for name, value in logs.items():
+            self.found.setdefault(f"batch {name}", []).append(np.array(value))
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.on_train_batch_end(batch, {f"evaluated {name}": value for name, value in logs.items()})
+
+
 def fit(made, x=X, y=Y, **arguments):
-    """Return the history of two epochs, an evaluation of 7 examples, and their weights."""
-    weights = arguments.get("sample_weight")
-    history = made.fit(x, y, **{"batch_size": 12, "epochs": 2, "verbose": 0, "shuffle": False, **arguments}).history
+    """Return the history of two epochs and of their batches, and an evaluation of 7 examples."""
+    weights, logs = arguments.get("sample_weight"), Logs()
+    arguments = {"batch_size": 12, "epochs": 2, "verbose": 0, "shuffle": False, "callbacks": [logs], **arguments}
+    history = made.fit(x, y, **arguments).history
     few = None if weights is None else weights[:7]
-    found = made.evaluate(x[:7], y[:7], 5, sample_weight=few, verbose=0, return_dict=True)
-    return {**history, **{f"evaluated {name}": [value] for name, value in found.items()}}
+    found = made.evaluate(x[:7], y[:7], 5, sample_weight=few, verbose=0, return_dict=True, callbacks=[logs])
+    return {**history, **{f"evaluated {name}": [value] for name, value in found.items()}, **logs.found}
 
 
 def loss(function, *layers, y=Y, units=2, activation=None, weights=None, **arguments):
@@ -167,7 +185,7 @@ class Own(keras.Model):
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
-            value = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            value = global_mean(tf.square(self(x, training=True) - y))
         variables = self.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
         self.tracker.update_state(value)
@@ -213,6 +231,20 @@ class Spread(keras.metrics.Metric):
 
     def result(self):
         return self.total / self.count + self.largest + self.sum.result()
+
+
+class Averaged(keras.metrics.Metric):
+    """Metric with a variable of an aggregation, which `result` returns."""
+
+    def __init__(self, aggregation):
+        super().__init__(name=aggregation)
+        self.last = self.add_variable(shape=(), initializer="zeros", aggregation=aggregation)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.last.assign(0.5 * self.last + ops.max(y_pred))
+
+    def result(self):
+        return self.last
 
 
 def crossentropy(**options):
@@ -271,8 +303,14 @@ LOSS_CASES = {
     "uneven: compute_loss": (lambda: model(kind=ComputeLoss), lambda made: fit(made, X[:47], Y[:47])),
     "added: mean": (lambda: model(Adding(lambda x: ops.mean(ops.square(x)))), fit),
     "added: sum": (lambda: model(Adding(lambda x: ops.sum(ops.square(x)) / 50)), fit),
-    "added: mean, sum, uneven": (
-        lambda: model(Adding(lambda x: [ops.mean(x), ops.sum(x) / 50]), keras.layers.ActivityRegularization(0.01)),
+    "added: mean, uneven": (
+        lambda: model(
+            Adding(lambda x: [ops.mean(x), ops.mean(x * x)]), keras.layers.Dense(5, activity_regularizer="l2")
+        ),
+        lambda made: fit(made, X[:47], Y[:47]),
+    ),
+    "added: sum, uneven": (
+        lambda: model(Adding(lambda x: ops.sum(x) / 50), keras.layers.ActivityRegularization(0.01)),
         lambda made: fit(made, X[:47], Y[:47]),
     ),
     "added: two to one step": (lambda: model(Adding(ops.mean), kind=ComputeLoss, steps_per_execution=2), fit),
@@ -291,6 +329,25 @@ LOSS_CASES = {
     "step: as in the guide, with losses": (lambda: model(Adding(ops.mean), kind=Guide, metrics=["mae"]), fit),
     "step: own mean": (lambda: model(kind=Own, loss=mean_of_all), fit),
     "metrics: of the user": loss(lambda: "mse", metrics=lambda: [Spread(), root, keras.metrics.R2Score(name="r")]),
+    "metrics: that couple": loss(
+        lambda: "mse",
+        activation="sigmoid",
+        y=(Y > 0).astype("float32"),
+        metrics=lambda: [
+            keras.metrics.MeanMetricWrapper(keras.losses.dice, name="dice"),
+            keras.metrics.MeanMetricWrapper(keras.losses.Tversky(), name="tversky"),
+            keras.metrics.CosineSimilarity(axis=0, name="cosine"),
+            keras.metrics.PearsonCorrelation(axis=0, name="pearson"),
+            Averaged("mean"),
+            Averaged("only_first_replica"),
+        ],
+    ),
+    "metrics: labels of rank 1": loss(
+        lambda: "mse",
+        units=1,
+        y=Y[:, 0],
+        metrics=lambda: [keras.metrics.CosineSimilarity(name="cosine"), "mae", keras.metrics.AUC(name="auc")],
+    ),
     "metrics: of a layer": loss(lambda: "mse", Measuring, batch_size=20, metrics=["mae"]),
     "metrics: of Keras": loss(
         lambda: keras.losses.BinaryCrossentropy(from_logits=True),
@@ -303,54 +360,84 @@ LOSS_CASES = {
 }
 
 
-class Summed(Own):
-    """Model with a step with a sum over the examples of a part."""
+class Unequal(Own):
+    """Model with a step that averages a mean over the examples of a part, which differs between the replicas."""
 
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
-            value = tf.reduce_sum(tf.square(self(x, training=True) - y)) / 12
-        variables = self.trainable_variables
-        self.optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
-        return {"loss": value}
-
-
-class Rooted(Own):
-    """Model with a step whose loss is no mean."""
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            value = tf.sqrt(tf.reduce_mean(tf.square(self(x, training=True) - y)))
+            value = global_mean(tf.reduce_mean(tf.square(self(x, training=True) - y)))
         variables = self.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
         return {"loss": value}
 
 
 class Evaluated(keras.Model):
-    """Model with an evaluation step with a sum over the examples of a part."""
+    """Model with an evaluation step."""
 
     def test_step(self, data):
         x, y = data
-        return {"total": tf.reduce_sum(tf.square(self(x, training=False) - y))}
+        return {"mean": global_mean(tf.square(self(x, training=False) - y))}
 
 
-def added(function):
-    return lambda: model(Adding(function))
+class RawVariable(keras.metrics.Metric):
+    """Metric that returns a variable of TensorFlow."""
+
+    def __init__(self):
+        super().__init__(name="raw")
+        self.total = self.add_variable(shape=(), initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(ops.sum(y_pred))
+
+    def result(self):
+        return self.total.value
+
+
+# Statements about the models of cases, whose names begin with the keys.
+STATEMENTS = {
+    "added: sum": {"added_losses": "sum"},
+    "added:": {"added_losses": "mean"},
+    "step: as in the guide, with": {"added_losses": "mean", "own_steps": True},
+    "step:": {"own_steps": True},
+    "guide: VQ-VAE": {"added_losses": "mean", "own_steps": True},
+    "guide:": {"own_steps": True},
+}
+
+
+def statements(name):
+    """Return the arguments of the function that returns the strategy of a case."""
+    return next((made for begin, made in STATEMENTS.items() if name.startswith(begin)), {})
+
+
+def fit_with_metric_of_another_scope(made):
+    metric = keras.metrics.AUC(name="auc")
+    with made.distribute_strategy.scope():
+        made.compile("sgd", "mse", metrics=[metric])
+    fit(made)
 
 
 # Functions that build the model and that run it, and the error on several replicas.
 REFUSED = {
-    "a step with a sum": (lambda: model(kind=Summed), fit, "must compute the same on a batch and on its parts"),
-    "a step with a root": (lambda: model(kind=Rooted), fit, "must compute the same on a batch and on its parts"),
-    "a step with unequal parts": (
-        lambda: model(kind=Own),
-        lambda made: fit(made, X[:47], Y[:47]),
-        "All batches must be divisible",
+    "a step": (lambda: model(kind=Own), fit, "`train_step` of .* is computed with a part.*pass own_steps=True"),
+    "an evaluation step": (lambda: model(kind=Evaluated), fit, "`test_step` of .* is computed with a part"),
+    "step: a scalar of the part": (
+        lambda: model(kind=Unequal),
+        fit,
+        "On several replicas, global_mean received other scalars on each",
     ),
-    "a step with a sum of means": (lambda: model(kind=SumOfMeans), fit, r"parts.*\(metric loss\)"),
-    "a layer with a mean": (lambda: model(Measuring(ops.mean)), fit, r"parts.*\(metric size\)"),
-    "an evaluation with a sum": (lambda: model(kind=Evaluated), fit, "test_step of .* must compute the same"),
-    "an added loss that couples": (added(lambda x: ops.square(ops.mean(x))), fit, "must be a sum or a mean"),
-    "an added loss that is zero": (added(lambda x: 0.0 * ops.mean(x)), fit, "must be a sum or a mean"),
+    "an added loss": (lambda: model(Adding(ops.mean)), fit, "Layer '.*adding.*' calls `add_loss`.*added_losses='mean'"),
+    "a metric of another scope": (model, fit_with_metric_of_another_scope, "'auc' was created outside of the scope"),
+    "a raw variable": (lambda: model(metrics=[RawVariable()]), fit, "log 'raw' is a variable of TensorFlow"),
+    "an empty part": (
+        lambda: model(),
+        lambda made: made.fit(tf.data.Dataset.from_tensor_slices((X[:37], Y[:37])).batch(12), verbose=0),
+        "A training batch of 1 examples leaves one of . replicas without any",
+    ),
 }
+if hasattr(keras.optimizers, "ScheduleFreeAdamW"):
+    REFUSED["an optimizer"] = (
+        lambda: model(optimizer=keras.optimizers.ScheduleFreeAdamW()),
+        fit,
+        "ScheduleFreeAdamW of Keras computes other weights",
+    )

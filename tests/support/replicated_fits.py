@@ -21,8 +21,10 @@ from idmatters_tf.distribute import chief_only, mirrored_strategy, multi_worker_
 from idmatters_tf.layers import ResidualDense
 from idmatters_tf.optimizers import Momentum, Muon
 from tests.support.fit_sources import aligned
+from tests.support.guide_fits import GUIDE_CASES, GUIDE_REFUSED
 from tests.support.layer_fits import LAYER_CASES
-from tests.support.loss_fits import LOSS_CASES, REFUSED
+from tests.support.loss_fits import LOSS_CASES, REFUSED, statements
+from tests.support.type_fits import TYPE_CASES
 
 RANDOM = np.random.default_rng(0)
 # The last of the batches of 12 has a row for each of three replicas.
@@ -234,6 +236,8 @@ CASES = {
     "one large batch": (lambda: dense(keras.optimizers.SGD(0.2, momentum=0.5)), run_48_rows(24)),
     **LOSS_CASES,
     **LAYER_CASES,
+    **GUIDE_CASES,
+    **TYPE_CASES,
 }
 
 
@@ -284,16 +288,20 @@ def check_rows_with_none(strategy):
     assert histories[0] == histories[1]
 
 
-def mirror_all_devices():
+def mirror_all_devices(**given):
     devices = tf.config.list_logical_devices("CPU")
-    return mirrored_strategy([device.name.removeprefix("/device:") for device in devices])
+    return mirrored_strategy([device.name.removeprefix("/device:") for device in devices], **given)
 
 
 def main(argv):
     folder, kind, *names = argv
     strategies = {"one": lambda: None, "mirrored": mirror_all_devices, "workers": multi_worker_strategy}
     chosen = strategies[kind]()
-    scope = contextlib.nullcontext if chosen is None else chosen.scope
+
+    def scope(name):
+        # The strategy is the same, with other statements about models.
+        return contextlib.nullcontext() if chosen is None else strategies[kind](**statements(name)).scope()
+
     # Optimization of the graphs takes longer than these fits.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     config = json.loads(os.environ.get("TF_CONFIG") or '{"task": {"index": 0}}')
@@ -304,19 +312,23 @@ def main(argv):
         if names and name not in names:
             continue
         print(name, flush=True)
-        np.savez(folder / f"{number}.npz", **run_case(name, scope))
-    for name, (build, run, message) in REFUSED.items():
+        np.savez(folder / f"{number}.npz", **run_case(name, lambda name=name: scope(name)))
+    for name, (build, run, message) in {**REFUSED, **GUIDE_REFUSED}.items():
         if chosen is None or (names and name not in names):
             continue
-        with scope():
+        print(name, flush=True)
+        with scope(name):
             model = build()
         with pytest.raises(ValueError, match=message):
             run(model)
     if kind == "mirrored":
+        assert mirror_all_devices() is chosen
+        with pytest.raises(ValueError, match="`devices` must be those of the first strategy of this process"):
+            mirrored_strategy([f"CPU:{index}" for index in range(chosen.num_replicas_in_sync - 1)] + ["CPU:9"])
         check_dropout(chosen)
         check_rows_with_none(chosen)
     if kind == "workers":
-        with scope():
+        with scope("dense"):
             model = dense()
         with pytest.raises(ValueError, match="worker 1 does not train as worker 0: epochs was"):
             fit(model, epochs=1 + config["task"]["index"])

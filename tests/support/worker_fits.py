@@ -31,7 +31,7 @@ from tests.support.killed_fit import checksum
 # Reasons, with messages in regular expressions.
 FAILURES = {
     "another activation": "is a checkpoint of another run: the model: Dense.activation was .tanh., now .relu.",
-    "other data": "worker 1 has other data than worker 0: batch 0 of FunctionBatches",
+    "other data": "worker 1 does not train as worker 0: the checksum of batch 0 was",
     "the folder is in use": "is in use by another process",
     "another folder": "must be a folder that all workers share",
     "a full disk": "No space left on device.*could not save the checkpoint of step",

@@ -1,0 +1,215 @@
+"""Tensors of the global batch: gathered values and sums over the replicas, with gradients of the own part only.
+
+Each replica computes the loss of the global batch. The values of the other replicas are constants, so that the SUM of
+the gradients of all replicas is the gradient of that loss. No gradient passes through a collective operation.
+"""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from idmatters_tf._keras_internals.graphs import get_mask, set_mask
+from idmatters_tf._keras_types import Tensor
+
+# Types that collective operations between workers lack, with types that they have.
+_CARRIERS: dict[Any, Any] = {
+    tf.bool: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+    tf.bfloat16: tf.float32,
+    tf.float16: tf.float32,
+}
+# Begin of the messages of checks in graphs.
+SEVERAL = "On several replicas, "
+
+
+class _Step(threading.local):
+    """Step that a replica computes. Each replica is traced in a thread of its own.
+
+    Attributes:
+        batch: "part" while the replica computes with its part of the batch, "global" while it computes with gathered
+            tensors, "counted" in metrics, None outside of steps on several replicas.
+        share: number of examples of the part, divided by that of the global batch.
+    """
+
+    batch: str | None = None
+    share: Any = None
+
+
+step = _Step()
+
+
+@contextlib.contextmanager
+def within(batch: str, share: Any = None) -> Iterator[None]:
+    """Return a context in which the attribute `batch` of the step has a value, and `share` if it is given."""
+    before = step.batch, step.share
+    step.batch = batch
+    if share is not None:
+        step.share = share
+    try:
+        yield
+    finally:
+        step.batch, step.share = before
+
+
+def replica() -> Any:
+    """Return the context of the replica that is traced."""
+    return tf.distribute.get_replica_context()
+
+
+def is_replica() -> bool:
+    """Return True in the context of one of several replicas."""
+    context = replica()
+    return context is not None and context.num_replicas_in_sync > 1
+
+
+def count_replicas() -> int:
+    """Return the number of replicas."""
+    return replica().num_replicas_in_sync
+
+
+def is_first() -> Tensor:
+    """Return True on the first replica."""
+    return tf.equal(replica().replica_id_in_sync_group, 0)
+
+
+def scale_gradient(value: Any, factor: float) -> Any:
+    """Return a tensor whose gradient is multiplied by a factor. Other values are returned as they are."""
+    if not tf.is_tensor(value) or not value.dtype.is_floating:
+        return value
+
+    @tf.custom_gradient
+    def scaled(value):
+        return tf.identity(value), lambda gradient: gradient * tf.cast(factor, gradient.dtype)
+
+    return scaled(value)
+
+
+def sum_over_replicas(value: Any) -> Any:
+    """Return the sum of tensors over the replicas, with the gradient of this replica's part."""
+    return tf.nest.map_structure(_sum, value)
+
+
+@tf.custom_gradient
+def _sum(value):
+    carried = tf.cast(value, _CARRIERS.get(value.dtype, value.dtype))
+    total = replica().all_reduce(tf.distribute.ReduceOp.SUM, carried)
+    return tf.cast(total, value.dtype), lambda gradient: gradient
+
+
+def gather(structure: Any, factor: float = 1.0, has_masks: bool = True) -> Any:
+    """Return nested tensors of the global batch. Scalars and Python objects are returned unchanged.
+
+    Args:
+        structure: nested tensors, whose first axes are those of the examples.
+        factor: factor of the gradient of this replica's part.
+        has_masks: if True, the masks of Keras that are attached to tensors are gathered as well.
+
+    Raises:
+        ValueError: a tensor is ragged or sparse.
+    """
+    leaves = keras.tree.flatten(structure)
+    indices = [index for index, leaf in enumerate(leaves) if _is_gathered(leaf)]
+    masks = [get_mask(leaves[index]) if has_masks else None for index in indices]
+    given = [leaves[index] for index in indices] + [mask for mask in masks if mask is not None]
+    found = _gather([tf.convert_to_tensor(tensor) for tensor in given], factor)
+    gathered_masks = iter(found[len(indices) :])
+    for index, mask, tensor in zip(indices, masks, found, strict=False):
+        leaves[index] = tensor
+        if mask is not None:
+            set_mask(tensor, next(gathered_masks))
+    return keras.tree.pack_sequence_as(structure, leaves)
+
+
+def _is_gathered(leaf):
+    if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+        raise ValueError(
+            f"On several replicas, losses and metrics of your own require dense tensors. Received: "
+            f"{type(leaf).__name__}. Use the losses and metrics of Keras, or convert it."
+        )
+    return isinstance(leaf, tf.Tensor | np.ndarray) and len(leaf.shape) > 0
+
+
+def _gather(tensors, factor):
+    """Return tensors of all replicas along the first axis."""
+    if not tensors:
+        return []
+    sizes = replica().all_gather(tf.stack([tf.shape(tensor)[0] for tensor in tensors])[None], axis=0)
+    index = replica().replica_id_in_sync_group
+    found = []
+    for number, tensor in enumerate(tensors):
+        constant: Any = _all_gather(tf.stop_gradient(tensor))
+        if tensor.dtype.is_floating:
+            first = tf.reduce_sum(sizes[:index, number])
+            last = first + sizes[index, number]
+            constant = tf.concat([constant[:first], scale_gradient(tensor, factor), constant[last:]], 0)
+        found.append(tf.ensure_shape(constant, [None, *tensor.shape[1:]]))
+    return found
+
+
+def _all_gather(tensor):
+    if tensor.dtype == tf.string:
+        return _all_gather_strings(tensor)
+    carried = tf.cast(tensor, _CARRIERS.get(tensor.dtype, tensor.dtype))
+    return tf.cast(replica().all_gather(carried, axis=0), tensor.dtype)
+
+
+def _all_gather_strings(tensor):
+    """Gather the bytes of strings, as numbers."""
+    shape, flat = tf.shape(tensor), tf.reshape(tensor, [-1])
+    lengths = tf.strings.length(flat)
+    longest = tf.reduce_max(_all_gather(tf.reshape(tf.reduce_max(tf.concat([lengths, [1]], 0)), [1])))
+    codes = tf.io.decode_raw(flat, tf.uint8, fixed_length=longest)
+    numbers = tf.concat([lengths[:, None], tf.cast(codes, tf.int32)], 1)
+    numbers = _all_gather(tf.reshape(numbers, tf.concat([shape, [longest + 1]], 0)))
+    bytes_by_code = tf.constant([bytes([code]) for code in range(256)])
+    is_within = tf.range(longest) < numbers[..., :1]
+    return tf.strings.reduce_join(tf.where(is_within, tf.gather(bytes_by_code, numbers[..., 1:]), ""), -1)
+
+
+def on_global_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes a loss of the arguments of all replicas, gathered along the first axis.
+
+    The gradient with respect to variables that the function uses is divided by the number of replicas, which all
+    compute it.
+    """
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if step.batch != "part":
+            return function(*args, **kwargs)
+        count = count_replicas()
+        args, kwargs = gather((args, kwargs), count)
+        with within("global"):
+            return keras.tree.map_structure(lambda value: scale_gradient(value, 1 / count), function(*args, **kwargs))
+
+    return call
+
+
+def has_part() -> bool:
+    """Return True on one of several replicas that computes with its part of a batch, also in a loop of the user."""
+    return is_replica() and step.batch in (None, "part")
+
+
+def check_equal(value: Tensor, message: str) -> Tensor:
+    """Return a tensor after a check that it is equal on all replicas.
+
+    Raises:
+        tf.errors.InvalidArgumentError: the tensor differs between the replicas.
+    """
+    own = tf.cast(tf.stop_gradient(value), tf.float32)
+    sums = _all_gather(tf.stack([tf.reduce_sum(own), tf.reduce_sum(tf.abs(own))])[None])
+    size = tf.reduce_max(sums[:, 1])
+    difference = tf.reduce_max(sums, 0) - tf.reduce_min(sums, 0)
+    check = tf.debugging.assert_less_equal(tf.reduce_max(difference), 1e-4 * size, message)
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(value)

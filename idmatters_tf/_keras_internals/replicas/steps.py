@@ -1,0 +1,348 @@
+"""Functions of Keras for training, evaluation and prediction on several replicas."""
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from idmatters_tf._keras_internals.replicas import data, losses, optimizers  # noqa: F401 - registers changes
+from idmatters_tf._keras_internals.replicas.absent import restore_none
+from idmatters_tf._keras_internals.replicas.changes import hook, make_changes, repairs
+from idmatters_tf._keras_internals.replicas.collectives import (
+    SEVERAL,
+    gather,
+    is_first,
+    is_replica,
+    replica,
+    sum_over_replicas,
+    within,
+)
+from idmatters_tf._keras_internals.replicas.data import BATCH, TAGS, is_multi_worker
+from idmatters_tf._keras_internals.replicas.parts import declarations_of, prepared
+from idmatters_tf._keras_internals.versions import SCHEDULE_FREE_SINCE_3_14
+
+# Constant of the golden ratio, which separates the seeds of replicas.
+_SEED_OF_REPLICA = 0x9E3779B1
+_Check = Callable[[keras.Model, dict[str, Any]], contextlib.AbstractContextManager[Any]]
+_checks: list[_Check] = []
+
+
+def correct_fit(check: _Check, check_call: Callable[[Any, str, dict[str, Any]], None]) -> None:
+    """Correct `fit`, `evaluate` and `predict` under strategies with several replicas, until the process ends.
+
+    Args:
+        check: called with the model and the arguments of each `fit`, which it may change. `fit` runs in the context
+            that it returns.
+        check_call: called with the strategy, the name and the arguments of `evaluate` and `predict` on workers.
+    """
+    _checks[:] = [check]
+    data.check_call[:] = [check_call]
+    make_changes()
+
+
+@hook(keras.Model, "fit", "arguments and data are checked before training")
+def _fit(original, self, *args, **kwargs):
+    bound = inspect.signature(original).bind(self, *args, **kwargs)
+    bound.apply_defaults()
+    with _checks[0](self, bound.arguments):
+        return original(*bound.args, **bound.kwargs)
+
+
+@repairs(
+    keras.Model,
+    "_maybe_symbolic_build",
+    "averages a batch over the replicas, which fails for parts of different sizes; a generator loses the batch",
+    20585,
+)
+def _maybe_symbolic_build(original, self, iterator=None, data_batch=None):
+    """Build the model from the types of the data."""
+    if self._distribute_strategy is None:
+        return
+    if type(self).call is keras.Model.call:
+        # A model with steps of its own may have no `call`; it trains its layers.
+        with self.distribute_strategy.scope():
+            if self.optimizer is not None and not self.optimizer.built:
+                self.optimizer.build(self.trainable_variables)
+        return
+    if iterator is not None:
+        spec = keras.tree.map_structure(_spec_of_replica, iterator._distributed_dataset.element_spec)
+        data_batch = restore_none(_untagged(spec)[0])
+    with self.distribute_strategy.scope():
+        self._symbolic_build(data_batch=data_batch)
+
+
+def _spec_of_replica(spec):
+    return getattr(spec, "_value_specs", (spec,))[0]
+
+
+def _untagged(data):
+    """Return the batch and the checksums of a batch of `data.distribute`; None without them."""
+    return (data[BATCH], data[TAGS]) if isinstance(data, dict) and TAGS in data else (data, None)
+
+
+def overrides_step(model: keras.Model, name: str) -> bool:
+    """Return True if a method is not that of `keras.Model`."""
+    return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
+
+
+def check_steps(model: keras.Model, names: tuple[str, ...]) -> None:
+    """Raise ValueError if a step of the user has not been declared as checked."""
+    own: Any = model
+    for name in names:
+        if overrides_step(model, name) and not declarations_of(own.distribute_strategy).own_steps:
+            raise ValueError(
+                f"`{name}` of {model.name!r} is computed with a part of the batch on each replica. Replace its own "
+                f"means and sums over examples by `idmatters_tf.distribute.global_mean`, and pass own_steps=True to "
+                f"the function that returned the strategy."
+            )
+    for name, value in vars(own).items():
+        if isinstance(value, keras.optimizers.Optimizer) and value is not own.optimizer and not value.built:
+            raise ValueError(
+                f"The optimizer {name!r} of {model.name!r} must have variables before training on several replicas. "
+                f"Call {name}.build(variables) in the scope of the strategy."
+            )
+
+
+@repairs(
+    keras.Model,
+    "_make_function",
+    "fails on workers, and in a loop of several steps; the logs are means of those of the replicas",
+    20585,
+)
+def _make_function(original, self, step_function):
+    """Return a function for steps, whose losses, metrics and logs are those of the global batch."""
+    strategy = self.distribute_strategy
+    if strategy.num_replicas_in_sync == 1:
+        return original(self, step_function)
+    is_training = step_function == self.train_step
+    check_steps(self, ("train_step" if is_training else "test_step", "compute_metrics"))
+
+    names: list[str] = []
+
+    def on_replica(data):
+        data, tags = _untagged(data)
+        names[:] = _names(data)
+        data = restore_none(data)
+        rows = tf.shape(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None))[0]
+        parts = _gather_parts(rows, tags)
+        with tf.control_dependencies(_check_parts(parts, is_training)):
+            data = keras.tree.map_structure(lambda leaf: None if leaf is None else tf.identity(leaf), data)
+            share = tf.cast(rows, tf.float32) / tf.cast(tf.reduce_sum(parts[:, 0]), tf.float32)
+            with within("part", share):
+                logs = step_function(data)
+            return {name: _of_first_replica(strategy, name, value) for name, value in (logs or {}).items()}
+
+    @tf.autograph.experimental.do_not_convert
+    def on_batch(data):
+        with prepared(self):
+            logs = strategy.run(on_replica, (data,))
+        return keras.tree.map_structure(lambda value: strategy.experimental_local_results(value)[0], logs)
+
+    @tf.autograph.experimental.do_not_convert
+    def on_iterator(iterator):
+        return on_batch(iterator.get_next())
+
+    if not self.run_eagerly:
+        on_batch, on_iterator = (tf.function(function, reduce_retracing=True) for function in (on_batch, on_iterator))
+
+    def function(iterator):
+        is_of_tensorflow = isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator)
+        logs = None
+        for _ in range(self.steps_per_execution):
+            try:
+                logs = on_iterator(iterator) if is_of_tensorflow else on_batch(next(iterator))
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if logs is None:
+                    raise
+                break
+            except tf.errors.InvalidArgumentError as error:
+                raise _explain(error, strategy, names) from error
+        return logs
+
+    return function
+
+
+# Text of an error message with the sizes and checksums of the parts of a batch.
+_PARTS = "parts of a batch:"
+
+
+def _gather_parts(rows, tags):
+    """Return the number of examples and the checksums of each part, of shape (replicas, 1 or more)."""
+    numbers = rows[None]
+    if tags is not None:
+        # Zeros for a part without examples.
+        numbers = tf.concat([numbers, tf.reduce_max(tf.pad(tags, [[0, 1], [0, 0]]), 0)], 0)
+    return replica().all_gather(numbers[None], axis=0)
+
+
+def _check_parts(parts, is_training):
+    """Return the operation that checks that replicas have examples, and workers the same batch."""
+    is_empty = parts[:, :1] == 0
+    largest = tf.reduce_max(parts[:, 1:], 0)
+    is_right = tf.reduce_all((parts[:, 1:] == largest) | is_empty)
+    if is_training:
+        is_right &= ~tf.reduce_any(is_empty)
+    check = tf.debugging.Assert(is_right, [_PARTS, tf.reshape(parts, [-1])], summarize=-1)
+    return [] if check is None else [check]
+
+
+def _explain(error, strategy, names):
+    """Return an error that names the remedy, and the worker, in place of that of a check in a graph."""
+    if SEVERAL in str(error):
+        return ValueError(SEVERAL + str(error).partition(SEVERAL)[2].partition("]")[0])
+    text = str(error).partition(_PARTS)[2]
+    numbers = re.findall(r"\d+", text.partition("[")[2].partition("]")[0])
+    if not numbers:
+        return error
+    parts = np.array(numbers, int).reshape(strategy.num_replicas_in_sync, -1)
+    return explain_parts(parts, names, strategy)
+
+
+def explain_parts(parts: np.ndarray, names: list[str], strategy: Any) -> ValueError:
+    """Return the error about the parts of a batch.
+
+    Args:
+        parts: number of examples, size of the batch and checksums of its tensors, of shape (replicas, 1 + N).
+        names: names of the tensors.
+        strategy: strategy of the replicas.
+    """
+    others = np.argwhere((parts[:, 1:] != parts[0, 1:]) & (parts[:, :1] > 0))
+    if not len(others) and parts.shape[1] > 1 and parts[:, 0].sum() < parts[:, 1].max():
+        worker = int(np.argmin(parts[:, 0])) // len(strategy.extended.worker_devices)
+        return ValueError(
+            f"The data of {describe_worker(strategy, worker)} end earlier than those of other workers. Give each "
+            f"worker the same data."
+        )
+    if not len(others):
+        return ValueError(
+            f"A training batch of {parts[:, 0].sum()} examples leaves one of {len(parts)} replicas without any. Use "
+            f"batch(..., drop_remainder=True), or remove examples."
+        )
+    index, column = others[0]
+    worker = int(index) // len(strategy.extended.worker_devices)
+    if not column:
+        sizes = parts[index, 1], parts[0, 1]
+        what = f"a batch of {sizes[0]} examples, where {describe_worker(strategy, 0)} has {sizes[1]}"
+    else:
+        what = f"other values of {names[column - 1]} than {describe_worker(strategy, 0)}"
+    return ValueError(
+        f"{describe_worker(strategy, worker)} has {what}. Give each worker the same data, and random numbers in it the "
+        f"same seed."
+    )
+
+
+def describe_worker(strategy: Any, index: int) -> str:
+    """Return the name of a worker, such as "worker 1"."""
+    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+    tasks = [f"{job} {task}" for job in ("chief", "worker") for task in range(len(jobs.get(job, ())))]
+    return tasks[index]
+
+
+def _names(data):
+    """Return the names of the tensors of a batch."""
+    parts = data if isinstance(data, tuple) else (data,)
+    names: list[str] = []
+    for name, part in zip(("x", "y", "sample_weight"), parts, strict=False):
+        paths = keras.tree.flatten_with_path(part)
+        names += ["".join([name, *(f"[{key!r}]" for key in path)]) for path, _ in paths]
+    return names
+
+
+def _of_first_replica(strategy, name, log):
+    """Return a log of the first replica, which is that of the global batch, on all workers."""
+
+    def of_first(value):
+        if isinstance(value, tf.distribute.DistributedValues):
+            raise ValueError(
+                f"The log {name!r} is a variable of TensorFlow. Return a tensor or the variable of Keras, such as "
+                f"`self.total` in place of `self.total.value`."
+            )
+        if not isinstance(value, tf.Tensor | keras.Variable):
+            return value
+        value = tf.convert_to_tensor(value)
+        if not is_multi_worker(strategy) or value.dtype == tf.string:
+            return value
+        return sum_over_replicas(tf.where(is_first(), value, tf.zeros_like(value)))
+
+    return keras.tree.map_structure(of_first, log)
+
+
+@repairs(keras.Model, "make_predict_function", "fails for types that workers cannot gather, and for None", 20585)
+def _make_predict_function(original, self, force=False):
+    """Make a function that predicts batches of several replicas, with outputs of any type."""
+    strategy = self.distribute_strategy
+    if strategy.num_replicas_in_sync == 1 or (self.predict_function is not None and not force):
+        original(self, force)
+        return
+
+    def on_replica(data):
+        outputs = self.predict_step(restore_none(_untagged(data)[0]))
+        return keras.tree.map_structure(lambda output: _in_order(gather(output), output, strategy), outputs)
+
+    @tf.autograph.experimental.do_not_convert
+    def on_batch(data):
+        outputs = strategy.run(on_replica, (data,))
+        return keras.tree.map_structure(lambda value: strategy.experimental_local_results(value)[0], outputs)
+
+    on_batch = on_batch if self.run_eagerly else tf.function(on_batch, reduce_retracing=True)
+
+    def function(batches):
+        outputs = [on_batch(batch) for batch in batches]
+        return outputs[0] if len(outputs) == 1 else keras.tree.map_structure(lambda *each: tf.concat(each, 0), *outputs)
+
+    self.predict_function = function
+
+
+def _in_order(gathered, own, strategy):
+    """Return gathered outputs in the order of the examples: those of the first device of each worker come first."""
+    devices = len(strategy.extended.worker_devices)
+    workers = strategy.num_replicas_in_sync // devices
+    if min(devices, workers) == 1:
+        return gathered
+    sizes = replica().all_gather(tf.shape(own)[:1], axis=0)
+    parts = tf.split(gathered, sizes, num=strategy.num_replicas_in_sync)
+    return tf.concat([parts[worker * devices + device] for device in range(devices) for worker in range(workers)], 0)
+
+
+def check_scope(model: keras.Model, has_workers: bool) -> None:
+    """Raise ValueError if model and optimizer do not belong to one strategy.
+
+    Args:
+        model: compiled model of `fit`.
+        has_workers: True if this process is one of several workers.
+    """
+    own: Any = model
+    strategy = getattr(own, "_distribute_strategy", None)
+    # A callback may train a model of its own.
+    if strategy is None and has_workers and not data.is_within_fit():
+        raise ValueError(
+            "The model was built outside of the scope of the strategy, so that this worker would train alone. Build it "
+            "in `with strategy.scope():`, or in that of tf.distribute.OneDeviceStrategy to train alone."
+        )
+    if (
+        strategy is not None
+        and strategy.num_replicas_in_sync > 1
+        and isinstance(own.optimizer, SCHEDULE_FREE_SINCE_3_14)
+    ):
+        raise ValueError("ScheduleFreeAdamW of Keras computes other weights on several replicas. Use AdamW.")
+    owner = getattr(own.optimizer, "_distribution_strategy", None)
+    if strategy is not None and owner is not None and owner is not strategy:
+        raise ValueError(
+            "The optimizer was created outside of the scope of the strategy. Create it and call `compile` in `with "
+            "strategy.scope():`."
+        )
+
+
+@repairs(keras.random.SeedGenerator, "next", "returns the same seed on all replicas")
+def _next(original, self, ordered=True):
+    """Return the next seed of a generator. The first replica has the seeds of a single device."""
+    seed = original(self, ordered)
+    if not is_replica() or not tf.is_tensor(seed):
+        return seed
+    index = tf.cast(replica().replica_id_in_sync_group, seed.dtype)
+    return seed + tf.stack([index * tf.cast(_SEED_OF_REPLICA, seed.dtype), tf.zeros((), seed.dtype)])
