@@ -317,4 +317,4 @@ class Events:
 def measure_norms(model: keras.Model) -> dict[str, Any] | None:
     """Return the norms of all blocks, their mean Frobenius and largest spectral norm, or None without blocks."""
     blocks = block_norms(model)
-    return {**NormsMeasurement(blocks, {}).summary(), "blocks": blocks} if blocks else None
+    return {**NormsMeasurement(blocks, None).summary(), "blocks": blocks} if blocks else None
