@@ -69,9 +69,10 @@ def test_folders(tmp_path, monkeypatch):
             fit(tmp_path / name)
     # The lock of an interrupted `fit` is found by a link as well.
     (tmp_path / "link").symlink_to(tmp_path / "folder")
+    again = {"epochs": 2, "ignore": "LambdaCallback"}
     with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path / "folder", keras.callbacks.LambdaCallback(on_epoch_end=interrupt), epochs=2)
-    fit(tmp_path / "link", epochs=2)
+        fit(tmp_path / "folder", keras.callbacks.LambdaCallback(on_epoch_end=interrupt), **again)
+    fit(tmp_path / "link", **again)
 
 
 def test_one_line_says_where_training_resumes(tmp_path, monkeypatch, capsys):

@@ -71,6 +71,7 @@ def running(dataset, steps_per_epoch=None, class_weight=None):
         steps_per_epoch=steps_per_epoch,
         steps_per_execution=1,
         validation_data=None,
+        validation_freq=1,
         _list=None,
         _iterator=types.SimpleNamespace(data_adapter=adapter, _distribute_strategy=None),
     )

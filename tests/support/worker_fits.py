@@ -7,13 +7,14 @@ the messages. Options:
 
 one        train in one process on one device
 plain      a network whose results do not depend on the number of replicas
-stop=N     stop after N batches: the last worker sets `stop_training`
+stop=N     pause after N batches, on the last worker
 """
 
 import contextlib
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 import warnings
@@ -40,10 +41,11 @@ FAILURES = {
 
 
 class Observer(keras.callbacks.Callback):
-    """Callback that writes a byte after each batch, draws a number, and may stop training or change a weight."""
+    """Callback that writes a byte after each batch, draws a number, and may pause training or change a weight."""
 
-    def __init__(self, path, stop=None, changes=False):
+    def __init__(self, path, resume, stop=None, changes=False):
         super().__init__()
+        self.resume = resume
         self.path, self.stop, self.changes = path, stop, changes
         self.rng = np.random.default_rng(int(str(path)[-1]))
 
@@ -62,7 +64,8 @@ class Observer(keras.callbacks.Callback):
         time.sleep(0.05)
         if self.stop is not None:
             self.stop -= 1
-            self.model.stop_training |= not self.stop
+            if not self.stop:
+                self.resume.pause()
         if self.changes:
             variable = self.model.trainable_variables[0].value.values[0]
             variable.assign(variable + 1.0)
@@ -92,8 +95,9 @@ def fit(folder, index, source, scope=contextlib.nullcontext, stop=None, failure=
         model = network(plain, "relu" if failure == "another activation" else "tanh", kind)
     x, y = problem(STEPS * BATCH)
     data = SOURCES[source][0](x + (failure == "other data"), y, folder)
-    observer = Observer(folder / f"progress-{index}", stop, failure == "other weights")
-    resume = ExactResume(folder / ("elsewhere" if failure == "another folder" else "checkpoints"), "2 steps")
+    checkpoints = folder / ("elsewhere" if failure == "another folder" else "checkpoints")
+    resume = ExactResume(checkpoints, "2 steps", pause_on=signal.SIGTERM)
+    observer = Observer(folder / f"progress-{index}", resume, stop, failure == "other weights")
     logger = keras.callbacks.CSVLogger(folder / "log.csv")
     callbacks = [resume, keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=1.0), observer]
     callbacks += [logger] if scope is contextlib.nullcontext else chief_only(logger)
@@ -109,7 +113,7 @@ def fit(folder, index, source, scope=contextlib.nullcontext, stop=None, failure=
         "CSVLogger": "" if index else (folder / "log.csv").read_text(),
         # Not compared with another run.
         "resumed_at": resume.resumed_at,
-        "is_terminated": resume.is_terminated,
+        "is_paused": resume.is_paused,
         "warnings": [str(each.message) for each in caught if each.category is UserWarning],
         "values": np.concatenate([np.ravel(weight) for weight in model.get_weights()]).tolist(),
     }
