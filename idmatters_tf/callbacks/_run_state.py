@@ -25,7 +25,7 @@ from idmatters_tf.callbacks._configuration import (
     label_optimizer,
 )
 from idmatters_tf.callbacks._reached import Reached
-from idmatters_tf.callbacks._sources import make_source
+from idmatters_tf.callbacks._sources import make_source, make_validation_order
 from idmatters_tf.callbacks._workers import Workers, compute_checksum, read_checkpoints
 from idmatters_tf.checkpointing import OtherRun, checkpoint_path
 
@@ -42,6 +42,7 @@ class RunState:
         self._model: Any = model
         self._workers = workers
         self.source = make_source(fit, resume.seed)
+        self._validation = make_validation_order(fit)
         self._is_complete = False
 
     def build(self) -> None:
@@ -116,6 +117,7 @@ class RunState:
             "description": self._variables,
             "state": _training_state.read(self._model, self._owners),
             "data": self.source.state(batch),
+            "validation": None if self._validation is None else self._validation.state(),
             "reached": self._reached.get(self._is_eager(), self._restored()),
         }
 
@@ -240,6 +242,8 @@ class RunState:
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a checkpoint when training begins."""
         self._workers.run(lambda: self.source.restore(saved["data"]))
+        if self._validation is not None:
+            self._validation.restore(saved["validation"])
         self.restore(saved)
         # The callbacks handle the beginning of the epoch again, which may change other attributes.
         saved["reached"] = self._reached.get(self._is_eager(), self._restored(), full=True)

@@ -14,7 +14,6 @@ import keras
 from idmatters_tf._arguments import interval, positive_integer, seed_number
 from idmatters_tf._keras_internals import RunningFit, running_fit
 from idmatters_tf._keras_types import Logs
-from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._signals import PauseOnSignal
 from idmatters_tf.callbacks._sources.random_access import is_changed_by_hooks
@@ -186,9 +185,4 @@ def _check_fit(model: keras.Model, fit: RunningFit) -> None:
         raise ValueError(
             f"The validation data are a PyDataset whose batches change between epochs, in the `on_epoch_begin` or "
             f"`on_epoch_end` of {type(x).__name__}. Pass a dataset that does not shuffle."
-        )
-    if is_reshuffled(x):
-        raise ValueError(
-            "The validation data are a tf.data.Dataset that shuffles, in an order that ExactResume cannot restore. "
-            "Remove `shuffle`, or set a seed and `reshuffle_each_iteration=False`."
         )

@@ -6,12 +6,16 @@ tf_data        a serializable iterator of a tf.data.Dataset
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from idmatters_tf._keras_internals import RunningFit
+from idmatters_tf._tensorflow_internals.pipelines import is_dataset
 from idmatters_tf.callbacks.batches import Batches
+
+if TYPE_CHECKING:
+    from idmatters_tf.callbacks._sources.tf_data import ValidationOrder
 
 
 class Source:
@@ -94,3 +98,17 @@ def make_source(fit: RunningFit, seed: int) -> Source:
         f"ExactResume cannot restore the position of {fit.kind}. Use `FunctionBatches(step_to_batch, "
         f"steps_per_epoch=...)` instead."
     )
+
+
+def make_validation_order(fit: RunningFit) -> "ValidationOrder | None":
+    """Return the order of validation data in a `tf.data.Dataset`; None for other data.
+
+    Raises ValueError if the order cannot be restored.
+    """
+    data = fit.validation_data
+    x = data[0] if isinstance(data, (tuple, list)) and len(data) else data
+    if not is_dataset(x):
+        return None
+    from idmatters_tf.callbacks._sources.tf_data import ValidationOrder
+
+    return ValidationOrder(x)
