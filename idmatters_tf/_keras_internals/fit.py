@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals.graphs import layers_within
-from idmatters_tf._keras_internals.keras_source import array_slicing, data_adapters, module_utils
+from idmatters_tf._keras_internals.keras_source import array_slicing, data_adapter_utils, data_adapters, module_utils
 from idmatters_tf._keras_internals.versions import ORBAX_CHECKPOINTS_SINCE_3_14
 
 # Imported on use.
@@ -123,6 +123,10 @@ class RunningFit:
         adapter: Any = copy.copy(self.adapter)
         adapter._dataset = batches
         return iter(adapter.get_jax_iterator())
+
+    def standardized(self, batch: Any) -> Any:
+        """Return a batch of a `PyDataset` in the form that `fit` passes to the training step, with class weights."""
+        return next(iter(data_adapter_utils.get_numpy_iterator([self.adapter._standardize_batch(batch)])))
 
     def arrays(self) -> tuple[tuple[Any, ...], int]:
         """Return training data of the kind "arrays" as dense NumPy arrays, and their batch size.

@@ -128,6 +128,16 @@ def _nodes(operation):
             yield from inner.node_def
 
 
+def find_shuffles(operation: Any) -> Iterator[Any]:
+    """Yield the operations that draw seeds for each iteration, except for those below an in-memory cache."""
+    if is_memory_cache(operation):
+        return
+    if draws_seeds(operation):
+        yield operation
+    for source in operation._inputs():
+        yield from find_shuffles(source)
+
+
 def is_unordered(operation: Any) -> bool:
     """Return True for an operation with `deterministic=False`."""
     return getattr(operation, "_deterministic", None) == "false"

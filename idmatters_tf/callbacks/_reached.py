@@ -248,6 +248,6 @@ def _refuse_compiled(label, before, now):
     change = f" was {before!r:.80}, now {now!r:.80}" if values else ""
     raise ValueError(
         f"{label}{change}: a callback has changed it, but the compiled training step may contain its value. Keep it in "
-        f"a callback, make it a weight of the layer (`add_weight`), or change it between two calls of `fit`. If it does "
-        f"not affect training, pass ExactResume(..., ignore=[{label!r}])."
+        f"a callback, make it a weight (`add_weight`), or change it between two calls of `fit`. If it does not affect "
+        f"training, pass ExactResume(..., ignore=[{label!r}])."
     )

@@ -41,7 +41,7 @@ class RunState:
         self._fit = fit
         self._model: Any = model
         self._workers = workers
-        self.source = make_source(fit, resume.seed)
+        self.source = make_source(fit, resume.seed, resume.replay)
         self._validation = make_validation_order(fit)
         self._is_complete = False
 
@@ -241,7 +241,12 @@ class RunState:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a checkpoint when training begins."""
+        before = _training_state.read_generators()
         self._workers.run(lambda: self.source.restore(saved["data"]))
+        for name, state in _training_state.read_generators().items():
+            if repr(state) != repr(before[name]):
+                # Data that were read again have drawn from this generator, also for batches that are loaded ahead.
+                saved["state"]["random"][name] = None
         if self._validation is not None:
             self._validation.restore(saved["validation"])
         self.restore(saved)

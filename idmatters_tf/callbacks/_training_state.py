@@ -68,18 +68,23 @@ def describe_variables(owners: Owners) -> dict[str, list[list[str]]]:
 
 
 def read(model: keras.Model, owners: Owners) -> dict[str, Any]:
-    """Return the values of the variables and of the global generators of Python, NumPy, Keras and TensorFlow."""
-    global_seed = global_seed_state()
-    operations = operation_seeds()
+    """Return the values of the variables and of the global generators."""
     return {
         "variables": {owner: [_devices.read(variable) for variable in several] for owner, several in owners.items()},
         "adapted": read_adapted(model),
-        "random": {
-            "python": random.getstate(),
-            "tensorflow": None if operations is None else operations.getstate(),
-            "numpy": np.random.get_state(),  # noqa: NPY002 - the global generator
-            "keras": None if global_seed is None else _devices.read(global_seed),
-        },
+        "random": read_generators(),
+    }
+
+
+def read_generators() -> dict[str, Any]:
+    """Return the states of the global generators of Python, NumPy, Keras and TensorFlow."""
+    global_seed = global_seed_state()
+    operations = operation_seeds()
+    return {
+        "python": random.getstate(),
+        "tensorflow": None if operations is None else operations.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002 - the global generator
+        "keras": None if global_seed is None else _devices.read(global_seed),
     }
 
 
@@ -92,10 +97,13 @@ def assign(model: keras.Model, owners: Owners, state: dict[str, Any], parts: int
             _devices.assign(variable, value, devices)
     restore_adapted(model, state["adapted"])
     generators = state["random"]
-    random.setstate(generators["python"])
+    # None stands for one that is not used, or that is left where it is.
+    if generators["python"] is not None:
+        random.setstate(generators["python"])
     if generators["tensorflow"] is not None:
         restore_operation_seeds(generators["tensorflow"])
-    np.random.set_state(generators["numpy"])  # noqa: NPY002
+    if generators["numpy"] is not None:
+        np.random.set_state(generators["numpy"])  # noqa: NPY002
     if generators["keras"] is not None:
         with _devices.scope(model):
             _devices.assign(make_global_seed_state(), generators["keras"])

@@ -401,15 +401,15 @@ def walk(
     Plain containers and objects are followed by the immutable data in them.
     """
     for node in Nodes(model, callbacks, ignore).values():
-        yield node.label, node.kind, node.value
+        yield node.path, node.kind, node.value
         if node.kind != "plain":
             continue
         items = node.items if isinstance(node.items, tuple) and form_of(type(node.value)) is not np.ndarray else ()
         for index, each in enumerate(items):
             if is_leaf(each):
-                yield f"{node.label}[{index}]", "plain", each
+                yield f"{node.path}[{index}]", "plain", each
             elif isinstance(each, tuple) and len(each) == 2 and is_leaf(each[1]):
-                yield f"{node.label}[{each[0]!r}]", "plain", each[1]
+                yield f"{node.path}[{each[0]!r}]", "plain", each[1]
         for name, each in node.attributes.items():
             if is_leaf(each) and f"{node.label}.{name}" not in ignore:
-                yield f"{node.label}.{name}", "plain", each
+                yield f"{node.path}.{name}", "plain", each

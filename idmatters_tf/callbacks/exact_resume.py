@@ -66,6 +66,9 @@ class ExactResume(keras.callbacks.Callback):
             such as files and locks, named as in "Logger.file".
         pause_on: a signal, or several, that pause the run while `fit` is running, such as `signal.SIGTERM`. A second
             one has its usual effect. `fit` must run in the main thread.
+        replay: if True, a resumed run reads all earlier batches of a `tf.data.Dataset`, a generator, a torch
+            `DataLoader` or a `PyDataset` again and drops them, in place of restoring a position. The batches must be
+            equal in each process, which their checksums confirm.
         identity: further values by name that identify the run, such as hyperparameters and a checksum of the data. They
             must be JSON values. A checkpoint of a run with other values raises OtherRun.
 
@@ -93,6 +96,7 @@ class ExactResume(keras.callbacks.Callback):
         ignore: Collection[str] = (),
         identity: Mapping[str, Any] | None = None,
         pause_on: int | Collection[int] | None = None,
+        replay: bool = False,
     ):
         super().__init__()
         # Absolute, since the program may change the current folder during `fit`. Links lead to the same lock.
@@ -106,6 +110,7 @@ class ExactResume(keras.callbacks.Callback):
         # Tuples become lists, as in a checkpoint.
         self.identity: dict[str, Any] = json.loads(json.dumps(dict(identity or {})))
         signals = () if pause_on is None else (pause_on,) if isinstance(pause_on, int) else pause_on
+        self.replay = replay
         self.pause_on = tuple(map(signal.Signals, signals))
         self.resumed_at: int | None = None
         self.is_paused = self.pause_requested = False

@@ -42,7 +42,7 @@ def network(*layers, **options):
     return Own([keras.Input((3,)), *layers, keras.layers.Dense(**{"units": 1, **options})])
 
 
-RESUME = {"every": 1, "keep": 2, "seed": 0, "ignore": ()}
+RESUME = {"every": 1, "keep": 2, "seed": 0, "ignore": (), "identity": None, "replay": False}
 COMPILE = {"optimizer": "sgd", "loss": "mse", "run_eagerly": True, "metrics": None, "weighted_metrics": None}
 
 
@@ -227,7 +227,7 @@ RUNS: dict[str, dict[str, Any]] = {
 COMPILED = "a callback has changed it, but the compiled training step may contain its value"
 # Name of the run, changed arguments, message.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("new", {"data": generator(), "steps_per_epoch": 2}, "position of a generator. Use `FunctionBatches"),
+    ("new", {"data": generator(), "steps_per_epoch": 2}, "position of a generator. Use `FunctionBatches.*replay=True"),
     ("new", {"data": scipy.sparse.csr_matrix(X), "y": Y}, "needs dense arrays in `fit`. Received: csr_matrix"),
     ("new", {"data": Changing(num_batches=None), "shuffle": False}, "infinite or unknown. Pass `steps_per_epoch` to"),
     ("new", {"data": Changing(), "steps_per_epoch": 3}, "Changing changes .* 4 batches. Received: steps_per_epoch=3"),
@@ -252,6 +252,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         for each in CHANGES
     ),
     ("ArrayBatches", {"data": lambda: arrays(seed=1)}, "another run: the checksum of batch 0 was"),
+    ("ArrayBatches", {"validation_freq": 2}, "another run: validation_freq was 1, now 2"),
+    ("ArrayBatches", {"identity": {"rate": 0.1}}, "another run: rate was None, now 0.1"),
+    (
+        "ArrayBatches",
+        {"callbacks": [keras.callbacks.EarlyStopping("loss")]},
+        r"with the callbacks none. Received: EarlyStopping. .* ignore=\[CLASS\]",
+    ),
     ("ArrayBatches", {"class_weight": {0: 2.0}}, r"class_weight was None, now \{0: 2.0\}"),
     ("ArrayBatches", {"data": lambda: arrays(batch_size=4)}, "steps_per_epoch was 4, now 2"),
     (
@@ -293,6 +300,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "changes that are ignored": changed(*CHANGES, run_eagerly=False, ignore=[name for _, name, _ in CHANGES]),
     "changes with eager steps": changed(*CHANGES),
     "changes by eager steps": {"model": storing},
+    "an added observer": {"callbacks": [keras.callbacks.CSVLogger("/dev/null")]},
     "Muon": {"optimizer": Muon(norm="free", weight_decay=0.1), "epochs": 2},
     "own optimizer": {"optimizer": OwnAdam(), "epochs": 2},
 }
@@ -300,7 +308,11 @@ if keras.backend.backend() == "tensorflow":
     inside = {kind: {"model": lambda kind=kind: network(InTensorFlow(kind))} for kind in ("variable", "random")}
     REFUSED += [
         ("tf.data", {"data": lambda: pipeline(shuffles=1, seed=0)}, "checkpoint is that of another tf.data.Dataset"),
-        ("new", {"validation_data": pipeline(shuffles=8, seed=1)}, "tf.data.Dataset that shuffles"),
+        (
+            "new",
+            {"validation_data": pipeline(shuffles=8)},
+            "for validation differs in each process: Shuffle has no seed",
+        ),
         ("new", {**inside["variable"], "run_eagerly": False}, "uses the variable my_count"),
         ("new", {**inside["random"], "run_eagerly": False}, "operation RandomStandardNormal"),
     ]

@@ -3,6 +3,7 @@
 random_access  batches that are a function of the step: arrays, PyDataset, Grain's MapDataset, `Batches`
 iterators      data with a serializable iterator: Grain's IterDataset and DataLoader
 tf_data        a serializable iterator of a tf.data.Dataset
+replay         any data, read again from the beginning of `fit`
 """
 
 from collections.abc import Mapping
@@ -71,15 +72,24 @@ def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
     return steps
 
 
-def make_source(fit: RunningFit, seed: int) -> Source:
-    """Return the source of the training data of a running `fit`, and the seed of the order if `fit` shuffles.
+def make_source(fit: RunningFit, seed: int, replay: bool = False) -> Source:
+    """Return the source of the training data of a running `fit`.
 
-    Raises ValueError if the data cannot be resumed exactly.
+    Args:
+        fit: the running `fit`.
+        seed: seed of the order if `fit` shuffles.
+        replay: if True, data that may have no position which can be saved are read again from the beginning.
+
+    Raises:
+        ValueError: the data cannot be resumed exactly.
     """
     from idmatters_tf.callbacks._sources import random_access
     from idmatters_tf.callbacks._sources.iterators import GrainIterator
+    from idmatters_tf.callbacks._sources.replay import KINDS, Replay
     from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
 
+    if replay and fit.kind in KINDS and not isinstance(fit.data, Batches):
+        return Replay(fit, seed)
     if getattr(fit.data, "source", None) is not None and keras.backend.backend() == "tensorflow":
         return random_access.AnyStepDataset(fit.data)
     if isinstance(fit.data, Batches):
@@ -96,7 +106,7 @@ def make_source(fit: RunningFit, seed: int) -> Source:
         return TensorFlowDataset(fit)
     raise ValueError(
         f"ExactResume cannot restore the position of {fit.kind}. Use `FunctionBatches(step_to_batch, "
-        f"steps_per_epoch=...)` instead."
+        f"steps_per_epoch=...)` instead, or pass ExactResume(..., replay=True)."
     )
 
 

@@ -74,7 +74,8 @@ class TensorFlowDataset(SavedIterator):
                 f"TensorFlow cannot save the position in the tf.data.Dataset: {error.message}. Instead of Python "
                 f"functions, pass `FunctionBatches(step_to_batch, steps_per_epoch=N)` to `fit`. Instead of operations "
                 f"with internal state, use `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, "
-                f"rerandomize_each_iteration=True)`."
+                f"rerandomize_each_iteration=True)`, and move augmentation layers into the model. Or pass "
+                f"ExactResume(..., replay=True)."
             ) from error
 
     def _begin(self) -> Any:
@@ -136,7 +137,7 @@ class ValidationOrder:
 
     def __init__(self, data: Any):
         check(data, "validation")
-        self._counters = [iter(part) for part in _find_shuffles(data)]
+        self._counters = [iter(part) for part in pipelines.find_shuffles(data)]
 
     def state(self) -> Any:
         """Return the state for a checkpoint."""
@@ -146,16 +147,6 @@ class ValidationOrder:
         """Restore the result of `state`."""
         if state is not None and self._counters:
             _restore_from_memory(state, counters=self._counters)
-
-
-def _find_shuffles(operation):
-    """Yield the operations that draw seeds for each iteration, except for those below an in-memory cache."""
-    if pipelines.is_memory_cache(operation):
-        return
-    if pipelines.draws_seeds(operation):
-        yield operation
-    for source in operation._inputs():
-        yield from _find_shuffles(source)
 
 
 def check(dataset: Any, use: str) -> None:
