@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf._keras_internals import distribution_layouts
 
@@ -21,14 +22,37 @@ _STRATEGIES = {
 }
 
 
+class Reader:
+    """Copies of variables in host memory, in arrays that the next copy overwrites."""
+
+    def __init__(self):
+        self._buffers: dict[tuple[int, int], NDArray[Any]] = {}
+
+    def read(self, variable: Any) -> Any:
+        """Return the value of a variable as an array, or a list of the values on each device if they differ."""
+        values = [self._copy((id(variable), index), part) for index, part in enumerate(_parts(variable))]
+        # As bytes, since NaN is not equal to itself.
+        first = values[0].reshape(-1).view(np.uint8)
+        equal = all(np.array_equal(first, value.reshape(-1).view(np.uint8)) for value in values[1:])
+        return values[0] if equal else values
+
+    def _copy(self, key, part):
+        value: Any = part.value if isinstance(part, keras.Variable) else part
+        # Views of the memory of the backend, which copies it when the variable changes.
+        value = np.asarray(value.read_value() if hasattr(value, "read_value") else value)
+        buffer = self._buffers.get(key)
+        if buffer is None or (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
+            buffer = self._buffers[key] = np.empty(value.shape, value.dtype)
+        # `Snapshot` copies only arrays that are writeable.
+        buffer.flags.writeable = True
+        np.copyto(buffer, value)
+        buffer.flags.writeable = False
+        return buffer
+
+
 def read(variable: Any) -> Any:
-    """Return the value of a variable as an array, or a list of the values on each device if they differ."""
-    values: list[Any] = [keras.ops.convert_to_numpy(part) for part in _parts(variable)]
-    for value in values:
-        # `Snapshot` copies only views, which change with the variable.
-        value.flags.writeable = False
-    # Bytes, since NaN is not equal to itself.
-    return values[0] if all(value.tobytes() == values[0].tobytes() for value in values) else values
+    """Return a copy of the value of a variable, see `Reader`."""
+    return Reader().read(variable)
 
 
 def assign(variable: Any, value: Any, devices: tuple[int, int, int] | None = None) -> None:

@@ -214,10 +214,12 @@ class Reached:
         if any(kind.startswith("the iterator") for kind in changed.values()):
             remedy = f"Keep the position of an iterator as a number. {remedy}"
         if "created during training" in changed.values():
-            remedy = f"Build layers, optimizers (`optimizer.build(variables)`) and metrics before `fit`. {remedy}"
+            built = "layers, optimizers (`optimizer.build(variables)`) and metrics (one call of `evaluate`)"
+            remedy = f"Build {built} before `fit`. {remedy}"
         raise ValueError(
-            f"ExactResume cannot restore what has changed since training began: {listed}. {remedy}. If this does not "
-            f"affect training, pass ExactResume(..., ignore={list(dict.fromkeys(ignored))})."
+            f"ExactResume cannot restore what has changed since training began: {listed}. {remedy}. If these "
+            f"attributes do not affect training, pass ExactResume(..., ignore={list(dict.fromkeys(ignored))}); if the "
+            f"callback does not, pass its name."
         )
 
     def rebase(self) -> None:

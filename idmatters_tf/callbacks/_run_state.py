@@ -43,6 +43,7 @@ class RunState:
         self._workers = workers
         self.source = make_source(fit, resume.seed, resume.replay)
         self._validation = make_validation_order(fit)
+        self._reader = _devices.Reader()
         self._is_complete = False
 
     def build(self) -> None:
@@ -115,7 +116,7 @@ class RunState:
             "environment": self._environment,
             "configuration": {"start": self._configuration, "current": describe_optimizers(self._optimizers)},
             "description": self._variables,
-            "state": _training_state.read(self._model, self._owners),
+            "state": _training_state.read(self._model, self._owners, self._reader),
             "data": self.source.state(batch),
             "validation": None if self._validation is None else self._validation.state(),
             "reached": self._reached.get(self._is_eager(), self._restored()),
@@ -205,7 +206,11 @@ class RunState:
         # Callbacks change learning rates and other values, which may equal those at the start or in the checkpoint.
         differences = describe_differences(start, now, {**now, **start}, current)
         if differences:
-            return f"is a checkpoint of another run: {differences[0]}"
+            advice = (
+                ". To train on with another optimizer, use another folder and start from `load_weights(model, folder)`"
+            )
+            is_optimizer = differences[0].startswith("the optimizer")
+            return f"is a checkpoint of another run: {differences[0]}{advice if is_optimizer else ''}"
         listed, participants = saved["reached"]["participants"], self._reached.participants
         if listed != participants and is_own:
             return (

@@ -67,10 +67,10 @@ def describe_variables(owners: Owners) -> dict[str, list[list[str]]]:
     }
 
 
-def read(model: keras.Model, owners: Owners) -> dict[str, Any]:
+def read(model: keras.Model, owners: Owners, reader: _devices.Reader) -> dict[str, Any]:
     """Return the values of the variables and of the global generators."""
     return {
-        "variables": {owner: [_devices.read(variable) for variable in several] for owner, several in owners.items()},
+        "variables": {owner: [reader.read(variable) for variable in several] for owner, several in owners.items()},
         "adapted": read_adapted(model),
         "random": read_generators(),
     }

@@ -92,7 +92,7 @@ class Rows(list):
     name = "of the class"
 
 
-Point = collections.namedtuple("Point", "x y")  # noqa: PYI024 - a class of the standard library's function
+Point = collections.namedtuple("Point", "x y")
 PLAIN = [
     [Result(1, np.arange(3)), AverageMeter(0.5), types.SimpleNamespace(a=[1])],
     [Point(1, [2]), collections.Counter("aab"), collections.OrderedDict(b=1, a=2), {1, (2, "c")}, frozenset([3])],

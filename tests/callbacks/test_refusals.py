@@ -115,6 +115,18 @@ class NotPlain(keras.callbacks.Callback):
         pass
 
 
+class Probe(keras.callbacks.Callback):
+    """Callback with a compiled model whose metrics are not built."""
+
+    def __init__(self):
+        super().__init__()
+        self.probe = network()
+        self.probe.compile("sgd", "mse", metrics=["mae"])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.probe.fit(X, Y, verbose=0)
+
+
 class Scaled(keras.losses.Loss):
     """Loss with an attribute that is not in its configuration."""
 
@@ -242,6 +254,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"data": ArrayBatches(X, X, batch_size=2), "model": lambda: network(units=2)},
         "could not create .* batch of the data: (?s:.*)Dim.* 3 and 2",
     ),
+    (
+        "new",
+        {"data": FunctionBatches(lambda step: np.array([["a"]], object), 4)},
+        "arrays of numbers.*Pass strings in a",
+    ),
+    ("new", {"callbacks": [Probe()]}, r"Probe.probe \(created during training\).*metrics \(one call of `evaluate`\)"),
     ("new", {"callbacks": [NotPlain()]}, "`get_state` of the callback NotPlain must return plain data.* function"),
     *(
         (
@@ -284,7 +302,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("PyDataset", {"shuffle": False}, "shuffle was True, now False"),
     ("half of a PyDataset", {"data": Equal(5)}, "the length of the data was 4, now 5"),
     ("changing PyDataset", {"data": Changing(seed=2), "epochs": 4}, "first batch of Changing in epoch 2 differs"),
-    ("schedule", {"optimizer": decay(9)}, "the optimizer: learning_rate.decay_steps was 8, now 9"),
+    (
+        "schedule",
+        {"optimizer": decay(9)},
+        "the optimizer: learning_rate.decay_steps was 8, now 9. To train on .*load_weights",
+    ),
     ("Huber", {"loss": keras.losses.Huber(2.0)}, "the loss: loss.delta was 1.0, now 2.0"),
     ("metrics", {"metrics": ["mse"]}, "the metrics: metrics.0 was 'mae', now 'mse'"),
     ("metrics", {"weighted_metrics": [top(2)]}, r"weighted_metrics.0.\S*k was 1, now 2"),
@@ -364,7 +386,7 @@ def test_an_optimizer_that_the_first_step_builds(tmp_path):
     images = np.random.default_rng(0).normal(size=(8, 6, 6, 1))
     with pytest.raises(
         ValueError,
-        match=r"the first training step created it.*call `model.optimizer.build.variables.`, also of further optimizers",
+        match=r"the first training step created it.*call `model.optimizer.build.variables.`, also of further",
     ):
         model.fit(images, batch_size=2, callbacks=[ExactResume(tmp_path, every=1)], verbose=0)
 

@@ -170,7 +170,7 @@ def test_attributes_that_are_not_plain_data(tmp_path):
     ) as found:
         fit(tmp_path / "refused", Others(), every="epoch", epochs=2)
     assert not list((tmp_path / "refused").glob("step-*"))
-    names = ast.literal_eval(re.search(r"ignore=(\[.*\])", str(found.value))[1])
+    names = ast.literal_eval(re.search(r"ignore=(\[.*?\])", str(found.value))[1])
     assert set(names) == {f"Others.{name}" for name in (*CHANGED, "lock")}
     assert all(f"Others.{name} (" in str(found.value) for name in CHANGED)
     fit(tmp_path / "ignored", Others(), ignore=names)
@@ -292,7 +292,7 @@ def files(folder):
     ],
 )
 def test_time_limit(tmp_path, unlimited, limit, ends):
-    """A run that a time limit stops continues when started again, and ends when another callback sets `stop_training`."""
+    """A run that a time limit pauses continues when started again, and ends at the goal of a callback."""
     case = dataclasses.replace(LIMITED, callbacks=lambda folder: [*LIMITED.callbacks(folder), TimeLimit(*limit)])
     for start, end in itertools.pairwise((0, *ends)):
         model, _, history, resumed_at = run(case, tmp_path)

@@ -24,6 +24,7 @@ import keras
 import numpy as np
 
 from idmatters_tf.callbacks import ExactResume
+from idmatters_tf.callbacks._encoding import Snapshot
 from idmatters_tf.checkpointing import FolderLock
 from idmatters_tf.distribute import chief_only, multi_worker_strategy
 from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, problem
@@ -121,6 +122,7 @@ def fit(folder, index, source, scope=contextlib.nullcontext, stop=None, failure=
 
 def fail(folder, index, scope):
     """Print the message of each failure of worker 1 on all workers."""
+    full = OSError(28, "No space left on device")
     for number, failure in enumerate(FAILURES):
         run = folder / str(number)
         run.mkdir(exist_ok=True)
@@ -130,7 +132,7 @@ def fail(folder, index, scope):
             if failure == "the folder is in use" and index:
                 stack.callback(FolderLock(run / "checkpoints" / "worker-1").release)
             if failure == "a full disk" and index:
-                stack.enter_context(mock.patch.object(np, "savez", side_effect=OSError(28, "No space left on device")))
+                stack.enter_context(mock.patch.object(Snapshot, "write", side_effect=full))
             try:
                 fit(run, index, "`FunctionBatches`", scope, failure=failure if index else None)
                 print("no error", flush=True)
