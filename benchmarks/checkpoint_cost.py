@@ -4,11 +4,11 @@
 
 Plain `fit`, `BackupAndRestore(save_freq=10)` and `ExactResume(every=10)` in turn, of a dense layer of 7,000 x 7,000
 weights with Adam (49 million weights, 588 MB per checkpoint), on arrays in batches of 32. The seconds of the training
-thread are those in which the callbacks handle the end of a batch with a checkpoint. CPU seconds are those of all threads
-of the process during `fit`, with the write of the last checkpoint.
+thread are those in which the callbacks handle the end of a batch with a checkpoint. CPU seconds are those of all
+threads of the process during `fit`, with the write of the last checkpoint.
 """
 
-import argparse
+import functools
 import os
 import statistics
 import tempfile
@@ -19,6 +19,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 
+from harness import results
+from harness.timing import in_turn, ratio
 from idmatters_tf.callbacks import ExactResume
 
 EVERY = 10
@@ -55,8 +57,7 @@ def measure(kind, model, x, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = results.parser(__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--width", type=int, default=7000)
     options = parser.parse_args()
@@ -66,11 +67,15 @@ def main():
     x = np.random.default_rng(0).normal(size=(32 * options.steps, options.width)).astype("float32")
     model.fit(x[:64], x[:64], batch_size=32, verbose=0)
     kinds = ("plain fit", "BackupAndRestore", "ExactResume")
-    found = {kind: [] for kind in kinds}
-    for _ in range(options.rounds):
-        for kind in kinds:
-            found[kind].append(measure(kind, model, x, options.steps))
-            print(kind, *(f"{value:.3f}" for value in found[kind][-1]), flush=True)
+    ways = {kind: functools.partial(measure, kind, model, x, options.steps) for kind in kinds}
+    measured = in_turn(ways, options.rounds)
+    report = results.Report(__file__, options, ("tensorflow", "keras"))
+    for index, name in enumerate(("training thread, per checkpoint", "CPU of `fit`", "`fit`")):
+        values = {kind: [each[index] for each in measured[kind]] for kind in kinds}
+        for kind in kinds[0 if index else 1 :]:
+            of_backup = ratio(values[kind], values["BackupAndRestore"]) if kind == "ExactResume" else None
+            report.add(f"{name}: {kind}", values[kind], "s", ratio=of_backup)
+    report.finish(f"{model.count_params():,} weights with Adam, {options.steps} steps, a checkpoint every {EVERY}.")
 
 
 if __name__ == "__main__":

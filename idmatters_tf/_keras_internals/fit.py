@@ -126,7 +126,8 @@ class RunningFit:
 
     def standardized(self, batch: Any) -> Any:
         """Return a batch of a `PyDataset` in the form that `fit` passes to the training step, with class weights."""
-        return next(iter(data_adapter_utils.get_numpy_iterator([self.adapter._standardize_batch(batch)])))
+        adapter: Any = self.adapter
+        return next(iter(data_adapter_utils.get_numpy_iterator([adapter._standardize_batch(batch)])))
 
     def arrays(self) -> tuple[tuple[Any, ...], int]:
         """Return training data of the kind "arrays" as dense NumPy arrays, and their batch size.

@@ -167,7 +167,8 @@ class Snapshot:
         if node is not None:
             self._objects.append(node.path)
             return number
-        kind, form = type(value), form_of(type(value))
+        kind = type(value)
+        form: Any = form_of(kind)
         # The lists, dicts and sets of Keras are created by the assignment of an attribute.
         is_builtin = kind in FORMS or kind.__module__.partition(".")[0] in ("keras", "tensorflow")
         self._objects.append(encoded := [form.__name__, None if is_builtin else self._class_name(kind)])
@@ -268,7 +269,7 @@ class _Decoder:
             return functools.partial(function, *arguments, **keywords)
         if kind == "immutable":
             made = self._load_global(content[0])
-            base = tuple if issubclass(made, tuple) else frozenset
+            base: Any = tuple if issubclass(made, tuple) else frozenset
             return base.__new__(made, map(self._decode, content[1]))
         return tuple(map(self._decode, content))
 
@@ -295,7 +296,8 @@ class _Decoder:
         else:
             # Without a call of methods of the user.
             is_simple = name is None or kind is types.SimpleNamespace
-            made = kind() if is_simple else _BUILTINS.get(form, object).__new__(kind)
+            base: Any = _BUILTINS.get(form, object)
+            made = kind() if is_simple else base.__new__(kind)
         self._decoded[number] = made
         if items is not None:
             self._fill(made, items)
@@ -303,7 +305,7 @@ class _Decoder:
 
     def _fill(self, target, items):
         form = form_of(type(target))
-        content = self._load(items) if form is np.ndarray else self._decode(items)
+        content: Any = self._load(items) if form is np.ndarray else self._decode(items)
         if form is None:
             _devices.assign(target, list(content) if len(content) > 1 else content[0])
         else:

@@ -49,7 +49,7 @@ def variables(
         "optimizer": [] if compiled is None else optimizer_variables(compiled),
         "metrics": model.metrics_variables,
         # Inner optimizers come first, so that the optimizer around them is listed with its own variables only.
-        **{f"optimizer {path}": optimizer_variables(optimizers[path]) for path in reversed(optimizers)},
+        **{f"optimizer {path}": optimizer_variables(optimizers[path]) for path in [*optimizers][::-1]},
     }
     seen: set[int] = set()
     for owner, several in owners.items():

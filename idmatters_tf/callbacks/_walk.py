@@ -56,7 +56,7 @@ def _set_items(container, content):
 
 def _refill(container, content):
     container.clear()
-    getattr(container, "extend", getattr(container, "update", None))(content)
+    (container.update if isinstance(container, set) else container.extend)(content)
 
 
 # Functions that return the content of a mutable object as plain data, and that restore it.
@@ -307,7 +307,8 @@ class Nodes(dict[int, Node]):
             path = self._name(type(value))
             if path in self._ignore:
                 return ()
-        node = self[id(value)] = self._make(path, value, in_step, methods, earlier)
+        node: Any = self._make(path, value, in_step, methods, earlier)
+        self[id(value)] = node
         if node.children is None:
             node.children = [*self._list_children(node)]
         return [(name, each, in_step, methods) for name, each in node.children]

@@ -1,4 +1,4 @@
-# pyright: reportArgumentType=false, reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
+# pyright: reportArgumentType=false, reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportOptionalSubscript=false, reportOptionalCall=false
 """State of all objects that a `fit` can reach: each case ends as an uninterrupted run after two stops within epochs."""
 
 import collections
