@@ -27,19 +27,25 @@ class Reader:
 
     def __init__(self):
         self._buffers: dict[tuple[int, int], NDArray[Any]] = {}
+        # Parts of TensorFlow's variables, which stay the same.
+        self._parts: dict[int, Sequence[Any]] = {}
 
     def read(self, variable: Any) -> Any:
         """Return the value of a variable as an array, or a list of the values on each device if they differ."""
-        values = [self._copy((id(variable), index), part) for index, part in enumerate(_parts(variable))]
+        parts = self._parts.get(id(variable))
+        if parts is None:
+            parts = [part.value if isinstance(part, keras.Variable) else part for part in _parts(variable)]
+            if hasattr(parts[0], "read_value"):
+                self._parts[id(variable)] = parts
+        values = [self._copy((id(variable), index), part) for index, part in enumerate(parts)]
         # As bytes, since NaN is not equal to itself.
         first = values[0].reshape(-1).view(np.uint8)
         equal = all(np.array_equal(first, value.reshape(-1).view(np.uint8)) for value in values[1:])
         return values[0] if equal else values
 
-    def _copy(self, key, part):
-        value: Any = part.value if isinstance(part, keras.Variable) else part
-        # Views of the memory of the backend, which copies it when the variable changes.
-        value = np.asarray(value.read_value() if hasattr(value, "read_value") else value)
+    def _copy(self, key: tuple[int, int], part: Any) -> NDArray[Any]:
+        # A view of the memory of the backend, which copies it when the variable changes.
+        value = np.asarray(part.read_value() if hasattr(part, "read_value") else part)
         buffer = self._buffers.get(key)
         if buffer is None or (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
             buffer = self._buffers[key] = np.empty(value.shape, value.dtype)

@@ -6,6 +6,7 @@ have been imported are created without a call of their methods.
 
 import collections
 import contextlib
+import dataclasses
 import enum
 import functools
 import json
@@ -46,6 +47,13 @@ _MAKERS = {
     "deque": lambda length: collections.deque(maxlen=length),
     "Generator": lambda name: np.random.Generator(getattr(np.random, name)()),
 }
+
+
+@dataclasses.dataclass(eq=False)
+class Json:
+    """Data that JSON represents exactly, which are not searched for objects. They are restored without this class."""
+
+    data: Any
 
 
 class NotPlainData(TypeError):
@@ -114,6 +122,8 @@ class Snapshot:
             return value
         if type(value) is tuple:
             return {"tuple": list(map(self._encode, value))}
+        if type(value) is Json:
+            return {"json": value.data}
         if isinstance(value, np.generic):
             return {"scalar": self._store(np.asarray(value))}
         if type(value) in VALUES:
@@ -245,6 +255,8 @@ class _Decoder:
         if not isinstance(encoded, dict):
             return encoded
         [(kind, content)] = encoded.items()
+        if kind == "json":
+            return content
         if kind == "object":
             if content not in self._decoded:
                 self._make(content)

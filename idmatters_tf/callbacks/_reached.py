@@ -14,7 +14,7 @@ from idmatters_tf._keras_internals import DERIVED, OBSERVERS, compile_arguments,
 from idmatters_tf._presentation.monitor import Monitor
 from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, describe_type, restore
 from idmatters_tf.callbacks._log_files import LogFile
-from idmatters_tf.callbacks._walk import KERAS, Nodes, are_equal, has_methods, is_moving
+from idmatters_tf.callbacks._walk import KERAS, Nodes, are_equal, has_methods
 
 
 class Reached:
@@ -130,7 +130,7 @@ class Reached:
             if node.kind == "variable":
                 if start is not None and id(node.value) not in skipped:
                     snapshot.add_change(start, (), (), has_items=True)
-            elif is_moving(node.value):
+            elif node.moves:
                 others[node.label] = describe_type(node.value)
             elif start is not None and (node is not start or full):
                 self._add(snapshot, node, start, is_eager, full and not node.in_step, others)

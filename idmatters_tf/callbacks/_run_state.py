@@ -91,10 +91,9 @@ class RunState:
 
     def collect(self, epoch: int, batch: int, is_ended: bool) -> dict[str, Any]:
         """Return the values of a checkpoint of this process."""
-        difference = _training_state.find_difference(
-            self._variables, _training_state.describe_variables(self._list_variables())
-        )
-        if difference is not None:
+        now = self._list_variables()
+        if any(list(map(id, now[owner])) != list(map(id, several)) for owner, several in self._owners.items()):
+            difference = _training_state.find_difference(self._variables, _training_state.describe_variables(now))
             raise ValueError(
                 f"{difference}: the first training step created it, so that a restarted process cannot restore it. "
                 f"Create all variables when the model is built, and call `model.optimizer.build(variables)`, also of "
@@ -114,8 +113,11 @@ class RunState:
             "identity": self._identity,
             "given": self._resume.identity,
             "environment": self._environment,
-            "configuration": {"start": self._configuration, "current": describe_optimizers(self._optimizers)},
-            "description": self._variables,
+            "configuration": {
+                "start": _encoding.Json(self._configuration),
+                "current": describe_optimizers(self._optimizers),
+            },
+            "description": _encoding.Json(self._variables),
             "state": _training_state.read(self._model, self._owners, self._reader),
             "data": self.source.state(batch),
             "validation": None if self._validation is None else self._validation.state(),

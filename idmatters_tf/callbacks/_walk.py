@@ -108,7 +108,7 @@ _SEARCHED = (*KERAS, keras.callbacks.Callback)
 
 def is_variable(value: Any) -> bool:
     """Return True for a `keras.Variable` or `tf.Variable`."""
-    return isinstance(value, keras.Variable) or (keras.ops.is_tensor(value) and hasattr(value, "assign"))
+    return isinstance(value, keras.Variable) or (hasattr(value, "assign") and keras.ops.is_tensor(value))
 
 
 def is_own_class(kind: type) -> bool:
@@ -242,6 +242,7 @@ class Node:
         has_methods: True for what a callback with `get_state` and `set_state` reaches.
         signature: attributes of a layer of the model, which has the same node if they are the same.
         children: paths and values of the parts that are no immutable data.
+        moves: True for an iterator, see `is_moving`.
     """
 
     path: str
@@ -253,6 +254,7 @@ class Node:
     has_methods: bool
     signature: Any = None
     children: Any = None
+    moves: bool = False
 
     @property
     def label(self) -> str:
@@ -319,6 +321,8 @@ class Nodes(dict[int, Node]):
         return name
 
     def _make(self, path, value, in_step, methods, earlier):
+        if earlier is not None and earlier.kind != "plain":
+            return earlier
         if is_variable(value):
             return Node(path, "variable", value, None, {}, in_step, methods)
         if id(value) in self._closed:
@@ -333,7 +337,9 @@ class Nodes(dict[int, Node]):
         form, attributes = form_of(type(value)), attributes_of(value, in_step)
         if form in (None, object) or isinstance(value, type):
             kind: Kind = "plain" if attributes or form is object or isinstance(value, _SEARCHED) else "other"
-            return Node(path, kind, value, None, attributes or {}, in_step, methods, signature)
+            node = Node(path, kind, value, None, attributes or {}, in_step, methods, signature)
+            node.moves = kind == "other" and is_moving(value)
+            return node
         items = FORMS[form][0](value)
         if form is np.ndarray:
             items = describe_array(value)
