@@ -110,7 +110,7 @@ class Last(keras.metrics.Metric):
 
     def __init__(self):
         super().__init__(name="last")
-        self.value = self.add_weight()
+        self.value = self.add_weight(shape=(), initializer="zeros", name="value")
 
     def update_state(self, y, out, sample_weight=None):
         self.value.assign(0.5 * self.value + keras.ops.sum(y))
