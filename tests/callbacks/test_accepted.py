@@ -191,7 +191,7 @@ def test_stopped_within_an_epoch(case, tmp_path):
         return (history.history, model.get_weights(), log.exists() and log.read_text()), resume.resumed_at
 
     try:
-        (history, *_), _ = check_stopped(fit, tmp_path, ("batch", 1, 1))
+        (history, *_), _ = check_stopped(fit, tmp_path, ("batch", 1, 3))
     finally:
         keras.config.set_dtype_policy("float32")
     assert len(history["loss"]) == (2 if case is subclasses else 4)
