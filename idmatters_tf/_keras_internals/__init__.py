@@ -14,18 +14,15 @@ replicas    training on several replicas of tf.distribute
 # ruff: noqa: F401 - the modules above under one name
 
 from idmatters_tf._keras_internals.fit import (
-    CALLBACK_SETTINGS,
-    CALLBACK_STATES,
+    CALLBACK_INTERNALS,
+    OBSERVERS,
     RunningFit,
-    assigned_attributes,
     build_for_training,
     compile_arguments,
     copy_metric,
     flush_events,
-    is_internal_attribute,
     loss_arguments,
     running_fit,
-    start_at_epoch,
 )
 from idmatters_tf._keras_internals.graphs import (
     Call,
@@ -74,6 +71,7 @@ from idmatters_tf._keras_internals.losses import (
 )
 from idmatters_tf._keras_internals.scope import kept_training_state, substitute_values
 from idmatters_tf._keras_internals.variables import (
+    DERIVED,
     dense_gradient,
     distribution_layouts,
     global_seed_state,
@@ -91,6 +89,7 @@ from idmatters_tf._keras_internals.variables import (
     restore_adapted,
     seed_states,
     set_path,
+    state_attributes,
     strategy_scope,
     value_outside_functions,
     variable_key,

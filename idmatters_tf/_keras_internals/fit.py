@@ -2,10 +2,8 @@
 
 import copy
 import dataclasses
-import dis
-import functools
-import inspect
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -14,33 +12,55 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals.graphs import layers_within
-from idmatters_tf._keras_internals.keras_source import array_slicing, data_adapters, module_utils
+from idmatters_tf._keras_internals.keras_source import array_slicing, data_adapter_utils, data_adapters, module_utils
+from idmatters_tf._keras_internals.versions import ORBAX_CHECKPOINTS_SINCE_3_14
 
 # Imported on use.
 tf = module_utils.tensorflow
-# Attributes of Keras' callbacks that change during training, without files, writers and settings.
-CALLBACK_STATES: dict[type, tuple[str, ...]] = {
-    keras.callbacks.CSVLogger: ("keys",),
-    keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
-    keras.callbacks.History: ("history", "epoch"),
-    keras.callbacks.LearningRateScheduler: (),
-    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
-    keras.callbacks.ProgbarLogger: (),
-    keras.callbacks.ReduceLROnPlateau: ("best", "wait", "cooldown_counter"),
-    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
-    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
-    keras.callbacks.TerminateOnNaN: (),
+# Attributes of Keras' callbacks that are not state: arguments of `fit`, files, writers, clocks, and what
+# `MonitorCallback` derives from its arguments.
+CALLBACK_INTERNALS: dict[type, tuple[str, ...]] = {
+    keras.callbacks.Callback: ("_model", "params"),
+    keras.callbacks.CSVLogger: ("append_header", "csv_file", "writer"),
+    keras.callbacks.ProgbarLogger: ("_called_in_fit", "epochs", "progbar", "seen", "target"),
+    keras.callbacks.TensorBoard: (
+        "_batch_start_time",
+        "_batch_trace_context",
+        "_epoch_start_time",
+        "_is_tracing",
+        "_log_write_dir",
+        "_prev_summary_state",
+        "_previous_epoch_iterations",
+        "_profiler_started",
+        "_should_trace",
+        "_should_write_train_graph",
+        "_start_batch",
+        "_stop_batch",
+        "_summary_module",
+        "_train_accumulated_time",
+        "_train_dir",
+        "_val_dir",
+        "_writers",
+    ),
+    **dict.fromkeys(
+        (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau),
+        ("min_delta", "monitor_op"),
+    ),
+    **dict.fromkeys(
+        ORBAX_CHECKPOINTS_SINCE_3_14,
+        ("_async_futures", "_multihost_initialized", "checkpointer", "min_delta", "monitor_op"),
+    ),
 }
-# Attribute of every callback, and attributes that `MonitorCallback` derives from its arguments.
-CALLBACK_SETTINGS = {"params", "monitor_op", "min_delta"}
-
-
-@functools.cache
-def assigned_attributes(kind: type) -> set[str]:
-    """Return the names of the attributes that the methods of one of Keras' callbacks assign."""
-    methods = [method for base in kind.__mro__ for method in vars(base).values() if inspect.isfunction(method)]
-    steps = (step for method in methods for step in dis.get_instructions(method))
-    return {step.argval for step in steps if step.opname == "STORE_ATTR"}
+# Keras' callbacks that do not change the training.
+OBSERVERS: tuple[type, ...] = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.History,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+    *ORBAX_CHECKPOINTS_SINCE_3_14,
+)
 
 
 # Kinds of training data by Keras' data adapter.
@@ -72,7 +92,7 @@ class RunningFit:
             "a torch DataLoader", "a generator", or the name of another data adapter's class.
         adapter: Keras' data adapter of the training data, which applies `class_weight`.
         data: the argument `x` without the validation split.
-        shuffle, class_weight, initial_epoch, epochs, validation_data: arguments of `fit`.
+        shuffle, class_weight, initial_epoch, epochs, validation_data, validation_freq: arguments of `fit`.
         steps_per_epoch: argument of `fit`, or the smaller `keras.config.max_steps_per_epoch()`; None without both.
         steps_per_execution: argument of `compile`.
     """
@@ -88,6 +108,7 @@ class RunningFit:
     steps_per_epoch: int | None
     steps_per_execution: int
     validation_data: Any
+    validation_freq: Any
     _list: Any
     _iterator: Any
     _first: int = 0
@@ -102,6 +123,11 @@ class RunningFit:
         adapter: Any = copy.copy(self.adapter)
         adapter._dataset = batches
         return iter(adapter.get_jax_iterator())
+
+    def standardized(self, batch: Any) -> Any:
+        """Return a batch of a `PyDataset` in the form that `fit` passes to the training step, with class weights."""
+        adapter: Any = self.adapter
+        return next(iter(data_adapter_utils.get_numpy_iterator([adapter._standardize_batch(batch)])))
 
     def arrays(self) -> tuple[tuple[Any, ...], int]:
         """Return training data of the kind "arrays" as dense NumPy arrays, and their batch size.
@@ -184,15 +210,22 @@ class RunningFit:
             if callback.params and callback.params.get("steps") != steps:
                 callback.set_params({**callback.params, "steps": steps})
 
+    def start_at_epoch(self, model: keras.Model, epoch: int) -> None:
+        """Replace `initial_epoch`, in the last `on_train_begin`."""
+        # `fit` evaluates `self._initial_epoch or initial_epoch` before it begins an epoch.
+        model._initial_epoch = epoch
+        for event in ("on_epoch_begin", "on_train_end"):
+            self.before_next(event, lambda: setattr(model, "_initial_epoch", None))
+
     def before_next(self, event: str, function: Callable[[], object]) -> None:
-        """Call a function before the callbacks handle the next event "on_train_batch_end" or "on_test_batch_end"."""
+        """Call a function before the callbacks handle the next event of a kind, such as "on_train_batch_end"."""
         several = self._list
         handle = getattr(several, event)
 
-        def handle_next(batch, logs=None):
+        def handle_next(*arguments, **options):
             delattr(several, event)
             function()
-            handle(batch, logs)
+            handle(*arguments, **options)
 
         setattr(several, event, handle_next)
 
@@ -214,10 +247,16 @@ class RunningFit:
         several.on_epoch_end = on_epoch_end
         model.__dict__["_should_eval"] = should_eval
 
+    def is_running(self, frame: types.FrameType | None) -> bool:
+        """Return True if a frame, or one that has called it, is that of this `fit`."""
+        while frame is not None and frame.f_locals.get("callbacks") is not self._list:
+            frame = frame.f_back
+        return frame is not None
+
     def end(self, model: keras.Model) -> None:
         """Remove the functions of `before_next` and `skip_ends_of_epochs`."""
         model.__dict__.pop("_should_eval", None)
-        for event in ("on_train_batch_end", "on_test_batch_end", "on_epoch_end"):
+        for event in ("on_epoch_begin", "on_train_batch_end", "on_test_batch_end", "on_epoch_end", "on_train_end"):
             self._list.__dict__.pop(event, None)
 
     def begin_epoch_at(self, batch: int) -> None:
@@ -229,7 +268,7 @@ def running_fit(model: keras.Model) -> RunningFit | None:
     """Return the running `fit` of the model from the call stack, because Keras does not pass it to callbacks.
 
     None without one, and if the model overrides `fit` with another loop. A method of callbacks that receives the epoch
-    iterator before training, and an `initial_epoch` that callbacks may set, would replace this search and `_ReadOnce`.
+    iterator before training would replace this search.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -249,31 +288,12 @@ def running_fit(model: keras.Model) -> RunningFit | None:
                 steps_per_epoch=iterator.steps_per_epoch,
                 steps_per_execution=iterator.steps_per_execution,
                 validation_data=values["validation_data"],
+                validation_freq=values["validation_freq"],
                 _list=values["callbacks"],
                 _iterator=iterator,
             )
         frame = frame.f_back
     return None
-
-
-def start_at_epoch(model: keras.Model, epoch: int) -> None:
-    """Replace `initial_epoch` of a running `fit`, in the last `on_train_begin`."""
-    model._initial_epoch = _ReadOnce(epoch, model)
-
-
-class _ReadOnce(int):
-    """Value of `_initial_epoch` for one `fit`, which evaluates `self._initial_epoch or initial_epoch` once."""
-
-    _model: Any
-
-    def __new__(cls, epoch: int, model: keras.Model) -> "_ReadOnce":
-        self = super().__new__(cls, epoch)
-        self._model = model
-        return self
-
-    def __bool__(self) -> bool:
-        self._model._initial_epoch = None
-        return int(self) != 0
 
 
 def flush_events(callback: keras.callbacks.TensorBoard) -> None:
@@ -309,25 +329,6 @@ def copy_metric(metric: keras.metrics.Metric) -> keras.metrics.Metric:
         copied = copy.deepcopy(metric)
     copied.reset_state()
     return copied
-
-
-@functools.cache
-def _internal_names() -> set[str]:
-    """Return the attributes of every model, also those that `fit` adds."""
-    model = keras.Sequential(name="model")
-    model.compile(loss="mse")
-    added = ("_build_shapes_dict", "_expected_batch_size", "_jax_state", "_path", "_parent_path", "_should_eval")
-    return {*vars(model), *added, "history", "stop_evaluating", "stop_predicting"}
-
-
-# Attributes of Keras that change in `fit`, also those of subclasses.
-_CHANGING = ("built", "_exclude_from_weight_decay_cache")
-
-
-def is_internal_attribute(owner: Any, name: str) -> bool:
-    """Return True if an attribute of a layer, optimizer, metric or loss belongs to Keras and may change in `fit`."""
-    is_private = name.startswith("_") and type(owner).__module__.startswith("keras.")
-    return is_private or (isinstance(owner, keras.layers.Layer) and name in _internal_names()) or name in _CHANGING
 
 
 def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:

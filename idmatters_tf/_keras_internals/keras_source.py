@@ -14,7 +14,7 @@ from keras.src.ops import numpy as numpy_operations
 from keras.src.random import seed_generator
 from keras.src.trainers import data_adapters
 from keras.src.trainers.compile_utils import CompileLoss, CompileMetrics
-from keras.src.trainers.data_adapters import array_slicing
+from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
 from keras.src.utils import module_utils, rng_utils
 
 if keras.backend.backend() == "tensorflow":

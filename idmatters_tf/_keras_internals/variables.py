@@ -1,6 +1,7 @@
 """Internals of Keras: variables of generators, recurrent layers and optimizers, and values while tracing."""
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from idmatters_tf._keras_internals.graphs import layers_within
 from idmatters_tf._keras_internals.keras_source import global_state, rng_utils, seed_generator
+from idmatters_tf._keras_internals.versions import OPTIMIZER_MAPS_SINCE_3_15
 
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:
@@ -193,3 +195,51 @@ def _read_constants(layer):
     constants = [getattr(layer, name, None) for name in ("mean", "variance")]
     values = [None if each is None else np.asarray(keras.ops.convert_to_numpy(each)).tobytes() for each in constants]
     return str([values, _read_adapted(layer)])
+
+
+@functools.cache
+def _internal_names() -> set[str]:
+    """Return the attributes of every model, also those that `fit` adds."""
+    model = keras.Sequential(name="model")
+    model.compile(loss="mse")
+    added = ("_build_shapes_dict", "_eval_epoch_iterator", "_expected_batch_size", "_jax_state", "_path")
+    return {*vars(model), *added, "_parent_path", "_should_eval", "history", "stop_evaluating", "stop_predicting"}
+
+
+# Attributes of Keras that change in `fit`, also those of subclasses.
+_CHANGING = ("built", "_exclude_from_weight_decay_cache")
+
+
+def _is_internal(owner, name):
+    """Return True if an attribute of an object of Keras belongs to Keras and may change in `fit`."""
+    # TensorFlow's list of dependencies repeats the attributes.
+    is_private = name.startswith("_self_") or (name.startswith("_") and type(owner).__module__.startswith("keras."))
+    return is_private or (isinstance(owner, keras.layers.Layer) and name in _internal_names()) or name in _CHANGING
+
+
+# Entries of `state_attributes` that are not attributes which can be assigned.
+DERIVED = ("layers", "loss", "metrics", "optimizer", "variables")
+
+
+def state_attributes(owner: Any, variables: bool) -> dict[str, Any]:
+    """Return the attributes of a layer, optimizer, metric, loss or seed generator that may be state, and its parts.
+
+    Args:
+        owner: object of Keras.
+        variables: if True, the variables of the object are included.
+    """
+    maps = OPTIMIZER_MAPS_SINCE_3_15
+    found = {
+        name: value for name, value in vars(owner).items() if isinstance(owner, maps) or not _is_internal(owner, name)
+    }
+    if variables and not isinstance(owner, maps):
+        own = owner.variables if hasattr(owner, "variables") else [owner.state]
+        found["variables"] = (*own, *(recurrent_states(owner) if isinstance(owner, keras.layers.Layer) else ()))
+    if isinstance(owner, keras.layers.Layer):
+        found["trainable"] = owner.trainable
+        found["layers"] = tuple(owner._flatten_layers(include_self=False, recursive=False))
+    if isinstance(owner, keras.Model):
+        config = getattr(owner, "_compile_config", None)
+        loss = None if config is None else config.config.get("loss")
+        found |= {"optimizer": getattr(owner, "optimizer", None), "metrics": tuple(owner.metrics), "loss": loss}
+    return found

@@ -10,6 +10,8 @@ from idmatters_tf._tensorflow_internals.patching import Patch
 _TABLE_OPERATIONS = {"LookupTableFindV2", "LookupTableInsertV2"}
 # Calls of functions, which are searched as well, and checks.
 _STATELESS_OPERATIONS = {"Assert", "Case", "If", "StatefulPartitionedCall", "While"}
+# Operations of functions that write files.
+_WRITING_OPERATIONS = {"MergeV2Checkpoints", "Save", "SaveSlices", "SaveV2", "WriteFile"}
 # Pairs of seeds that `seed_later_pipelines` has drawn, which differ each time that the program runs.
 _drawn: set[tuple[int, int]] = set()
 _seeds: Iterator[tuple[int, int]] = iter(())
@@ -126,6 +128,16 @@ def _nodes(operation):
             yield from inner.node_def
 
 
+def find_shuffles(operation: Any) -> Iterator[Any]:
+    """Yield the operations that draw seeds for each iteration, except for those below an in-memory cache."""
+    if is_memory_cache(operation):
+        return
+    if draws_seeds(operation):
+        yield operation
+    for source in operation._inputs():
+        yield from find_shuffles(source)
+
+
 def is_unordered(operation: Any) -> bool:
     """Return True for an operation with `deterministic=False`."""
     return getattr(operation, "_deterministic", None) == "false"
@@ -134,14 +146,6 @@ def is_unordered(operation: Any) -> bool:
 def is_memory_cache(operation: Any) -> bool:
     """Return True for `cache()` without a file name."""
     return type(operation).__name__ == "CacheDataset" and not operation._filename.numpy()
-
-
-def is_reshuffled(data: Any) -> bool:
-    """Return True for a `tf.data.Dataset` whose order differs between iterations."""
-    if not is_dataset(data):
-        return False
-    shuffles = (operation for operation in operations(data) if "Shuffle" in type(operation).__name__)
-    return any(getattr(shuffle, "_reshuffle_each_iteration", True) for shuffle in shuffles)
 
 
 def fills_only_tables(dataset: Any) -> bool:
@@ -157,6 +161,35 @@ def fills_only_tables(dataset: Any) -> bool:
 def draws_numbers(data: Any) -> bool:
     """Return True if functions of a `tf.data.Dataset` draw random numbers, which may differ between processes."""
     return any("Random" in node.op and "Stateless" not in node.op for each in operations(data) for node in _nodes(each))
+
+
+def find_writing_operation(data: Any) -> str | None:
+    """Return the first operation of a `tf.data.Dataset` that writes files, or None.
+
+    A `cache(file)` whose files are complete only reads them.
+    """
+    import tensorflow as tf
+
+    for operation in operations(data):
+        name = type(operation).__name__.strip("_").removesuffix("Dataset")
+        if name == "Cache" and not is_memory_cache(operation):
+            file = operation._filename.numpy().decode()
+            if not tf.io.gfile.exists(f"{file}.index"):
+                return f"cache({file!r})"
+        if name in ("LegacySnapshot", "Save", "Snapshot"):
+            return name.removeprefix("Legacy").lower()
+        for function in operation._functions():
+            graph = function.function.graph.as_graph_def()
+            for nodes in (graph.node, *(inner.node_def for inner in graph.library.function)):
+                named = {node.name: node for node in nodes}
+                for node in nodes:
+                    if node.op in _WRITING_OPERATIONS or node.op.startswith(("SaveDataset", "SnapshotDataset")):
+                        return node.op
+                    if node.op.startswith("CacheDataset"):
+                        file = named.get(node.input[1].partition(":")[0])
+                        if file is None or file.attr["value"].tensor.string_val[:] != [b""]:
+                            return "cache(file) in a function"
+    return None
 
 
 def sharding_policy(data: Any) -> str:

@@ -1,9 +1,7 @@
 """Configuration of a `fit` as plain data, and comparison with that of a checkpoint."""
 
-import contextlib
 import hashlib
 import json
-import types
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +13,9 @@ from idmatters_tf._arguments import describe_differences, make_unique_name
 from idmatters_tf._keras_internals import (
     compile_arguments,
     get_graph,
-    is_internal_attribute,
     layers_within,
     loss_arguments,
 )
-from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, is_variable
-from idmatters_tf.callbacks._training_state import find_optimizers, list_parts, may_own
 
 # Locations of classes, and seeds, since the states of their generators are restored.
 _DROPPED = {"build_config", "build_input_shape", "compile_config", "module", "registered_name", "seed"}
@@ -29,7 +24,10 @@ _DROPPED |= {"shared_object_id"}
 _LONGEST_ARRAY = 500
 
 
-def describe_configuration(model: keras.Model) -> dict[str, Any]:
+Optimizers = Mapping[str, keras.optimizers.Optimizer]
+
+
+def describe_configuration(model: keras.Model, optimizers: Optimizers) -> dict[str, Any]:
     """Return the configuration of a model's layers, its optimizers, its loss and its metrics.
 
     A layer or optimizer without `get_config` is described by its class only.
@@ -40,7 +38,7 @@ def describe_configuration(model: keras.Model) -> dict[str, Any]:
     compiled = compile_arguments(model) or {}
     parts = {
         "the model": _describe_layers(model),
-        **_describe_optimizers(model),
+        **_describe_optimizers(optimizers),
         "the loss": {name: _to_plain_data(compiled.get(name)) for name in ("loss", "loss_weights")},
         "the metrics": {
             **{name: _to_plain_data(compiled.get(name)) for name in ("metrics", "weighted_metrics")},
@@ -50,13 +48,13 @@ def describe_configuration(model: keras.Model) -> dict[str, Any]:
     return _flatten(parts)
 
 
-def describe_optimizers(model: keras.Model) -> dict[str, Any]:
+def describe_optimizers(optimizers: Optimizers) -> dict[str, Any]:
     """Return the part of `describe_configuration` that callbacks change between two checkpoints, as learning rates."""
-    return _flatten(_describe_optimizers(model))
+    return _flatten(_describe_optimizers(optimizers))
 
 
-def _describe_optimizers(model):
-    return {label_optimizer(path): _to_plain_data(own) for path, own in find_optimizers(model).items()}
+def _describe_optimizers(optimizers):
+    return {label_optimizer(path): _to_plain_data(own) for path, own in optimizers.items()}
 
 
 def _flatten(parts):
@@ -67,7 +65,7 @@ def _flatten(parts):
 
 def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a text that names the differences of two identities of runs, or None if the saved values are equal."""
-    differences = describe_differences(saved, now)
+    differences = describe_differences(saved, now, [*saved, *(name for name in now if name not in saved)])
     return f"is a checkpoint of another run: {'; '.join(differences)}" if differences else None
 
 
@@ -152,50 +150,3 @@ def _abbreviate_array(value: Any) -> Any:
     if not isinstance(value, list) or len(text) <= _LONGEST_ARRAY or "{" in text:
         return value
     return f"{len(value)} values, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def describe_attributes(model: keras.Model, start: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the attributes of layers, optimizers, metrics and losses, and of objects in them, as "Class.attribute".
-
-    Functions, numbers and strings are described by their value, other data by a checksum in bytes. Variables and Keras'
-    own internal attributes are left out.
-
-    Args:
-        model: built and compiled model.
-        start: an earlier result. Tensors that it does not contain, such as features kept by a layer, are left out.
-    """
-    losses = keras.tree.flatten((compile_arguments(model) or {}).get("loss"))
-    owners: dict[str, Any] = {}
-    for owner in [*layers_within(model), *find_optimizers(model).values(), *model.metrics, *losses]:
-        owners[make_unique_name(type(owner).__name__, owners, " ")] = owner
-    described: dict[str, Any] = {}
-    seen, queue = set(map(id, owners.values())), list(owners.items())
-    for path, owner in queue:
-        if isinstance(owner, keras.layers.Layer):
-            described[f"{path}.trainable"] = owner.trainable
-        for name, value in list_parts(owner):
-            if value is None or is_internal_attribute(owner, name.lstrip(".")):
-                continue
-            if isinstance(value, (bool, int, float, str, types.FunctionType)):
-                described[path + name] = value
-                continue
-            # Slow, hence last.
-            is_new, is_tensor = start is not None and path + name not in start, keras.ops.is_tensor(value)
-            if is_variable(value) or (is_new and is_tensor):
-                continue
-            try:
-                value = keras.ops.convert_to_numpy(value) if is_tensor else value
-            except (TypeError, NotImplementedError):
-                # A tensor of a function that is traced.
-                continue
-            if isinstance(value, (set, frozenset)):
-                value = sorted(map(repr, value))
-            owns, is_container = may_own(type(value), value.__class__), isinstance(value, (list, tuple, Mapping))
-            if is_container or not owns:
-                with contextlib.suppress(NotPlainData):
-                    described[path + name] = Snapshot(value).digest
-                    continue
-            if owns and id(value) not in seen:
-                seen.add(id(value))
-                queue.append((path + name, value))
-    return described

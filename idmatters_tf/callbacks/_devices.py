@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf._keras_internals import distribution_layouts
 
@@ -21,14 +22,43 @@ _STRATEGIES = {
 }
 
 
+class Reader:
+    """Copies of variables in host memory, in arrays that the next copy overwrites."""
+
+    def __init__(self):
+        self._buffers: dict[tuple[int, int], NDArray[Any]] = {}
+        # Parts of TensorFlow's variables, which stay the same.
+        self._parts: dict[int, Sequence[Any]] = {}
+
+    def read(self, variable: Any) -> Any:
+        """Return the value of a variable as an array, or a list of the values on each device if they differ."""
+        parts = self._parts.get(id(variable))
+        if parts is None:
+            parts = [part.value if isinstance(part, keras.Variable) else part for part in _parts(variable)]
+            if hasattr(parts[0], "read_value"):
+                self._parts[id(variable)] = parts
+        values = [self._copy((id(variable), index), part) for index, part in enumerate(parts)]
+        # As bytes, since NaN is not equal to itself.
+        first = values[0].reshape(-1).view(np.uint8)
+        equal = all(np.array_equal(first, value.reshape(-1).view(np.uint8)) for value in values[1:])
+        return values[0] if equal else values
+
+    def _copy(self, key: tuple[int, int], part: Any) -> NDArray[Any]:
+        # A view of the memory of the backend, which copies it when the variable changes.
+        value = np.asarray(part.read_value() if hasattr(part, "read_value") else part)
+        buffer = self._buffers.get(key)
+        if buffer is None or (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
+            buffer = self._buffers[key] = np.empty(value.shape, value.dtype)
+        # `Snapshot` copies only arrays that are writeable.
+        buffer.flags.writeable = True
+        np.copyto(buffer, value)
+        buffer.flags.writeable = False
+        return buffer
+
+
 def read(variable: Any) -> Any:
-    """Return the value of a variable as an array, or a list of the values on each device if they differ."""
-    values: list[Any] = [keras.ops.convert_to_numpy(part) for part in _parts(variable)]
-    for value in values:
-        # `Snapshot` copies only views, which change with the variable.
-        value.flags.writeable = False
-    # Bytes, since NaN is not equal to itself.
-    return values[0] if all(value.tobytes() == values[0].tobytes() for value in values) else values
+    """Return a copy of the value of a variable, see `Reader`."""
+    return Reader().read(variable)
 
 
 def assign(variable: Any, value: Any, devices: tuple[int, int, int] | None = None) -> None:
@@ -89,13 +119,14 @@ def check_devices(model: keras.Model) -> None:
             f"ExactResume supports the strategies of `idmatters_tf.distribute`, MirroredStrategy and "
             f"MultiWorkerMirroredStrategy. Received: {kind}"
         )
-    distribution = keras.distribution.distribution()
-    processes = getattr(distribution, "num_processes", 1)
-    if processes > 1:
-        raise ValueError(
-            f"ExactResume supports the devices of one process. Received: {type(distribution).__name__} over "
-            f"{processes} processes"
-        )
+    if keras.backend.backend() == "jax":
+        import jax
+
+        if jax.process_count() > 1:
+            raise ValueError(
+                f"ExactResume supports one process on JAX, with any number of devices. Received: "
+                f"{jax.process_count()} processes of `jax.distributed`"
+            )
 
 
 def describe_devices(model: keras.Model) -> str:

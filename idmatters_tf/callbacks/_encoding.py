@@ -1,16 +1,19 @@
 """Plain data as JSON and NumPy arrays, without pickle.
 
-Mutable objects are numbered, so that shared objects stay shared. `Known` objects are restored in place.
+Objects are numbered, so that shared objects stay shared. Known objects are restored in place. Objects of classes that
+have been imported are created without a call of their methods.
 """
 
 import collections
 import contextlib
-import hashlib
+import dataclasses
+import enum
+import functools
 import json
 import os
 import pathlib
-import random
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -18,153 +21,188 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.callbacks import _devices
+from idmatters_tf.callbacks._walk import (
+    FORMS,
+    KERAS,
+    LEAVES,
+    VALUES,
+    Node,
+    attributes_of,
+    find_global,
+    form_of,
+    global_name,
+    inner_values,
+    is_moving,
+)
 from idmatters_tf.checkpointing import OtherRun
 
 # Number of the entries of a checkpoint, to be increased with each change; its negative for one without state of `fit`.
-FORMAT = 4
-ARRAYS, STATE = "arrays.npz", "state.json"
-_LEAVES = (type(None), bool, int, float, str)
-# Kinds of objects that cannot be created: variables, and other objects of Keras and TensorFlow, which may own them.
-_VARIABLE, _OWNER = "variable", "owner"
+FORMAT = 5
+# The arrays follow each other in one file in NumPy's format, which is faster than the archive of `numpy.savez`.
+ARRAYS, STATE = "arrays.npy", "state.json"
+_BUILTINS = {kind.__name__: kind for kind in FORMS}
+_VALUES = {kind.__name__: convert for kind, (_, convert) in VALUES.items()}
+# Functions of the name of a bit generator or of the maximal length that return a new object.
+_MAKERS = {
+    "deque": lambda length: collections.deque(maxlen=length),
+    "Generator": lambda name: np.random.Generator(getattr(np.random, name)()),
+}
+
+
+@dataclasses.dataclass(eq=False)
+class Json:
+    """Data that JSON represents exactly, which are not searched for objects. They are restored without this class."""
+
+    data: Any
 
 
 class NotPlainData(TypeError):
     """A value is not plain data."""
 
 
-def _get_generator(generator):
-    bits: Any = generator.bit_generator
-    # `spawn` changes the seed sequence.
-    return type(bits).__name__, bits.state, bits.seed_seq.state
-
-
-def _set_generator(generator, content):
-    generator.bit_generator.__setstate__((content[1], np.random.SeedSequence(**content[2])))
-
-
-# Functions that return the content of a mutable object as plain data, and that restore it. Containers are empty before.
-_KINDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
-    list: (tuple, list.extend),
-    dict: (lambda value: tuple(value.items()), dict.update),
-    collections.deque: (lambda value: (value.maxlen, *value), lambda value, content: value.extend(content[1:])),
-    np.ndarray: (lambda array: array, lambda array, content: array is content or np.copyto(array, content)),
-    random.Random: (random.Random.getstate, random.Random.setstate),
-    np.random.RandomState: (np.random.RandomState.get_state, np.random.RandomState.set_state),
-    np.random.Generator: (_get_generator, _set_generator),
-}
-_TYPES = {kind.__name__: kind for kind in _KINDS}
-# Functions of the first item of the content that return a new object. Other types need no arguments.
-_MAKERS: dict[str, Callable[[Any], Any]] = {
-    "deque": lambda length: collections.deque(maxlen=length),
-    "Generator": lambda name: np.random.Generator(getattr(np.random, name)()),
-}
-
-
-def is_variable(value: Any) -> bool:
-    """Return True for a `keras.Variable` or `tf.Variable`."""
-    return isinstance(value, keras.Variable) or (keras.ops.is_tensor(value) and hasattr(value, "assign"))
-
-
-def find_variables(value: Any) -> tuple[Any, ...] | None:
-    """Return the variables of an object of Keras or TensorFlow, which may be one; None for tensors and other values."""
-    if is_variable(value):
-        return (value,)
-    packages = {base.__module__.partition(".")[0] for base in type(value).__mro__}
-    if keras.ops.is_tensor(value) or not packages & {"keras", "tensorflow"}:
-        return None
-    # Of layers, metrics and optimizers, or of random generators.
-    state = getattr(value, "state", None)
-    variables = getattr(value, "variables", [state] if is_variable(state) else None)
-    return tuple(filter(is_variable, variables if isinstance(variables, (list, tuple)) else ()))
-
-
-def _get_content(value):
-    """Return the kind and the content of a mutable object, plain data and variables; None and the value for others."""
-    kind = type(value)
-    if kind in _KINDS:
-        return kind.__name__, _KINDS[kind][0](value)
-    variables = None if kind in _LEAVES else find_variables(value)
-    if variables is None:
-        return None, value
-    return (_VARIABLE, value) if is_variable(value) else (_OWNER, variables)
-
-
-class Known(dict[int, tuple[str, Any]]):
-    """Paths and values of the mutable objects that exist when training begins, by `id`.
-
-    Args:
-        restored: variables that are restored with the model.
-    """
-
-    def __init__(self, restored: Iterable[Any] = ()):
-        super().__init__({id(each): (f"the model[{index}]", each) for index, each in enumerate(restored)})
-        self._restored = set(self)
-
-    def add(self, path: str, value: Any) -> None:
-        """Add the objects in a value."""
-        if id(value) in self:
-            return
-        kind, content = _get_content(value)
-        if kind is not None:
-            self[id(value)] = path, value
-        for index, part in enumerate(content if type(content) is tuple else ()):
-            self.add(f"{path}[{index}]", part)
-
-    def read(self, variable: Any) -> tuple[Any, ...] | None:
-        """Return the values of a variable on its devices, one if they are equal; None if the model restores it."""
-        return None if id(variable) in self._restored else tuple(_devices.split(_devices.read(variable), 1))
-
-
 class Snapshot:
     """A copy of plain data in host memory. Arrays that own their data and are read-only are not copied.
 
     Args:
-        value: None, a number, string, tensor, array, generator of Python or NumPy, or a tuple, list, dict or deque of
-            such values. Others raise NotPlainData.
-        known: objects that are restored in place, also variables and their owners.
-        views: if False, writable views of arrays raise NotPlainData.
+        value: plain data, see `_walk`. Others raise NotPlainData.
+        known: nodes of objects that are restored in place, by `id`. Also variables and others can be known.
     """
 
-    def __init__(self, value: Any, known: Known | None = None, views: bool = True):
+    def __init__(self, value: Any = None, known: Mapping[int, Node] | None = None):
         self.arrays: dict[str, NDArray[Any]] = {}
-        self._known = Known() if known is None else known
-        self._views = views
-        # Kind, path of a known object, and content of each object.
+        self._known = {} if known is None else known
+        self._is_graph = known is not None
+        # Form, class, content and attributes of each object, or its path if it is known.
         self._objects: list[Any] = []
         # The objects are kept, since their `id` identifies them.
         self._numbers: dict[int, tuple[int, Any]] = {}
-        self.text = json.dumps({"value": self._encode(value), "objects": self._objects})
+        # Views by the `id` of the array that owns their data.
+        self._views: dict[int, Any] = {}
+        self._changes: list[Any] = []
+        self._value = self._encode(value)
+
+    @property
+    def text(self) -> str:
+        """Content other than arrays, as JSON."""
+        return json.dumps({"value": self._value, "objects": self._objects, "changes": self._changes})
+
+    def add_change(self, node: Node, names: Iterable[str], deleted: Iterable[str], has_items: bool) -> dict[str, str]:
+        """Add the current content of a known object. Return the types of what is not plain data, by attribute.
+
+        Args:
+            node: node of the object.
+            names: names of the attributes to save.
+            deleted: names of attributes to be deleted.
+            has_items: True if the items of a container, array, generator or variable are saved as well.
+        """
+        others, attributes, items = {}, [], None
+        for name in names:
+            try:
+                attributes.append([name, self._encode(node.attributes[name])])
+            except NotPlainData as error:
+                others[name] = str(error)
+        if has_items:
+            try:
+                items = self._encode_items(node.value)
+            except NotPlainData as error:
+                others[""] = str(error)
+        self._changes.append([node.path, items, attributes, [*deleted]])
+        return others
+
+    def _encode_items(self, value):
+        form = form_of(type(value))
+        if form is None:
+            values = tuple(_devices.split(_devices.read(value), 1))
+            return self._encode(values)
+        return self._store(value) if form is np.ndarray else self._encode(FORMS[form][0](value))
 
     def _encode(self, value):
         """Return a value in the form that `json` accepts."""
-        if type(value) in _LEAVES:
+        if type(value) in LEAVES:
             return value
         if type(value) is tuple:
             return {"tuple": list(map(self._encode, value))}
+        if type(value) is Json:
+            return {"json": value.data}
         if isinstance(value, np.generic):
             return {"scalar": self._store(np.asarray(value))}
-        if id(value) not in self._numbers:
-            kind, content = _get_content(value)
-            path, _ = self._known.get(id(value), (None, None))
-            if kind not in _TYPES and (kind is None or path is None):
-                # Not a tensor of a function that is traced.
-                with contextlib.suppress(NotImplementedError, TypeError):
-                    if kind is None and keras.ops.is_tensor(value):
-                        return {"tensor": self._store(np.asarray(keras.ops.convert_to_numpy(value)))}
-                kind = type(value)
-                raise NotPlainData(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
-            self._numbers[id(value)] = len(self._objects), value
-            self._objects.append(encoded := [kind, path])
-            content = self._known.read(value) if kind == _VARIABLE else content
-            encoded.append(self._store(value) if content is value else self._encode(content))
-        return {"object": self._numbers[id(value)][0]}
+        if type(value) in VALUES:
+            return {"value": [type(value).__name__, self._encode_value(value)]}
+        if id(value) in self._known or id(value) in self._numbers:
+            return {"object": self._number(value)}
+        name = global_name(value)
+        if name is not None:
+            return {"global": name}
+        inner = inner_values(value)
+        if inner is not None:
+            return self._encode_immutable(value, inner)
+        if isinstance(value, enum.Enum):
+            return {"enum": [self._class_name(type(value)), value.name]}
+        if form_of(type(value)) is not None and not isinstance(value, type):
+            return {"object": self._number(value)}
+        if type(value).__name__ == "TensorShape" and value.rank is not None:
+            return {"shape": value.as_list()}
+        # Not a tensor of a function that is traced.
+        with contextlib.suppress(NotImplementedError, TypeError):
+            if keras.ops.is_tensor(value) and not hasattr(value, "assign"):
+                return {"tensor": self._store(np.asarray(keras.ops.convert_to_numpy(value)))}
+        raise NotPlainData(describe_type(value))
+
+    def _encode_value(self, value):
+        if getattr(value, "tzinfo", None) is not None:
+            raise NotPlainData("a time with a time zone")
+        return VALUES[type(value)][0](value)
+
+    def _encode_immutable(self, value, inner):
+        content = list(map(self._encode, inner))
+        if isinstance(value, types.MethodType):
+            return {"method": [*content, value.__name__]}
+        if type(value) is functools.partial:
+            return {"partial": content}
+        return {"immutable": [self._class_name(type(value)), content]}
+
+    def _class_name(self, kind):
+        name = global_name(kind)
+        if name is None:
+            raise NotPlainData(f"an object of {kind.__qualname__}, which is not defined in a module")
+        return name
+
+    def _number(self, value):
+        """Return the number of a mutable object. It is numbered before its content, which may refer to it."""
+        if id(value) in self._numbers:
+            return self._numbers[id(value)][0]
+        number = len(self._objects)
+        self._numbers[id(value)] = number, value
+        node = self._known.get(id(value))
+        if node is not None:
+            self._objects.append(node.path)
+            return number
+        kind = type(value)
+        form: Any = form_of(kind)
+        # The lists, dicts and sets of Keras are created by the assignment of an attribute.
+        is_builtin = kind in FORMS or kind.__module__.partition(".")[0] in ("keras", "tensorflow")
+        self._objects.append(encoded := [form.__name__, None if is_builtin else self._class_name(kind)])
+        try:
+            encoded.append(None if form is object else self._encode_items(value))
+            attributes = (attributes_of(value) or {}).items()
+            encoded.append([[name, self._encode(each)] for name, each in attributes])
+            encoded.append(value.maxlen if form is collections.deque else None)
+        except NotPlainData as error:
+            del self._numbers[id(value)]
+            raise error if form is not object else NotPlainData(f"{describe_type(value)} with {error}") from error
+        return number
 
     def _store(self, array):
         """Return the name of a copy of an array, and its type if NumPy's files do not support it."""
         if array.dtype.isbuiltin != 2 and array.dtype.kind not in "biufcSUMm":
             raise NotPlainData(f"an array of the type {array.dtype}")
-        if not self._views and array.flags.writeable and not array.flags.owndata:
-            raise NotPlainData("a view of an array")
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if self._is_graph and owner is not array and id(array) not in self._known:
+            shares = id(owner) in self._known or id(owner) in self._numbers
+            if shares or self._views.setdefault(id(owner), array) is not array:
+                raise NotPlainData("a view of an array that something else contains as well")
         name = f"a{len(self.arrays)}"
         is_constant = array.flags.owndata and not array.flags.writeable
         self.arrays[name] = array if is_constant else array.copy(order="K")
@@ -174,73 +212,134 @@ class Snapshot:
         self.arrays[name] = self.arrays[name].view(f"u{array.itemsize}")
         return [name, array.dtype.name]
 
-    @property
-    def digest(self) -> bytes:
-        """Checksum of the data."""
-        checksum = hashlib.sha256(self.text.encode())
-        for array in self.arrays.values():
-            checksum.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-        return checksum.digest()
-
     def write(self, folder: str | os.PathLike) -> None:
-        """Write the copy to the files `state.json` and `arrays.npz` in a folder. Raises OSError."""
+        """Write the copy to the files `state.json` and `arrays.npy` in a folder. Raises OSError."""
         folder = pathlib.Path(folder)
-        np.savez(folder / ARRAYS, allow_pickle=False, **self.arrays)
+        with open(folder / ARRAYS, "wb") as file:
+            for array in self.arrays.values():
+                np.lib.format.write_array(file, array, allow_pickle=False)
         (folder / STATE).write_text(self.text, encoding="utf-8")
+
+
+def describe_type(value: Any) -> str:
+    """Return the type of a value for messages."""
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    return f"the iterator {name}" if is_moving(value) else name
 
 
 class _Decoder:
     """Restoration of a value that `Snapshot` has encoded."""
 
-    def __init__(self, text: str, arrays: dict[str, NDArray[Any]], known: Known | None):
+    def __init__(self, text: str, arrays: Mapping[str, NDArray[Any]], known: Mapping[str, Any]):
         data = json.loads(text)
         self._objects, self._arrays = data["objects"], arrays
-        self._known = dict((known or {}).values())
+        self._known = known
         self._decoded: dict[int, Any] = {}
         self.value = self._decode(data["value"])
+        for path, items, attributes, deleted in data["changes"]:
+            target = self._find(path)
+            if items is not None:
+                self._fill(target, items)
+            for name in deleted:
+                with contextlib.suppress(AttributeError):
+                    delattr(target, name)
+            self._set_attributes(target, attributes)
+
+    def _find(self, path):
+        if path not in self._known:
+            raise ValueError(f"The checkpoint contains {path}, which does not exist. Start the same script again.")
+        return self._known[path]
 
     def _decode(self, encoded):
         if not isinstance(encoded, dict):
             return encoded
         [(kind, content)] = encoded.items()
-        if kind == "tuple":
-            return tuple(map(self._decode, content))
+        if kind == "json":
+            return content
         if kind == "object":
             if content not in self._decoded:
-                self._restore(content, *self._objects[content])
+                self._make(content)
             return self._decoded[content]
-        array = self._load(content)
-        return array[()] if kind == "scalar" else keras.ops.convert_to_tensor(array)
+        if kind in ("scalar", "tensor"):
+            array = self._load(content)
+            return array[()] if kind == "scalar" else keras.ops.convert_to_tensor(array)
+        if kind == "value":
+            return _VALUES[content[0]](content[1])
+        if kind == "global":
+            return self._load_global(content)
+        if kind == "shape":
+            import tensorflow as tf
 
-    def _restore(self, number, kind, path, content):
-        """Restore an object. It is decoded before its content, which may refer to it."""
-        target: Any = self._known.get(path)
-        if kind == np.ndarray.__name__:
-            content = self._load(content)
-            form = content.shape, content.dtype, True
-            if type(target) is not np.ndarray or (target.shape, target.dtype, target.flags.writeable) != form:
-                # Arrays of callbacks must own their data.
-                target = content.copy("K") if self._known else content
-        elif kind in _TYPES and type(target) is not _TYPES[kind]:
-            target = _MAKERS[kind](content["tuple"][0]) if kind in _MAKERS else _TYPES[kind]()
-        elif target is None:
-            raise ValueError(f"The checkpoint contains {path}, which does not exist. Start the same script again.")
-        self._decoded[number] = target
-        decoded: Any = self._decode(content)
-        if kind == _VARIABLE and decoded is not None:
-            _devices.assign(target, list(decoded) if len(decoded) > 1 else decoded[0])
-        elif kind in _TYPES:
-            getattr(target, "clear", tuple)()
-            _KINDS[_TYPES[kind]][1](target, decoded)
+            return tf.TensorShape(content)
+        if kind == "enum":
+            return self._load_global(content[0])[content[1]]
+        if kind == "method":
+            return getattr(self._decode(content[0]), content[1])
+        if kind == "partial":
+            function, arguments, keywords = map(self._decode, content)
+            return functools.partial(function, *arguments, **keywords)
+        if kind == "immutable":
+            made = self._load_global(content[0])
+            base: Any = tuple if issubclass(made, tuple) else frozenset
+            return base.__new__(made, map(self._decode, content[1]))
+        return tuple(map(self._decode, content))
+
+    def _load_global(self, name):
+        found = find_global(name)
+        if found is None:
+            raise ValueError(f"The checkpoint contains {name}, which is not imported. Start the same script again.")
+        return found
+
+    def _make(self, number):
+        """Create an object, or find a known one. It exists before its content, which may refer to it."""
+        if isinstance(self._objects[number], str):
+            self._decoded[number] = self._find(self._objects[number])
+            return
+        form, name, items, attributes, length = self._objects[number]
+        if form == np.ndarray.__name__:
+            # Arrays of callbacks must own their data.
+            array = self._load(items)
+            self._decoded[number] = array.copy("K") if self._known else array
+            return
+        kind: Any = _BUILTINS.get(form, object) if name is None else self._load_global(name)
+        if form in _MAKERS:
+            made = _MAKERS[form](items["tuple"][0] if form == "Generator" else length)
+        else:
+            # Without a call of methods of the user.
+            is_simple = name is None or kind is types.SimpleNamespace
+            base: Any = _BUILTINS.get(form, object)
+            made = kind() if is_simple else base.__new__(kind)
+        self._decoded[number] = made
+        if items is not None:
+            self._fill(made, items)
+        self._set_attributes(made, attributes)
+
+    def _fill(self, target, items):
+        form = form_of(type(target))
+        content: Any = self._load(items) if form is np.ndarray else self._decode(items)
+        if form is None:
+            _devices.assign(target, list(content) if len(content) > 1 else content[0])
+        else:
+            FORMS[form][1](target, content)
+
+    def _set_attributes(self, target, attributes):
+        for name, encoded in attributes:
+            value = self._decode(encoded)
+            if isinstance(target, (type, *KERAS)):
+                setattr(target, name, value)
+            else:
+                # Also of frozen dataclasses.
+                object.__setattr__(target, name, value)
 
     def _load(self, stored):
         name, *dtype = stored
         return self._arrays[name].view(*dtype)
 
 
-def restore(text: str, arrays: dict[str, NDArray[Any]], known: Known | None = None) -> Any:
-    """Return the value of a `Snapshot` with a text and arrays, once. Known objects are restored in place."""
-    return _Decoder(text, arrays, known).value
+def restore(text: str, arrays: Mapping[str, NDArray[Any]], known: Mapping[str, Any] | None = None) -> Any:
+    """Return the value of a `Snapshot` with a text and arrays, once. Known objects are restored in place, by path."""
+    return _Decoder(text, arrays, known or {}).value
 
 
 def _read_text(folder):
@@ -258,13 +357,22 @@ def describe_format(saved: dict[str, Any]) -> str:
 
 def read(folder: str | os.PathLike) -> Any:
     """Return the value that `Snapshot.write` has written to a folder."""
-    with np.load(pathlib.Path(folder) / ARRAYS, allow_pickle=False) as arrays:
-        return restore(_read_text(folder), dict(arrays))
+    text = _read_text(folder)
+    return restore(text, read_arrays(folder))
+
+
+def read_arrays(folder: str | os.PathLike) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a checkpoint by name, "a0", "a1" and so on."""
+    arrays: dict[str, NDArray[Any]] = {}
+    with open(pathlib.Path(folder) / ARRAYS, "rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        while file.tell() < end:
+            arrays[f"a{len(arrays)}"] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays
 
 
 def read_plain(folder: str | os.PathLike) -> dict[str, Any]:
     """Return the strings and numbers of a dict that `Snapshot.write` has written to a folder, without the arrays."""
     data = json.loads(_read_text(folder))
-    *_, content = data["objects"][data["value"]["object"]]
-    items = [item["tuple"] for item in content["tuple"]]
-    return {key: value for key, value in items if isinstance(value, (int, str))}
+    *_, items, _, _ = data["objects"][data["value"]["object"]]
+    return {key: value for key, value in (item["tuple"] for item in items["tuple"]) if isinstance(value, (int, str))}

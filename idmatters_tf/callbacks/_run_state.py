@@ -18,15 +18,14 @@ from idmatters_tf._environment import (
 )
 from idmatters_tf._keras_internals import RunningFit, build_for_training
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
-from idmatters_tf.callbacks._callback_states import CallbackStates
 from idmatters_tf.callbacks._configuration import (
     compare_identity,
-    describe_attributes,
     describe_configuration,
     describe_optimizers,
     label_optimizer,
 )
-from idmatters_tf.callbacks._sources import make_source
+from idmatters_tf.callbacks._reached import Reached
+from idmatters_tf.callbacks._sources import make_source, make_validation_order
 from idmatters_tf.callbacks._workers import Workers, compute_checksum, read_checkpoints
 from idmatters_tf.checkpointing import OtherRun, checkpoint_path
 
@@ -42,18 +41,21 @@ class RunState:
         self._fit = fit
         self._model: Any = model
         self._workers = workers
-        self.source = make_source(fit, resume.seed)
+        self.source = make_source(fit, resume.seed, resume.replay)
+        self._validation = make_validation_order(fit)
+        self._reader = _devices.Reader()
         self._is_complete = False
 
     def build(self) -> None:
         """Create all variables, and make the `fit` take its batches from the source."""
-        weights = self._fit.class_weight
+        weights, frequency = self._fit.class_weight, self._fit.validation_freq
         self._identity = {
             "Keras' backend": keras.backend.backend(),
             _DEVICES: _devices.describe_devices(self._model),
             "steps_per_epoch": self.source.steps_per_epoch,
             "steps_per_execution": self._model.steps_per_execution,
             "the optimizer": type(self._model.optimizer).__name__,
+            "validation_freq": frequency if isinstance(frequency, int) else list(frequency),
             "class_weight": None if weights is None else {int(key): float(value) for key, value in weights.items()},
             "the kind of data": type(self.source).__name__,
             "the checksum of batch 0": self.source.digest,
@@ -75,28 +77,31 @@ class RunState:
 
     def describe(self, callbacks: list[keras.callbacks.Callback]) -> dict[str, Any]:
         """Describe the run at its beginning. Return the values that must be equal on all workers."""
-        self._variables = _training_state.describe_variables(self._model)
+        self._reached = Reached(self._model, callbacks, self._resume.ignore, [self._resume])
+        self._optimizers = self._reached.optimizers
+        self._owners = self._list_variables()
+        self._variables = _training_state.describe_variables(self._owners)
         # Configuration at the start of the run.
-        self._configuration = describe_configuration(self._model)
-        self._attributes = describe_attributes(self._model)
-        # Attributes that the traced steps have assigned.
-        self._traced: set[str] = set()
-        self._states = CallbackStates(callbacks, self._model, self._resume.ignore)
+        self._configuration = describe_configuration(self._model, self._optimizers)
         settings = {f"ExactResume's `{name}`": getattr(self._resume, name) for name in ("every", "keep", "seed")}
         return self._identity | self._resume.identity | settings
 
+    def _list_variables(self):
+        return _training_state.variables(self._model, self._optimizers)
+
     def collect(self, epoch: int, batch: int, is_ended: bool) -> dict[str, Any]:
         """Return the values of a checkpoint of this process."""
-        difference = _training_state.find_difference(self._variables, _training_state.describe_variables(self._model))
-        if difference is not None:
+        now = self._list_variables()
+        if any(list(map(id, now[owner])) != list(map(id, several)) for owner, several in self._owners.items()):
+            difference = _training_state.find_difference(self._variables, _training_state.describe_variables(now))
             raise ValueError(
                 f"{difference}: the first training step created it, so that a restarted process cannot restore it. "
-                f"Create all variables when the model is built, and build further optimizers before `fit`."
+                f"Create all variables when the model is built, and call `model.optimizer.build(variables)`, also of "
+                f"further optimizers, before `fit`."
             )
         if not self._is_complete:
-            _training_state.check_complete(self._model, self._states.variables)
+            _training_state.check_complete(self._model, [*self._restored(), *self._reached.variables])
             self._is_complete = True
-        self.check()
         return {
             "format": _encoding.FORMAT,
             "version": VERSION,
@@ -108,12 +113,20 @@ class RunState:
             "identity": self._identity,
             "given": self._resume.identity,
             "environment": self._environment,
-            "configuration": {"start": self._configuration, "current": describe_optimizers(self._model)},
-            "description": self._variables,
-            "state": _training_state.read(self._model),
+            "configuration": {
+                "start": _encoding.Json(self._configuration),
+                "current": describe_optimizers(self._optimizers),
+            },
+            "description": _encoding.Json(self._variables),
+            "state": _training_state.read(self._model, self._owners, self._reader),
             "data": self.source.state(batch),
-            "callbacks": self._states.get(),
+            "validation": None if self._validation is None else self._validation.state(),
+            "reached": self._reached.get(self._is_eager(), self._restored()),
         }
+
+    def _restored(self):
+        """Return the variables that are restored with the model."""
+        return [variable for several in self._owners.values() for variable in several]
 
     def compute_checksums(self, state: dict[str, Any]) -> dict[str, list[int]]:
         """Return the checksums of the values of the variables, by owner, for `select_own`."""
@@ -122,49 +135,28 @@ class RunState:
     def select_own(self, state: dict[str, Any], checksums: list[dict[str, list[int]]]) -> dict[str, Any]:
         """Return the values that this worker saves. Raise ValueError if weights differ between the workers."""
         values = state["state"]["variables"]
-        differing = _training_state.select_differing(self._model, values, checksums, self._workers.names)
+        differing = _training_state.select_differing(self._model, self._owners, values, checksums, self._workers.names)
         state = {**state, "save": json.dumps(checksums[0])}
         if self._workers.index:
             state |= {"state": {**state["state"], "variables": differing}, "data": None}
         return state
 
     def begin_step(self) -> None:
-        """Record the attributes of layers before a step of training or validation that may be traced."""
-        self._before_step = describe_attributes(self._model, self._attributes)
-
-    def end_first_step(self) -> None:
-        """Compare the attributes of layers after the first training step, before the callbacks handle its end.
-
-        Attributes that a compiled step assigns while it is traced do not affect training. An eager step may add
-        attributes, such as a shape that `call` stores, which must not change later.
-        """
-        before, now = self._before_step, describe_attributes(self._model, self._attributes)
-        if self._is_eager():
-            self._attributes |= {name: value for name, value in now.items() if name not in before}
-        else:
-            self._traced |= {name for name in {**before, **now} if before.get(name) != now.get(name)}
-
-    def end_traced_step(self) -> None:
-        """Compare the attributes of layers after another step that may be traced."""
+        """Record the attributes of the model before a step of training or validation that may be traced."""
         if not self._is_eager():
-            self.end_first_step()
+            self._before_step = self._reached.attributes()
+
+    def end_step(self) -> None:
+        """Leave out attributes that a compiled step has assigned while it was traced, which it does again."""
+        if not self._is_eager():
+            self._reached.end_traced(self._before_step)
 
     def _is_eager(self):
         return self._model.run_eagerly or (keras.backend.backend() == "jax" and not self._model.jit_compile)
 
     def check(self) -> None:
-        """Raise ValueError if a callback or an eager training step has changed a layer, an optimizer or the loss."""
-        start, now = self._attributes, describe_attributes(self._model, self._attributes)
-        compared = {**now, **start} if self._is_eager() else start
-        for name in compared:
-            values = start.get(name), now.get(name)
-            if values[0] != values[1] and name not in self._traced and name not in self._resume.ignore:
-                change = "" if bytes in map(type, values) else f" was {values[0]!r:.80}, now {values[1]!r:.80}"
-                raise ValueError(
-                    f"{name}{change}: a callback or an eager training step has changed it, so that a restarted process "
-                    f"cannot restore it. Make it a weight of the layer (`add_weight`), or change it between two calls "
-                    f"of `fit`. If it does not affect training, pass ExactResume(..., ignore=[{name!r}])."
-                )
+        """Raise ValueError if state has changed that cannot be restored."""
+        self._reached.get(self._is_eager(), self._restored())
 
     def load(self) -> dict[str, Any] | None:
         """Return the newest intact checkpoint, or None. Raise OtherRun if it does not belong to this run."""
@@ -203,11 +195,8 @@ class RunState:
         """Return the reason why a checkpoint does not belong to this run, or None."""
         if saved.get("format") != _encoding.FORMAT:
             return _encoding.describe_format(saved)
-        names = [name for name in saved["identity"] if name != _DEVICES]
-        own = {name: saved["identity"][name] for name in names}
-        mismatch = compare_identity(saved.get("given", {}), self._resume.identity) or compare_identity(
-            own, self._identity
-        )
+        before, now = ({**each, _DEVICES: None} for each in (saved["identity"], self._identity))
+        mismatch = compare_identity(saved.get("given", {}), self._resume.identity) or compare_identity(before, now)
         if mismatch is not None:
             return mismatch
         difference = _training_state.find_difference(saved["description"], self._variables)
@@ -219,10 +208,18 @@ class RunState:
         # Callbacks change learning rates and other values, which may equal those at the start or in the checkpoint.
         differences = describe_differences(start, now, {**now, **start}, current)
         if differences:
-            return f"is a checkpoint of another run: {differences[0]}"
-        lost = self._states.find_lost(saved["callbacks"])
-        if lost and is_own:
-            return f"contains the state of {', '.join(lost)}, not among the callbacks"
+            advice = (
+                ". To train on with another optimizer, use another folder and start from `load_weights(model, folder)`"
+            )
+            is_optimizer = differences[0].startswith("the optimizer")
+            return f"is a checkpoint of another run: {differences[0]}{advice if is_optimizer else ''}"
+        listed, participants = saved["reached"]["participants"], self._reached.participants
+        if listed != participants and is_own:
+            return (
+                f"is a checkpoint of a run with the callbacks {', '.join(listed) or 'none'}. Received: "
+                f"{', '.join(participants) or 'none'}. For one that does not affect training, define `get_state` that "
+                f"returns None, or pass ExactResume(..., ignore=[CLASS])"
+            )
         epoch = saved["epoch"]
         if epoch < self._fit.initial_epoch:
             return f"is a checkpoint of epoch {epoch}, but `fit` begins with initial_epoch={self._fit.initial_epoch}"
@@ -238,30 +235,36 @@ class RunState:
 
         An exception leaves any learning rate, which is restored instead of compared.
         """
-        optimizers = _training_state.find_optimizers(self._model).items()
+        optimizers = self._optimizers.items()
         names = [label_optimizer(path) for path, each in optimizers if _unfinished.get(each) == self._resume.folder]
         return dict.fromkeys(_select(self._configuration, *names)) | _select(start, *names)
 
     def mark_unfinished(self, unfinished: bool = True) -> None:
         """Record that the optimizers belong to a `fit` that has not ended, or that it has."""
-        for optimizer in _training_state.find_optimizers(self._model).values():
+        for optimizer in self._optimizers.values():
             _unfinished.pop(optimizer, None)
             if unfinished:
                 _unfinished[optimizer] = self._resume.folder
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a checkpoint when training begins."""
+        before = _training_state.read_generators()
         self._workers.run(lambda: self.source.restore(saved["data"]))
+        for name, state in _training_state.read_generators().items():
+            if repr(state) != repr(before[name]):
+                # Data that were read again have drawn from this generator, also for batches that are loaded ahead.
+                saved["state"]["random"][name] = None
+        if self._validation is not None:
+            self._validation.restore(saved["validation"])
         self.restore(saved)
-        # Layers such as `Normalization` have computed other constants.
-        self._attributes = describe_attributes(self._model)
         # The callbacks handle the beginning of the epoch again, which may change other attributes.
-        saved["callbacks"] = self._states.get(unchanged=True)
+        saved["reached"] = self._reached.get(self._is_eager(), self._restored(), full=True)
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Restore the variables, the generators and the callbacks."""
-        _training_state.assign(self._model, saved["state"], saved["parts"], self._workers.index)
-        self._states.set(saved["callbacks"])
+        _training_state.assign(self._model, self._owners, saved["state"], saved["parts"], self._workers.index)
+        self._reached.rebase()
+        self._reached.set(saved["reached"])
 
 
 def _select(configuration, *parts):

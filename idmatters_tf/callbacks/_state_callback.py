@@ -6,9 +6,8 @@ import warnings
 from typing import Any
 
 import keras
-import numpy as np
 
-from idmatters_tf._keras_internals import RunningFit, start_at_epoch
+from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf._keras_types import Logs
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks._encoding import Snapshot
@@ -35,16 +34,14 @@ class StateCallback(keras.callbacks.Callback):
         self._store: Any = None
         # Checkpoint to resume from, until training has resumed.
         self._pending: dict[str, Any] | None = None
-        self._epoch = self._step = self._done = 0
+        self._epoch = self._step = 0
         self._saved_at = time.monotonic()
-        # True if the last batch was not that of its epoch, and True if the rule of a callback has ended the run.
+        # True if the last batch was not that of its epoch, and True if the script has ended the run by `stop_training`.
         self._is_within = self._is_ended = self._is_checked = False
         # True after the first validation has begun, and True after the last batch of an epoch has.
         self._is_tested = self._has_ended = False
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        # `EarlyStopping` has reset this attribute. Others may have any value.
-        self._stopped = [getattr(each, "stopped_epoch", 0) for each in self._fit.callbacks]
         self._state.build()
         self._resume.resumed_at = 0
         self._step = self._fit.initial_epoch * self._steps
@@ -76,7 +73,7 @@ class StateCallback(keras.callbacks.Callback):
 
     def _resume_from(self, saved):
         """Restore a checkpoint and continue `fit` there."""
-        # A run that a callback has stopped does not continue.
+        # A run that the script has stopped does not continue.
         epoch = max(saved["epoch"], self._fit.epochs) if saved["ended"] else saved["epoch"]
         self._resume.resumed_at = self._step = saved["epoch"] * self._steps + saved["batch"]
         if epoch >= self._fit.epochs:
@@ -91,7 +88,7 @@ class StateCallback(keras.callbacks.Callback):
             with Progress(None, "resume", bool((self.params or {}).get("verbose"))) as progress:
                 progress.say(f"Resuming from step {self._step} of {self._resume.name}")
         self._state.resume(saved)
-        start_at_epoch(self._model, epoch)
+        self._fit.start_at_epoch(self._model, epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._epoch = epoch
@@ -107,10 +104,10 @@ class StateCallback(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         is_last = batch + self._fit.steps_per_execution >= self._steps
         if not self._is_checked:
-            self._begin_traced("on_train_batch_end", self._state.end_first_step)
+            self._begin_traced("on_train_batch_end", self._state.end_step)
         elif is_last and not self._has_ended:
             # A smaller batch is traced again.
-            self._begin_traced("on_train_batch_end", self._state.end_traced_step)
+            self._begin_traced("on_train_batch_end", self._state.end_step)
         self._has_ended |= is_last
 
     def _begin_traced(self, event, end):
@@ -119,39 +116,37 @@ class StateCallback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         # With several steps per execution the last step may be beyond the epoch.
-        self._done = done = min(batch + 1, self._steps)
+        done = min(batch + 1, self._steps)
         self._is_within = done < self._steps
         step = self._epoch * self._steps + done
         if not self._is_checked:
             self._is_checked = True
             with self._closing_on_error():
                 self._workers.run(self._state.check)
-        is_due = self._agree(logs, self._is_within and self._is_due(self._step, step))
+        pauses, is_due = self._agree(self._is_within and self._is_due(self._step, step))
         if self._is_ended or not self._is_within:
             # Validation and `on_epoch_end` follow.
             return
         self._step = step
-        if self._model.stop_training or is_due:
+        self._resume.is_paused = self._model.stop_training = pauses
+        if pauses or is_due:
             self._save(self._epoch, done)
 
     def on_test_begin(self, logs: Logs = None) -> None:
         if not self._is_tested:
             self._is_tested = True
-            self._begin_traced("on_test_batch_end", self._state.end_traced_step)
+            self._begin_traced("on_test_batch_end", self._state.end_step)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self._is_paused():
-            # No other callback handles the end of a part of an epoch. The signal may have arrived after the last check.
-            step = epoch * self._steps + self._done
-            if step > self._step and len(self._workers.names) == 1:
-                self._step = step
-                self._save(epoch, self._done)
+            # The state was saved after the batch. No other callback handles the end of a part of an epoch.
             return
         before, self._step = self._step, (epoch + 1) * self._steps
-        was_ended = self._is_ended
-        is_due = self._agree(logs, self._is_due(before, self._step, epoch + 1))
-        self._is_ended |= was_ended
-        if self._model.stop_training or epoch + 1 >= self._fit.epochs or is_due:
+        pauses, is_due = self._agree(self._is_due(before, self._step, epoch + 1))
+        is_last = self._is_ended or epoch + 1 >= self._fit.epochs
+        self._resume.is_paused = pauses and not is_last
+        self._model.stop_training = self._is_ended or pauses
+        if is_last or pauses or is_due:
             self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Logs = None) -> None:
@@ -160,6 +155,7 @@ class StateCallback(keras.callbacks.Callback):
         self._store.prune()
         self._state.source.close()
         self._fit.end(self._model)
+        self._resume.release_signals()
         if not self._is_paused():
             self._state.mark_unfinished(False)
         self._store.close()
@@ -185,14 +181,17 @@ class StateCallback(keras.callbacks.Callback):
             self._store.save(self._step, Snapshot(state).write)
         self._saved_at = time.monotonic()
 
-    def _agree(self, logs, is_due):
-        """Stop all workers if one is to stop. Return True if a checkpoint is due on the chief."""
-        model = self._model
-        flags = model.stop_training or self._resume.is_terminated, self._is_stopped_by_rule(logs)
-        # The clocks of the workers differ.
-        flags = self._workers.any(*map(bool, flags), is_due and not self._workers.index)
-        model.stop_training, self._is_ended, is_due = flags
-        return is_due
+    def _agree(self, is_due):
+        """End the run on all workers if the script has set `stop_training` on one.
+
+        Return True if all are to pause, and True if a checkpoint is due on the chief, whose clock differs.
+        """
+        is_ended, pauses, is_due = self._workers.any(
+            bool(self._model.stop_training), self._resume.pause_requested, is_due and not self._workers.index
+        )
+        self._is_ended |= is_ended
+        self._model.stop_training = self._is_ended
+        return pauses and not self._is_ended, is_due
 
     def _is_due(self, before, step, epochs=None):
         """Return True if a checkpoint is due in (before, step], where `epochs` have ended, or None within an epoch."""
@@ -205,14 +204,4 @@ class StateCallback(keras.callbacks.Callback):
 
     def _is_paused(self):
         """Return True if training stops within an epoch, at which it continues when started again."""
-        return bool(self._model.stop_training) and self._is_within and not self._is_ended
-
-    def _is_stopped_by_rule(self, logs):
-        """Return True if training stops by the rule of a callback, which ends the run."""
-        if not self._model.stop_training:
-            return False
-        rules = [keras.callbacks.TerminateOnNaN] if not np.isfinite((logs or {}).get("loss", 0.0)) else []
-        now = [getattr(each, "stopped_epoch", 0) for each in self._fit.callbacks]
-        return now[: len(self._stopped)] != self._stopped or any(
-            isinstance(each, (*rules,)) for each in self._fit.callbacks
-        )
+        return self._resume.is_paused and self._is_within

@@ -1,17 +1,16 @@
 """State that `fit` changes: variables of the model, its optimizers and its metrics, and random generators."""
 
-import functools
 import itertools
 import random
 import re
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import (
-    OPTIMIZER_MAPS_SINCE_3_15,
     global_seed_state,
     make_global_seed_state,
     optimizer_variables,
@@ -32,66 +31,25 @@ _STATEFUL_RANDOM = re.compile(
 )
 
 
-# Objects of these packages are not searched, except for Keras' layers, optimizers and maps of optimizers.
-_OTHERS = ("builtins", "jax", "jaxlib", "keras", "numpy", "tensorflow")
-_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer, *OPTIMIZER_MAPS_SINCE_3_15, Mapping, list, tuple)
+Owners = Mapping[str, Sequence[Any]]
 
 
-def find_optimizers(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
-    """Return all optimizers found on a model, by attribute path.
-
-    The search covers attributes of the model, its layers and nested models, lists, tuples and dicts, optimizers that
-    wrap others, and objects of the user. The compiled optimizer comes first, under the name "optimizer".
-    """
-    compiled: Any = getattr(model, "optimizer", None)
-    found: dict[str, Any] = {} if compiled is None else {"optimizer": compiled}
-    seen, queue = {id(model), id(compiled)}, [("", model), *found.items()]
-    # Breadth first, so that the shortest path is the name.
-    for path, owner in queue:
-        for name, value in list_parts(owner):
-            if id(value) in seen or not may_own(type(value), value.__class__):
-                continue
-            seen.add(id(value))
-            queue.append((f"{path}{name}".lstrip("."), value))
-            if isinstance(value, keras.optimizers.Optimizer):
-                found[queue[-1][0]] = value
-    return found
-
-
-def list_parts(owner: Any) -> list[tuple[str, Any]]:
-    """Return the attributes or items of an object by name, such as ".name" or "[0]"."""
-    if isinstance(owner, Mapping) and not isinstance(owner, OPTIMIZER_MAPS_SINCE_3_15):
-        return [(f"[{key!r}]", value) for key, value in owner.items()]
-    if isinstance(owner, (list, tuple)):
-        return [(f"[{index}]", value) for index, value in enumerate(owner)]
-    # TensorFlow's list of dependencies repeats the attributes.
-    own = [name for name in getattr(owner, "__dict__", ()) if not name.startswith("_self_")]
-    return [(f".{name}", vars(owner)[name]) for name in sorted(own, key=lambda name: name.startswith("_"))]
-
-
-# A model is searched several times for each checkpoint.
-@functools.cache
-def may_own(kind: type, wrapped: type) -> bool:
-    """Return True if values of a class, or of the class that a proxy wraps, may own optimizers."""
-    if issubclass(wrapped, _OWNERS):
-        return True
-    return not issubclass(wrapped, (type, keras.Variable)) and kind.__module__.partition(".")[0] not in _OTHERS
-
-
-def variables(model: keras.Model) -> dict[str, list[Any]]:
+def variables(
+    model: keras.Model, optimizers: Mapping[str, keras.optimizers.Optimizer] = types.MappingProxyType({})
+) -> dict[str, list[Any]]:
     """Return the variables that a training step may change, by owner: weights, seed states, slots, metrics.
 
-    The owner "optimizer" is the compiled optimizer with the optimizers that it wraps. Other optimizers are
-    "optimizer PATH".
+    Args:
+        model: the model. Its compiled optimizer, with the optimizers that it wraps, is the owner "optimizer".
+        optimizers: further optimizers by path, which become the owners "optimizer PATH".
     """
-    optimizers: Any = find_optimizers(model)
-    compiled = optimizers.pop("optimizer", None)
+    compiled: Any = getattr(model, "optimizer", None)
     owners = {
         "model": [*model.variables, *recurrent_states(model)],
         "optimizer": [] if compiled is None else optimizer_variables(compiled),
         "metrics": model.metrics_variables,
         # Inner optimizers come first, so that the optimizer around them is listed with its own variables only.
-        **{f"optimizer {path}": optimizer_variables(optimizer) for path, optimizer in reversed(optimizers.items())},
+        **{f"optimizer {path}": optimizer_variables(optimizers[path]) for path in [*optimizers][::-1]},
     }
     seen: set[int] = set()
     for owner, several in owners.items():
@@ -101,52 +59,62 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
     return owners
 
 
-def describe_variables(model: keras.Model) -> dict[str, list[list[str]]]:
+def describe_variables(owners: Owners) -> dict[str, list[list[str]]]:
     """Return [path, shape, dtype] of each variable, by owner."""
     return {
         owner: [[variable.path, str(tuple(variable.shape)), str(variable.dtype)] for variable in several]
-        for owner, several in variables(model).items()
+        for owner, several in owners.items()
     }
 
 
-def read(model: keras.Model) -> dict[str, Any]:
-    """Return the values of the variables and of the global generators of Python, NumPy, Keras and TensorFlow."""
+def read(model: keras.Model, owners: Owners, reader: _devices.Reader) -> dict[str, Any]:
+    """Return the values of the variables and of the global generators."""
+    return {
+        "variables": {owner: [reader.read(variable) for variable in several] for owner, several in owners.items()},
+        "adapted": read_adapted(model),
+        "random": read_generators(),
+    }
+
+
+def read_generators() -> dict[str, Any]:
+    """Return the states of the global generators of Python, NumPy, Keras and TensorFlow."""
     global_seed = global_seed_state()
     operations = operation_seeds()
     return {
-        "variables": {
-            owner: [_devices.read(variable) for variable in several] for owner, several in variables(model).items()
-        },
-        "adapted": read_adapted(model),
-        "random": {
-            "python": random.getstate(),
-            "tensorflow": None if operations is None else operations.getstate(),
-            "numpy": np.random.get_state(),  # noqa: NPY002 - the global generator
-            "keras": None if global_seed is None else _devices.read(global_seed),
-        },
+        "python": random.getstate(),
+        "tensorflow": None if operations is None else operations.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002 - the global generator
+        "keras": None if global_seed is None else _devices.read(global_seed),
     }
 
 
-def assign(model: keras.Model, state: dict[str, Any], parts: int | None = None, index: int = 0) -> None:
+def assign(model: keras.Model, owners: Owners, state: dict[str, Any], parts: int | None = None, index: int = 0) -> None:
     """Assign the values that `read` returned, for `parts` devices of all workers, to the variables of a worker."""
     now = _devices.count_replicas(model)
     devices = parts or now, now, index * _devices.count_parts(model)
-    for owner, several in variables(model).items():
+    for owner, several in owners.items():
         for variable, value in zip(several, state["variables"].get(owner, []), strict=True):
             _devices.assign(variable, value, devices)
     restore_adapted(model, state["adapted"])
     generators = state["random"]
-    random.setstate(generators["python"])
+    # None stands for one that is not used, or that is left where it is.
+    if generators["python"] is not None:
+        random.setstate(generators["python"])
     if generators["tensorflow"] is not None:
         restore_operation_seeds(generators["tensorflow"])
-    np.random.set_state(generators["numpy"])  # noqa: NPY002
+    if generators["numpy"] is not None:
+        np.random.set_state(generators["numpy"])  # noqa: NPY002
     if generators["keras"] is not None:
         with _devices.scope(model):
             _devices.assign(make_global_seed_state(), generators["keras"])
 
 
 def select_differing(
-    model: keras.Model, values: dict[str, list[Any]], checksums: list[dict[str, list[int]]], names: list[str]
+    model: keras.Model,
+    owners: Owners,
+    values: dict[str, list[Any]],
+    checksums: list[dict[str, list[int]]],
+    names: list[str],
 ) -> dict[str, list[Any]]:
     """Return the values that `read` returned, with None in place of those whose checksums are equal on all workers.
 
@@ -155,7 +123,7 @@ def select_differing(
     """
     trained = {id(variable) for variable in model.trainable_variables}
     selected: dict[str, list[Any]] = {}
-    for owner, several in variables(model).items():
+    for owner, several in owners.items():
         by_variable = zip(*(each[owner] for each in checksums), strict=True)
         selected[owner] = []
         for variable, value, found in zip(several, values[owner], by_variable, strict=True):
@@ -199,17 +167,17 @@ def find_difference(saved: dict[str, list[list[str]]], now: dict[str, list[list[
     return None
 
 
-def check_complete(model: keras.Model, others: Iterable[Any] = ()) -> None:
-    """Check that the training step traced by TensorFlow has no state other than `variables(model)` and `others`.
+def check_complete(model: keras.Model, known_variables: Iterable[Any]) -> None:
+    """Check that the training step traced by TensorFlow has no state other than known variables.
 
-    On JAX a training step is always a function of these variables. Eager training steps are not checked.
+    On JAX a training step is always a function of the model's variables. Eager training steps are not checked.
 
     Raises:
         ValueError: the step has other state, which the message names.
     """
     if keras.backend.backend() != "tensorflow":
         return
-    every = [*others, *(variable for several in variables(model).values() for variable in several)]
+    every = list(known_variables)
     global_seed: Any = global_seed_state()
     if global_seed is not None:
         every.append(global_seed)

@@ -112,7 +112,11 @@ def _folder_of(folder, index):
 def find_newest_complete(folder: pathlib.Path, repair: bool = False) -> int | None:
     """Return the newest step that all workers have saved, see `find_newest_intact`. Damage is a warning."""
     accept = functools.partial(_is_complete, folder)
-    return find_newest_intact(folder, _encoding.STATE, _warn_of_damage, repair, accept)
+    had_any = bool(list_steps(folder))
+    step = find_newest_intact(folder, _encoding.STATE, _warn_of_damage, repair, accept)
+    if step is None and had_any:
+        warnings.warn(f"No checkpoint in {folder} is intact: the run starts anew.", stacklevel=2)
+    return step
 
 
 def _is_complete(folder, step):
@@ -129,4 +133,6 @@ def _is_complete(folder, step):
 
 
 def _warn_of_damage(path, damage):
-    warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)
+    warnings.warn(
+        f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one, if there is one.", stacklevel=2
+    )

@@ -83,7 +83,10 @@ def as_arrays(batch: Any, where: str) -> Any:
     # aligned arrays of a generator in place under MirroredStrategy and would change the data of the caller.
     arrays: Any = keras.tree.map_structure(np.array, keras.tree.lists_to_tuples(parts), none_is_leaf=False)
     if any(array.dtype.kind == "O" for array in keras.tree.flatten(arrays) if array is not None):
-        raise ValueError(f"A batch must consist of arrays of numbers. Received {where}: {batch!r:.200}")
+        raise ValueError(
+            f"A batch must consist of arrays of numbers. Received {where}: {batch!r:.200}. Pass strings in a "
+            f"`tf.data.Dataset`, such as `Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=0).batch(32)`."
+        )
     return arrays
 
 

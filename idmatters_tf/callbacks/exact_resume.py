@@ -6,8 +6,7 @@ import json
 import os
 import pathlib
 import signal
-import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
@@ -15,8 +14,8 @@ import keras
 from idmatters_tf._arguments import interval, positive_integer, seed_number
 from idmatters_tf._keras_internals import RunningFit, running_fit
 from idmatters_tf._keras_types import Logs
-from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 from idmatters_tf.callbacks import _devices
+from idmatters_tf.callbacks._signals import PauseOnSignal
 from idmatters_tf.callbacks._sources.random_access import is_changed_by_hooks
 from idmatters_tf.callbacks._state_callback import SECONDS, StateCallback
 from idmatters_tf.callbacks._stores import close
@@ -40,7 +39,7 @@ class ExactResume(keras.callbacks.Callback):
     `keras.distribution`, in one process. A run resumes on other devices with a warning: its results are then equal up
     to rounding only.
 
-    On several workers, pass the callback on all of them, with a folder that they share. SIGTERM or `stop_training` on
+    On several workers, pass the callback on all of them, with a folder that they share. A pause or `stop_training` on
     one worker stops all after the same step. An error of one worker is raised on all.
 
     The state is copied to host memory between two batches, which requires the memory of one more copy of the variables,
@@ -48,12 +47,12 @@ class ExactResume(keras.callbacks.Callback):
     than twice `every` batches. The last checkpoint is complete when `fit` returns. If `fit` raises, including
     KeyboardInterrupt, the write is completed before the process ends and before the folder is used again.
 
-    If a time limit or a signal sets `model.stop_training`, the run is saved after the batch and continues when it is
-    started again. It is finished if `EarlyStopping`, `TerminateOnNaN` or another callback that changes its attribute
-    `stopped_epoch` stopped it.
+    `pause()`, or a signal in `pause_on`, saves the run after the current batch and ends `fit`, without validation and
+    without `on_epoch_end` of other callbacks. The run continues when it is started again. If a callback sets
+    `model.stop_training`, as `EarlyStopping` does, the run is finished.
 
     For a finished run, the same `fit` returns at once with the same history and a warning. With more `epochs` it
-    continues, unless a rule stopped it. The folder belongs to one `fit` and is locked while `fit` runs. After an
+    continues, unless `stop_training` ended it. The folder belongs to one `fit` and is locked while `fit` runs. After an
     exception, the lock is kept until this process or its next `fit` in the same folder ends.
 
     Args:
@@ -65,12 +64,17 @@ class ExactResume(keras.callbacks.Callback):
         seed: seed of the order in which `fit` shuffles arrays and the batches of a `PyDataset`, a non-negative integer.
         ignore: attributes of callbacks, layers, optimizers and losses that do not affect training and are not restored,
             such as files and locks, named as in "Logger.file".
+        pause_on: a signal, or several, that pause the run while `fit` is running, such as `signal.SIGTERM`. A second
+            one has its usual effect. `fit` must run in the main thread.
+        replay: if True, a resumed run reads all earlier batches of a `tf.data.Dataset`, a generator, a torch
+            `DataLoader` or a `PyDataset` again and drops them, in place of restoring a position. The batches must be
+            equal in each process, which their checksums confirm.
         identity: further values by name that identify the run, such as hyperparameters and a checksum of the data. They
             must be JSON values. A checkpoint of a run with other values raises OtherRun.
 
     Attributes:
         resumed_at: number of completed training batches when this `fit` began. 0 for a new run, None before `fit`.
-        is_terminated: True if this process has received SIGTERM during a `fit` on several workers.
+        is_paused: True if the last `fit` was paused, so that the run is not finished.
 
     Raises:
         ValueError: by `fit`, if state cannot be restored or the folder is not writable.
@@ -91,6 +95,8 @@ class ExactResume(keras.callbacks.Callback):
         seed: int = 0,
         ignore: Collection[str] = (),
         identity: Mapping[str, Any] | None = None,
+        pause_on: int | Collection[int] | None = None,
+        replay: bool = False,
     ):
         super().__init__()
         # Absolute, since the program may change the current folder during `fit`. Links lead to the same lock.
@@ -103,8 +109,19 @@ class ExactResume(keras.callbacks.Callback):
         self.ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
         # Tuples become lists, as in a checkpoint.
         self.identity: dict[str, Any] = json.loads(json.dumps(dict(identity or {})))
+        signals = () if pause_on is None else (pause_on,) if isinstance(pause_on, int) else pause_on
+        self.replay = replay
+        self.pause_on = tuple(map(signal.Signals, signals))
         self.resumed_at: int | None = None
-        self.is_terminated = False
+        self.is_paused = self.pause_requested = False
+        self._handler: PauseOnSignal | None = None
+
+    def pause(self) -> None:
+        """Save the run after the current batch and end `fit`. The run continues when it is started again.
+
+        It may be called by callbacks, signal handlers and other threads. Without a running `fit` it has no effect.
+        """
+        self.pause_requested = True
 
     def on_train_begin(self, logs: Logs = None) -> None:
         model: Any = self.model
@@ -112,6 +129,8 @@ class ExactResume(keras.callbacks.Callback):
         if fit is None:
             raise ValueError("ExactResume requires Keras' own `fit`. Pass it to `fit` as a callback.")
         workers = Workers(model)
+        self.is_paused = self.pause_requested = False
+        self._handler = PauseOnSignal(fit, self.pause, self.pause_on)
 
         def append():
             _check_fit(model, fit)
@@ -131,33 +150,22 @@ class ExactResume(keras.callbacks.Callback):
 
     def close(self) -> None:
         """Complete the write in progress and release the folder, after an exception in `fit`."""
+        self.release_signals()
         close(self.folder)
 
-    @contextlib.contextmanager
-    def surround_fit(self, cluster: ClusterDescription | None) -> Iterator[None]:
-        """Return a context in which SIGTERM on a worker stops `fit` on all, and errors name lost workers.
+    def release_signals(self) -> None:
+        """Restore the handlers of the signals in `pause_on`, at the end of `fit`."""
+        if self._handler is not None:
+            self._handler.close()
+
+    def surround_fit(self, cluster: ClusterDescription | None) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which errors name lost workers and the newest checkpoint.
 
         `fit` enters it under the strategies of `idmatters_tf.distribute`.
         """
         if cluster is None:
-            yield
-            return
-
-        def terminate(number, frame):
-            self.is_terminated = True
-            if callable(previous):
-                previous(number, frame)
-
-        self.is_terminated = False
-        # Other threads cannot install handlers.
-        is_main = threading.current_thread() is threading.main_thread()
-        previous = signal.signal(signal.SIGTERM, terminate) if is_main else None
-        try:
-            with explain_lost_tasks(cluster, lambda: describe_newest(self.folder)):
-                yield
-        finally:
-            if is_main:
-                signal.signal(signal.SIGTERM, previous or signal.SIG_DFL)
+            return contextlib.nullcontext()
+        return explain_lost_tasks(cluster, lambda: describe_newest(self.folder))
 
 
 def _check_fit(model: keras.Model, fit: RunningFit) -> None:
@@ -182,9 +190,4 @@ def _check_fit(model: keras.Model, fit: RunningFit) -> None:
         raise ValueError(
             f"The validation data are a PyDataset whose batches change between epochs, in the `on_epoch_begin` or "
             f"`on_epoch_end` of {type(x).__name__}. Pass a dataset that does not shuffle."
-        )
-    if is_reshuffled(x):
-        raise ValueError(
-            "The validation data are a tf.data.Dataset that shuffles, in an order that ExactResume cannot restore. "
-            "Remove `shuffle`, or set a seed and `reshuffle_each_iteration=False`."
         )

@@ -57,7 +57,8 @@ def restore(
         remedy = "Use the version that has written it, or another folder."
         raise OtherRun(path, _encoding.describe_format(saved), remedy)
     mismatch = None if identity is None else compare_identity(saved.get("given", {}), identity)
-    described, now = saved["description"], _training_state.describe_variables(model)
+    variables = _training_state.variables(model)
+    described, now = saved["description"], _training_state.describe_variables(variables)
     difference = _training_state.find_difference(
         {owner: described.get(owner, []) for owner in owners}, {owner: now[owner] for owner in owners}
     )
@@ -65,7 +66,6 @@ def restore(
         mismatch = f"is a checkpoint of another model: {difference}"
     if mismatch is not None:
         raise OtherRun(path, mismatch, "Use the run and the model of the checkpoint, or remove it.")
-    variables = _training_state.variables(model)
     for owner in owners:
         for variable, value in zip(variables[owner], saved["state"]["variables"][owner], strict=True):
             # Values of several devices differ only in moving averages, of which the first is used elsewhere.
@@ -90,8 +90,8 @@ def save(
         identity: see `ExactResume`.
         owners: "model" for the weights, "optimizer" for the state of the compiled optimizer.
     """
-    described = _training_state.describe_variables(model)
     several = _training_state.variables(model)
+    described = _training_state.describe_variables(several)
     values = {owner: [_devices.read(variable) for variable in several[owner]] for owner in owners}
     state = {
         "format": -_encoding.FORMAT,

@@ -1,6 +1,6 @@
 """Atomic, checksummed files and checkpoints, which are complete or absent after a kill at any moment.
 
-files      atomic replacement of files and folders, and manifests with SHA-256 sums
+files      atomic replacement of files and folders, and manifests with CRC-32 sums
 locks      one process at a time in a folder
 store      checkpoints: writing, removal, fallback over damaged ones
 

@@ -12,12 +12,15 @@ import json
 import os
 import pathlib
 import shutil
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 from idmatters_tf.checkpointing.locks import check_held
 
 MANIFEST = "manifest.json"
+# Number of bytes that are read at once.
+_BLOCK = 2**22
 _REPLACED, _WRITING = ".replaced-", ".writing-"
 
 
@@ -110,11 +113,18 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
     return manifest
 
 
-def fingerprint(path: pathlib.Path) -> dict[str, Any]:
-    """Return the size and the SHA-256 sum of a file."""
+def fingerprint(path: pathlib.Path, checksum: str = "crc32") -> dict[str, Any]:
+    """Return the size and a checksum of a file, CRC-32 or an algorithm of `hashlib`.
+
+    CRC-32 detects damage, at twice the speed of SHA-256.
+    """
     with open(path, "rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
-    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+        if checksum != "crc32":
+            return {"bytes": path.stat().st_size, checksum: hashlib.file_digest(stream, checksum).hexdigest()}
+        value = 0
+        while block := stream.read(_BLOCK):
+            value = zlib.crc32(block, value)
+    return {"bytes": path.stat().st_size, checksum: f"{value:08x}"}
 
 
 def _beside(path):

@@ -1,6 +1,6 @@
 """Folders of checkpoints.
 
-A checkpoint is a folder `step-00001000` with arbitrary files and a manifest of their sizes and SHA-256 sums. It
+A checkpoint is a folder `step-00001000` with arbitrary files and a manifest of their sizes and CRC-32 sums. It
 receives its name when it is complete, so that a kill at any moment leaves the earlier checkpoints unchanged. Later
 damage is detected by the sums, and the previous checkpoint is used.
 """
@@ -136,7 +136,10 @@ def find_damage(path: pathlib.Path, required: str) -> str | None:
         if path != checkpoint_path(path.parent, manifest["step"]):
             return f"it belongs to step {manifest['step']}"
         for name in dict.fromkeys([required, *manifest["files"]]):
-            if fingerprint(path / name) != manifest["files"][name]:
+            saved = manifest["files"][name]
+            # Earlier versions saved SHA-256 sums.
+            [checksum] = saved.keys() - {"bytes"}
+            if fingerprint(path / name, checksum) != saved:
                 return f"{name} has another checksum"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{MANIFEST} or a file in it is missing or not readable: {error}"

@@ -105,6 +105,29 @@ def subclasses(folder):
     return dense(), {"x": X, "y": Y}, callbacks
 
 
+class Last(keras.metrics.Metric):
+    """Metric that depends on the order of the batches."""
+
+    def __init__(self):
+        super().__init__(name="last")
+        self.value = self.add_weight(shape=(), initializer="zeros", name="value")
+
+    def update_state(self, y, out, sample_weight=None):
+        self.value.assign(0.5 * self.value + keras.ops.sum(y))
+
+    def result(self):
+        return self.value + 0.0
+
+
+def validation_in_random_order(folder):
+    import tensorflow as tf
+
+    model = dense()
+    model.compile("sgd", "mse", metrics=[Last()])
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(22, seed=1).batch(4)
+    return model, {"x": X, "y": Y, "validation_data": data}, []
+
+
 class Optional(keras.layers.Layer):
     def call(self, x, other=None):
         return x if other is None else x + other
@@ -149,7 +172,7 @@ def attributes_of_compiled_steps(folder):
     return model, {"x": X, "y": Y, "validation_data": (X[:7], Y[:7])}, []
 
 
-CASES = [nadam_in_mixed_precision, variable_in_loss, subclasses, vector_metric]
+CASES = [validation_in_random_order, nadam_in_mixed_precision, variable_in_loss, subclasses, vector_metric]
 CASES += [optional_inputs, optional_inputs_of_a_function, attributes_of_compiled_steps]
 if keras.backend.backend() == "jax":
     # The compiled step contains the value of a variable that does not belong to the model.
@@ -168,7 +191,7 @@ def test_stopped_within_an_epoch(case, tmp_path):
         return (history.history, model.get_weights(), log.exists() and log.read_text()), resume.resumed_at
 
     try:
-        (history, *_), _ = check_stopped(fit, tmp_path, ("batch", 1, 1))
+        (history, *_), _ = check_stopped(fit, tmp_path, ("batch", 1, 3))
     finally:
         keras.config.set_dtype_policy("float32")
     assert len(history["loss"]) == (2 if case is subclasses else 4)

@@ -1,6 +1,13 @@
 import collections
 import dataclasses
+import datetime
+import decimal
+import pathlib
 import random
+import signal
+import threading
+import types
+import uuid
 
 import hypothesis
 import ml_dtypes
@@ -64,19 +71,60 @@ def test_generators_and_queues_are_restored(tmp_path):
     assert drawn[0] == drawn[1]
 
 
-@dataclasses.dataclass
-class Foreign:
+@dataclasses.dataclass(frozen=True)
+class Result:
     number: int
+    best: np.ndarray
+
+
+class AverageMeter:
+    """Object of a class without a method for saving."""
+
+    __slots__ = ("__dict__", "slot")
+
+    def __init__(self, required):
+        self.total, self.slot, self.itself = required, 2, self
+
+
+class Rows(list):
+    """List with an attribute."""
+
+    name = "of the class"
+
+
+Point = collections.namedtuple("Point", "x y")
+PLAIN = [
+    [Result(1, np.arange(3)), AverageMeter(0.5), types.SimpleNamespace(a=[1])],
+    [Point(1, [2]), collections.Counter("aab"), collections.OrderedDict(b=1, a=2), {1, (2, "c")}, frozenset([3])],
+    [collections.defaultdict(list, a=[1]), Rows([1, 2]), bytearray(b"ab"), b"\xff", 2 + 1j, range(1, 9, 2)],
+    [datetime.date(2016, 11, 14), datetime.datetime(2016, 11, 14, 3), datetime.timedelta(1, 2, 3)],
+    [pathlib.Path("a/b"), uuid.UUID(int=5), decimal.Decimal("0.10"), np.sum, Result, signal.SIGTERM],
+]
+
+
+@pytest.mark.parametrize("value", PLAIN)
+def test_objects_are_restored_by_their_attributes(tmp_path, value):
+    write(tmp_path, value)
+    for one, other in zip(value, read(tmp_path), strict=True):
+        assert type(one) is type(other)
+        if isinstance(one, AverageMeter):
+            assert (other.total, other.slot, other.itself) == (0.5, 2, other)
+        else:
+            assert repr(one) == repr(other)
+        if isinstance(one, collections.defaultdict):
+            assert other["new"] == []
 
 
 OTHERS = [
     object(),
-    Foreign(1),
-    [{"a": object}],
+    [{"a": lambda: 0}],
     np.array([None]),
     np.zeros(2, "f4,O"),
-    {1},
-    collections.defaultdict(list),
+    iter([1]),
+    threading.Lock(),
+    AverageMeter(threading.Lock()),
+    datetime.datetime.now(datetime.UTC),
+    ValueError("a field that Python cannot read"),
 ]
 
 

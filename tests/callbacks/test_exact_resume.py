@@ -7,6 +7,7 @@ tests on JAX.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportOptionalSubscript=false
 
 import dataclasses
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -232,8 +233,11 @@ def run(case, folder, moment=None, model=None):
     # Before other callbacks change the learning rate.
     recorder = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: start.update(start or values(model)))
     folder.mkdir(exist_ok=True)
-    resume = ExactResume(folder / "checkpoints", every=case.every)
+    resume = ExactResume(folder / "checkpoints", every=case.every, pause_on=signal.SIGTERM)
     callbacks = [recorder, *case.callbacks(folder), resume, kill_at(moment)]
+    for callback in callbacks:
+        if hasattr(callback, "resume"):
+            callback.resume = resume
     history = model.fit(case.batches(), epochs=case.epochs, verbose=0, callbacks=callbacks, **case.fit)
     return model, start, history, resume.resumed_at
 

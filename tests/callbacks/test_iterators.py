@@ -11,6 +11,7 @@ import pytest
 
 from idmatters_tf._keras_internals.fit import RunningFit
 from idmatters_tf.callbacks._sources import make_source
+from idmatters_tf.callbacks._sources.tf_data import ValidationOrder
 
 tf = pytest.importorskip("tensorflow")
 Dataset = tf.data.Dataset
@@ -71,6 +72,7 @@ def running(dataset, steps_per_epoch=None, class_weight=None):
         steps_per_epoch=steps_per_epoch,
         steps_per_execution=1,
         validation_data=None,
+        validation_freq=1,
         _list=None,
         _iterator=types.SimpleNamespace(data_adapter=adapter, _distribute_strategy=None),
     )
@@ -182,6 +184,70 @@ def test_refused(message):
             make_source(running(REFUSED[message]()), seed=0)
     finally:
         keras.utils.set_random_seed(0)
+
+
+def writes(x):
+    tf.io.write_file("written", "content")
+    return x
+
+
+WRITING = {
+    r"by cache\('.*'\), which .* Fill it before `fit`": lambda path: Dataset.range(6).cache(path).batch(2),
+    r"by snapshot, which .* `tf.data.Dataset.load": lambda path: Dataset.range(6).snapshot(path).batch(2).prefetch(2),
+    "by WriteFile, which": lambda path: with_function(writes)(),
+    "by cache.file. in a function": lambda path: (
+        Dataset.range(2)
+        .interleave(lambda x: Dataset.range(3).cache(path))
+        .batch(2)
+        .apply(tf.data.experimental.assert_cardinality(3))
+    ),
+}
+
+
+USES = {
+    "training": lambda data: make_source(running(data), seed=0),
+    "replay": lambda data: make_source(running(data), seed=0, replay=True),
+    "validation": ValidationOrder,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("message", WRITING)
+def test_pipelines_that_write_files_are_refused_before_they_are_iterated(message, use, tmp_path):
+    data = WRITING[message](str(tmp_path / "files"))
+    with pytest.raises(ValueError, match=f"for {use} writes files .*{message}"):
+        USES[use](data)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_complete_cache_is_restored(tmp_path):
+    def make():
+        return Dataset.range(23).shuffle(23, seed=5).cache(str(tmp_path / "files")).batch(5)
+
+    keras.utils.set_random_seed(0)
+    list(make())
+    check_restored(make)
+
+
+def test_order_of_validation_data():
+    """The order that a restarted process draws is that of the pass after the checkpoint."""
+
+    def make(cached=False):
+        keras.utils.set_random_seed(0)
+        data = Dataset.range(9).shuffle(9, seed=1)
+        return (data.cache() if cached else data).batch(4)
+
+    for cached in (False, True):
+        data = make(cached)
+        order = ValidationOrder(data)
+        passes = [[contents(batch) for batch in data] for _ in range(2)]
+        state = order.state()
+        expected = [contents(batch) for batch in data]
+        again = make(cached)
+        restored = ValidationOrder(again)
+        restored.restore(state)
+        assert [contents(batch) for batch in again] == expected
+        assert (passes[0] == passes[1] == expected) == cached
 
 
 def test_same_dataset_in_the_same_process():

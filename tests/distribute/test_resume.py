@@ -25,7 +25,7 @@ KILLS = [
     (3, SOURCES[0], "accumulate", 5),
 ]
 # Results that differ between runs.
-NOT_COMPARED = ("resumed_at", "is_terminated", "warnings", "values")
+NOT_COMPARED = ("resumed_at", "is_paused", "warnings", "values")
 
 
 def run(*arguments, workers=2):
@@ -104,7 +104,7 @@ def test_a_killed_chief_and_a_terminated_worker(tmp_path, whole):
     before = [batches(tmp_path, index) for index in range(2)]
     assert interrupt(tmp_path, source, 1, signal.SIGTERM, after=3)
     stopped = [results(tmp_path, index) for index in range(2)]
-    assert [each["is_terminated"] for each in stopped] == [False, True]
+    assert [each["is_paused"] for each in stopped] == [True, True]
     ends = [stopped[index]["resumed_at"] + batches(tmp_path, index) - before[index] for index in range(2)]
     run(tmp_path, source)
     assert compared(tmp_path) == whole(source)

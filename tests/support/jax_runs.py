@@ -33,8 +33,7 @@ if "--without-tensorflow" in sys.argv:
     sys.argv.remove("--without-tensorflow")
     sys.meta_path[:] = [WithoutTensorFlow(finder) for finder in sys.meta_path]
 
-import numpy as np
-
+from idmatters_tf.callbacks._encoding import read_arrays
 from idmatters_tf.checkpointing import checkpoint_path, list_steps
 from trainers.cifar import main
 from trainers.training.reports import ReportEpochs
@@ -42,9 +41,8 @@ from trainers.training.reports import ReportEpochs
 
 def digest(folder):
     step = list_steps(folder / "checkpoints")[-1]
-    with np.load(checkpoint_path(folder / "checkpoints", step) / "arrays.npz") as arrays:
-        values = {name: arrays[name] for name in sorted(arrays.files)}
-    parts = [name.encode() + value.tobytes() for name, value in values.items()]
+    arrays = read_arrays(checkpoint_path(folder / "checkpoints", step))
+    parts = [name.encode() + value.tobytes() for name, value in sorted(arrays.items())]
     return step, hashlib.sha256(b"".join(parts)).hexdigest()
 
 

@@ -7,13 +7,14 @@ the messages. Options:
 
 one        train in one process on one device
 plain      a network whose results do not depend on the number of replicas
-stop=N     stop after N batches: the last worker sets `stop_training`
+stop=N     pause after N batches, on the last worker
 """
 
 import contextlib
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 import warnings
@@ -23,6 +24,7 @@ import keras
 import numpy as np
 
 from idmatters_tf.callbacks import ExactResume
+from idmatters_tf.callbacks._encoding import Snapshot
 from idmatters_tf.checkpointing import FolderLock
 from idmatters_tf.distribute import chief_only, multi_worker_strategy
 from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, problem
@@ -40,10 +42,11 @@ FAILURES = {
 
 
 class Observer(keras.callbacks.Callback):
-    """Callback that writes a byte after each batch, draws a number, and may stop training or change a weight."""
+    """Callback that writes a byte after each batch, draws a number, and may pause training or change a weight."""
 
-    def __init__(self, path, stop=None, changes=False):
+    def __init__(self, path, resume, stop=None, changes=False):
         super().__init__()
+        self.resume = resume
         self.path, self.stop, self.changes = path, stop, changes
         self.rng = np.random.default_rng(int(str(path)[-1]))
 
@@ -62,7 +65,8 @@ class Observer(keras.callbacks.Callback):
         time.sleep(0.05)
         if self.stop is not None:
             self.stop -= 1
-            self.model.stop_training |= not self.stop
+            if not self.stop:
+                self.resume.pause()
         if self.changes:
             variable = self.model.trainable_variables[0].value.values[0]
             variable.assign(variable + 1.0)
@@ -92,8 +96,9 @@ def fit(folder, index, source, scope=contextlib.nullcontext, stop=None, failure=
         model = network(plain, "relu" if failure == "another activation" else "tanh", kind)
     x, y = problem(STEPS * BATCH)
     data = SOURCES[source][0](x + (failure == "other data"), y, folder)
-    observer = Observer(folder / f"progress-{index}", stop, failure == "other weights")
-    resume = ExactResume(folder / ("elsewhere" if failure == "another folder" else "checkpoints"), "2 steps")
+    checkpoints = folder / ("elsewhere" if failure == "another folder" else "checkpoints")
+    resume = ExactResume(checkpoints, "2 steps", pause_on=signal.SIGTERM)
+    observer = Observer(folder / f"progress-{index}", resume, stop, failure == "other weights")
     logger = keras.callbacks.CSVLogger(folder / "log.csv")
     callbacks = [resume, keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=1.0), observer]
     callbacks += [logger] if scope is contextlib.nullcontext else chief_only(logger)
@@ -109,7 +114,7 @@ def fit(folder, index, source, scope=contextlib.nullcontext, stop=None, failure=
         "CSVLogger": "" if index else (folder / "log.csv").read_text(),
         # Not compared with another run.
         "resumed_at": resume.resumed_at,
-        "is_terminated": resume.is_terminated,
+        "is_paused": resume.is_paused,
         "warnings": [str(each.message) for each in caught if each.category is UserWarning],
         "values": np.concatenate([np.ravel(weight) for weight in model.get_weights()]).tolist(),
     }
@@ -117,6 +122,7 @@ def fit(folder, index, source, scope=contextlib.nullcontext, stop=None, failure=
 
 def fail(folder, index, scope):
     """Print the message of each failure of worker 1 on all workers."""
+    full = OSError(28, "No space left on device")
     for number, failure in enumerate(FAILURES):
         run = folder / str(number)
         run.mkdir(exist_ok=True)
@@ -126,7 +132,7 @@ def fail(folder, index, scope):
             if failure == "the folder is in use" and index:
                 stack.callback(FolderLock(run / "checkpoints" / "worker-1").release)
             if failure == "a full disk" and index:
-                stack.enter_context(mock.patch.object(np, "savez", side_effect=OSError(28, "No space left on device")))
+                stack.enter_context(mock.patch.object(Snapshot, "write", side_effect=full))
             try:
                 fit(run, index, "`FunctionBatches`", scope, failure=failure if index else None)
                 print("no error", flush=True)

@@ -136,7 +136,7 @@ def test_a_run_resumes_bit_for_bit_after_kills_and_signals(whole, tmp_path):
             continue
         assert process.returncode == 128 + number, output
         assert f"stopped by {number.name}; saved" in output
-        data = run / "checkpoints" / f"step-{step:08d}" / "arrays.npz"
+        data = run / "checkpoints" / f"step-{step:08d}" / "arrays.npy"
         data.write_bytes(data.read_bytes()[:100])
     process = Forked(["trainers.cifar", *TINY, "--out", run])
     wait_until(process, run, step + 5)

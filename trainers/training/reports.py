@@ -178,7 +178,7 @@ class ReportEpochs(keras.callbacks.Callback):
         self._updates += 1
         self._reports.progress.advance(text=None)
         if self._handler.received is not None:
-            self._model.stop_training = True
+            self._resume.pause()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         seconds = time.monotonic() - self._started
@@ -201,7 +201,7 @@ class ReportEpochs(keras.callbacks.Callback):
             self._reports.log_curvature(step, curvature)
         # An interrupted evaluation is repeated when the run is resumed.
         if not self._evaluate(step):
-            self._model.stop_training = True
+            self._resume.pause()
 
     def on_train_end(self, logs: Any = None) -> None:
         # The training was complete, but not all that follows it.

@@ -3,15 +3,20 @@
 random_access  batches that are a function of the step: arrays, PyDataset, Grain's MapDataset, `Batches`
 iterators      data with a serializable iterator: Grain's IterDataset and DataLoader
 tf_data        a serializable iterator of a tf.data.Dataset
+replay         any data, read again from the beginning of `fit`
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from idmatters_tf._keras_internals import RunningFit
+from idmatters_tf._tensorflow_internals.pipelines import is_dataset
 from idmatters_tf.callbacks.batches import Batches
+
+if TYPE_CHECKING:
+    from idmatters_tf.callbacks._sources.tf_data import ValidationOrder
 
 
 class Source:
@@ -67,15 +72,24 @@ def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
     return steps
 
 
-def make_source(fit: RunningFit, seed: int) -> Source:
-    """Return the source of the training data of a running `fit`, and the seed of the order if `fit` shuffles.
+def make_source(fit: RunningFit, seed: int, replay: bool = False) -> Source:
+    """Return the source of the training data of a running `fit`.
 
-    Raises ValueError if the data cannot be resumed exactly.
+    Args:
+        fit: the running `fit`.
+        seed: seed of the order if `fit` shuffles.
+        replay: if True, data that may have no position which can be saved are read again from the beginning.
+
+    Raises:
+        ValueError: the data cannot be resumed exactly.
     """
     from idmatters_tf.callbacks._sources import random_access
     from idmatters_tf.callbacks._sources.iterators import GrainIterator
+    from idmatters_tf.callbacks._sources.replay import KINDS, Replay
     from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
 
+    if replay and fit.kind in KINDS and not isinstance(fit.data, Batches):
+        return Replay(fit, seed)
     if getattr(fit.data, "source", None) is not None and keras.backend.backend() == "tensorflow":
         return random_access.AnyStepDataset(fit.data)
     if isinstance(fit.data, Batches):
@@ -92,5 +106,19 @@ def make_source(fit: RunningFit, seed: int) -> Source:
         return TensorFlowDataset(fit)
     raise ValueError(
         f"ExactResume cannot restore the position of {fit.kind}. Use `FunctionBatches(step_to_batch, "
-        f"steps_per_epoch=...)` instead."
+        f"steps_per_epoch=...)` instead, or pass ExactResume(..., replay=True)."
     )
+
+
+def make_validation_order(fit: RunningFit) -> "ValidationOrder | None":
+    """Return the order of validation data in a `tf.data.Dataset`; None for other data.
+
+    Raises ValueError if the order cannot be restored.
+    """
+    data = fit.validation_data
+    x = data[0] if isinstance(data, (tuple, list)) and len(data) else data
+    if not is_dataset(x):
+        return None
+    from idmatters_tf.callbacks._sources.tf_data import ValidationOrder
+
+    return ValidationOrder(x)

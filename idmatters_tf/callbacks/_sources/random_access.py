@@ -40,7 +40,7 @@ class RandomAccess(Source):
             raise ValueError(
                 "The batches must be a function of the step, but batch 0 differs between two calls. Draw random "
                 "numbers from the step, as in `numpy.random.default_rng((seed, step))`, or in a PyDataset from the "
-                "index and an epoch that `on_epoch_end` counts."
+                "index and an epoch that `on_epoch_end` counts. Or pass ExactResume(..., replay=True)."
             )
 
     def attach(self, fit: RunningFit) -> None:

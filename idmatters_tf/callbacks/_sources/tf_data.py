@@ -51,7 +51,7 @@ class TensorFlowDataset(SavedIterator):
                 f"ExactResume requires a tf.data.Dataset that is not distributed, since `fit` distributes it. "
                 f"Received: {type(dataset).__name__}"
             )
-        _check(dataset)
+        check(dataset, "training")
         batches = int(dataset.cardinality())
         # A negative number stands for an infinite or unknown length.
         steps = choose_steps_per_epoch(fit, batches if batches >= 0 else None)
@@ -74,7 +74,8 @@ class TensorFlowDataset(SavedIterator):
                 f"TensorFlow cannot save the position in the tf.data.Dataset: {error.message}. Instead of Python "
                 f"functions, pass `FunctionBatches(step_to_batch, steps_per_epoch=N)` to `fit`. Instead of operations "
                 f"with internal state, use `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, "
-                f"rerandomize_each_iteration=True)`."
+                f"rerandomize_each_iteration=True)`, and move augmentation layers into the model. Or pass "
+                f"ExactResume(..., replay=True)."
             ) from error
 
     def _begin(self) -> Any:
@@ -124,26 +125,67 @@ class TensorFlowDataset(SavedIterator):
         self._counters = []
 
 
-def _check(dataset):
-    """Raise ValueError if the batches may differ in another process, or after the state was restored."""
+class ValidationOrder:
+    """Order of validation data that a `tf.data.Dataset` shuffles anew for each iteration.
+
+    A checkpoint is never saved within a validation, so that the positions of the generators of seeds are sufficient.
+    In-memory caches keep the order of the first validation, which a restarted process draws again.
+
+    Raises:
+        ValueError: the order may differ in another process.
+    """
+
+    def __init__(self, data: Any):
+        check(data, "validation")
+        self._counters = [iter(part) for part in pipelines.find_shuffles(data)]
+
+    def state(self) -> Any:
+        """Return the state for a checkpoint."""
+        return _save_to_memory(counters=self._counters) if self._counters else None
+
+    def restore(self, state: Any) -> None:
+        """Restore the result of `state`."""
+        if state is not None and self._counters:
+            _restore_from_memory(state, counters=self._counters)
+
+
+def check(dataset: Any, use: str) -> None:
+    """Raise ValueError if batches may differ in another process or after a restoration, or if the dataset writes files.
+
+    Args:
+        dataset: a `tf.data.Dataset`, which is not iterated.
+        use: "training" or "validation".
+    """
+    writing = pipelines.find_writing_operation(dataset)
+    if writing is not None:
+        if writing.startswith("cache('"):
+            remedy = "Fill it before `fit`: `for _ in cached: pass`, after you have removed files of a killed process"
+        else:
+            remedy = "Write the files before `fit`, with `dataset.save(path)`, and pass `tf.data.Dataset.load(path)`"
+        raise ValueError(
+            f"The tf.data.Dataset for {use} writes files while it is iterated, by {writing}, which a killed process "
+            f"leaves incomplete. {remedy}."
+        )
     if dataset.options().deterministic is False:
         raise ValueError(
-            "The order of the tf.data.Dataset is not deterministic: `options.deterministic` is False. Set it to True; "
-            "for TensorFlow Datasets, use `read_config=tfds.ReadConfig(shuffle_seed=0, try_autocache=False)`."
+            f"The order of the tf.data.Dataset for {use} is not deterministic: `options.deterministic` is False. Set "
+            f"it to True; for TensorFlow Datasets, use `read_config=tfds.ReadConfig(shuffle_seed=0, "
+            f"try_autocache=False)`."
         )
     for operation in pipelines.operations(dataset):
         name = re.sub("^_|Dataset$", "", type(operation).__name__)
         if pipelines.is_unordered(operation):
             raise ValueError(
-                f"The order of the tf.data.Dataset is not deterministic: {name} has `deterministic=False`. Remove this "
-                "argument."
+                f"The order of the tf.data.Dataset for {use} is not deterministic: {name} has `deterministic=False`. "
+                f"Remove this argument."
             )
         if pipelines.is_unseeded(operation):
             raise ValueError(
-                f"The order of the tf.data.Dataset differs in each process: {name} has no seed. Pass a `seed` to it, "
-                "or call `keras.utils.set_random_seed` first."
+                f"The order of the tf.data.Dataset for {use} differs in each process: {name} has no seed. Pass a "
+                f"`seed` to it, or call `keras.utils.set_random_seed` first."
             )
-        if pipelines.is_memory_cache(operation) and any(map(pipelines.draws_seeds, pipelines.operations(operation))):
+        caches = use == "training" and pipelines.is_memory_cache(operation)
+        if caches and any(map(pipelines.draws_seeds, pipelines.operations(operation))):
             raise ValueError(
                 "The tf.data.Dataset caches the order of a `shuffle`, which a resumed process cannot repeat. Call "
                 "`cache()` before `shuffle`, or use `shuffle(reshuffle_each_iteration=False)`. TensorFlow Datasets "

@@ -33,7 +33,7 @@ def run(finished, tmp_path):
 
 
 def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(finished, run):
-    data = run / "checkpoints" / "step-00000004" / "arrays.npz"
+    data = run / "checkpoints" / "step-00000004" / "arrays.npy"
     data.write_bytes(data.read_bytes()[:-1])
     for command in (("--evaluate", run), ("--resume", "--out", run)):
         done = run_here("trainers.cifar", *command)
@@ -44,7 +44,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(finished, ru
     assert kept == [{**record, "seconds": 0, "images_per_second": 0} for record in records(finished)]
 
 
-@pytest.mark.parametrize("name", ["arrays.npz", "manifest.json"])
+@pytest.mark.parametrize("name", ["arrays.npy", "manifest.json"])
 def test_changed_bytes_are_detected(run, name):
     path = run / "checkpoints" / "step-00000004" / name
     content = bytearray(path.read_bytes())

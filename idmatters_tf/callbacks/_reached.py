@@ -1,0 +1,255 @@
+"""Changes of the objects that a run can reach, from the beginning of `fit`, and their restoration.
+
+Plain data that has changed is saved and restored in place. A compiled step contains the values of attributes of the
+model, which therefore must not change; new attributes are restored. Anything else that has changed raises an error.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import keras
+
+from idmatters_tf._keras_internals import DERIVED, OBSERVERS, compile_arguments, flush_events
+from idmatters_tf._presentation.monitor import Monitor
+from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, describe_type, restore
+from idmatters_tf.callbacks._log_files import LogFile
+from idmatters_tf.callbacks._walk import KERAS, Nodes, are_equal, has_methods
+
+
+class Reached:
+    """Objects that a `fit` can reach, with their content after the `on_train_begin` of the callbacks.
+
+    Args:
+        model: built and compiled model.
+        callbacks: callbacks of the `fit`.
+        ignore: callbacks and attributes that are not restored, as "Logger" and "Logger.file".
+        closed: objects that are not searched.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        callbacks: Sequence[Any] = (),
+        ignore: Collection[str] = (),
+        closed: Collection[Any] = (),
+    ):
+        losses = keras.tree.flatten((compile_arguments(model) or {}).get("loss"))
+        optimizers = [each for each in [getattr(model, "optimizer", None)] if each is not None]
+        self._roots = [model, *optimizers, *(each for each in losses if each is not None)], list(callbacks)
+        self._ignore = ignore
+        self._closed = closed
+        self._start = self._walk(None)
+        for node in self._start.values():
+            if isinstance(node.value, keras.Model) and not node.in_step:
+                self._build_optimizer(node.value)
+        self._start = self._walk(None)
+        self._callbacks = {self._start[id(each)].path: each for each in self._roots[1] if id(each) in self._start}
+        self._logs = {
+            name: LogFile(each) for name, each in self._callbacks.items() if isinstance(each, keras.callbacks.CSVLogger)
+        }
+        # Attributes of the model that steps have assigned while they were traced.
+        self._traced: set[str] = set()
+        # Names of the attributes of each node after the last restoration.
+        self._names: dict[int, set[str]] = {}
+
+    def _walk(self, earlier):
+        return Nodes(*self._roots, ignore=self._ignore, closed=self._closed, earlier=earlier)
+
+    def _build_optimizer(self, model):
+        """Create the variables of the optimizer of a callback's model, as its first step does."""
+        optimizer = getattr(model, "optimizer", None)
+        if isinstance(optimizer, keras.optimizers.Optimizer) and model.built and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+
+    @property
+    def optimizers(self) -> dict[str, keras.optimizers.Optimizer]:
+        """Optimizers of the model by path, the compiled one first, under the name "optimizer"."""
+        found: dict[str, Any] = {}
+        for node in self._start.values():
+            if node.in_step and isinstance(node.value, keras.optimizers.Optimizer):
+                found["optimizer" if node.value is getattr(self._roots[0][0], "optimizer", None) else node.path] = (
+                    node.value
+                )
+        return found
+
+    @property
+    def variables(self) -> list[Any]:
+        """All variables that can be reached."""
+        return [node.value for node in self._start.values() if node.kind == "variable"]
+
+    @property
+    def participants(self) -> list[str]:
+        """Names of the callbacks that may change the training: all but Keras' and our observers.
+
+        A callback whose `get_state` returns None has declared that it does not belong to the run.
+        """
+        return [
+            name
+            for name, each in self._callbacks.items()
+            if type(each) not in OBSERVERS
+            and not isinstance(each, Monitor)
+            and not (has_methods(each) and self._read_state(name) is None)
+        ]
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes and items of objects of the model, to be compared by `end_traced`."""
+        found: dict[str, Any] = {}
+        for node in self._walk(self._start).values():
+            if node.in_step:
+                found |= {f"{node.label}.{name}": value for name, value in node.attributes.items()}
+                found |= {node.label: node.items} if node.items is not None else {}
+        return found
+
+    def end_traced(self, before: dict[str, Any]) -> None:
+        """Leave out the attributes that a compiled step has assigned while it was traced, since `before`."""
+        now = self.attributes()
+        self._traced |= {
+            name for name in {**before, **now} if not are_equal(before.get(name, before), now.get(name, now))
+        }
+
+    def get(self, is_eager: bool, restored: Iterable[Any] = (), full: bool = False) -> dict[str, Any]:
+        """Return what has changed since training began, as plain data.
+
+        Args:
+            is_eager: True if the training steps are not compiled, so that all attributes can be restored.
+            restored: variables that are restored with the model.
+            full: if True, unchanged plain data of callbacks is included.
+
+        Raises:
+            ValueError: anything else has changed.
+        """
+        now = self._walk(self._start)
+        skipped = set(map(id, restored))
+        snapshot = Snapshot(known=self._start)
+        others: dict[str, Any] = {}
+        for node in now.values():
+            start = self._start.get(id(node.value))
+            if node.has_methods:
+                continue
+            if node.kind == "variable":
+                if start is not None and id(node.value) not in skipped:
+                    snapshot.add_change(start, (), (), has_items=True)
+            elif node.moves:
+                others[node.label] = describe_type(node.value)
+            elif start is not None and (node is not start or full):
+                self._add(snapshot, node, start, is_eager, full and not node.in_step, others)
+        if others and not full:
+            self._refuse(others)
+        states, logs = {}, {}
+        for name, callback in self._callbacks.items():
+            if isinstance(callback, keras.callbacks.TensorBoard):
+                # A resumed process does not write the points before the checkpoint again.
+                flush_events(callback)
+            if name in self._logs:
+                logs[name] = self._logs[name].read()
+            if has_methods(callback):
+                states[name] = self._read_state(name)
+        if full:
+            self._names = {key: set(node.attributes) for key, node in now.items()}
+        states = Snapshot(states)
+        changes = {"text": snapshot.text, "arrays": snapshot.arrays}
+        return {
+            "participants": self.participants,
+            "logs": logs,
+            "states": {"text": states.text, "arrays": states.arrays},
+            "changes": changes,
+        }
+
+    def _add(self, snapshot, node, start, is_eager, full, others):
+        """Add the changes of a node to a snapshot."""
+        names = [
+            name
+            for name, value in node.attributes.items()
+            if (full or name not in start.attributes or not are_equal(value, start.attributes[name]))
+            and self._is_compared(f"{node.label}.{name}")
+        ]
+        deleted = [name for name in start.attributes if name not in node.attributes]
+        has_items = (full and start.items is not None) or not are_equal(node.items, start.items)
+        has_items = has_items and self._is_compared(node.label)
+        if node.in_step and not is_eager:
+            changed = [f"{node.label}.{name}" for name in names + deleted if name in start.attributes]
+            changed += [node.label] if has_items else []
+            for label in changed:
+                name = label.removeprefix(f"{node.label}.")
+                _refuse_compiled(label, start.attributes.get(name), node.attributes.get(name))
+        if isinstance(node.value, KERAS):
+            changed = [name for name in names if name in DERIVED]
+            others |= {} if full else {f"{node.label}.{name}": "created during training" for name in changed}
+            names = [name for name in names if name not in DERIVED]
+        found = snapshot.add_change(node, names, deleted, has_items) if names or deleted or has_items else {}
+        for name, kind in found.items():
+            value = node.attributes.get(name)
+            if not (node.in_step and keras.ops.is_tensor(value)):
+                others[f"{node.label}.{name}".rstrip(".")] = kind
+
+    def _is_compared(self, label):
+        return label not in self._traced and label not in self._ignore
+
+    def _read_state(self, name):
+        state = self._callbacks[name].get_state()
+        try:
+            Snapshot(state)
+        except NotPlainData as error:
+            raise ValueError(
+                f"`get_state` of the callback {name} must return plain data and arrays. Received: {error}"
+            ) from error
+        return state
+
+    def _refuse(self, others):
+        """Raise ValueError with all attributes, also those of the same callbacks that may change later."""
+        # An item is named by the attribute that contains it.
+        changed = {re.match(r"[^.\[]+(\.\w+)?", label)[0]: kind for label, kind in others.items()}  # pyright: ignore[reportOptionalSubscript]
+        listed = ", ".join(f"{label} ({kind})" for label, kind in changed.items())
+        ignored = list(changed)
+        plain = {key: node for key, node in self._start.items() if node.kind != "other"}
+        for name, callback in self._callbacks.items():
+            if any(label.startswith((f"{name}.", f"{type(callback).__qualname__}.")) for label in changed):
+                for attribute, value in self._start[id(callback)].attributes.items():
+                    try:
+                        Snapshot(value, plain)
+                    except NotPlainData:
+                        ignored.append(f"{name}.{attribute}")
+        remedy = "Give their callback `get_state()`, which returns plain data and arrays, and `set_state(state)`"
+        if any(kind.startswith("the iterator") for kind in changed.values()):
+            remedy = f"Keep the position of an iterator as a number. {remedy}"
+        if "created during training" in changed.values():
+            built = "layers, optimizers (`optimizer.build(variables)`) and metrics (one call of `evaluate`)"
+            remedy = f"Build {built} before `fit`. {remedy}"
+        raise ValueError(
+            f"ExactResume cannot restore what has changed since training began: {listed}. {remedy}. If these "
+            f"attributes do not affect training, pass ExactResume(..., ignore={list(dict.fromkeys(ignored))}); if the "
+            f"callback does not, pass its name."
+        )
+
+    def rebase(self) -> None:
+        """Accept the current values of the model's attributes, such as constants that restored layers have computed."""
+        for key, node in self._walk(self._start).items():
+            if node.in_step and key in self._start:
+                start = self._start[key].attributes
+                start.update({name: value for name, value in node.attributes.items() if name in start})
+
+    def set(self, saved: dict[str, Any]) -> None:
+        """Restore the result of `get` for the same objects."""
+        for key, node in self._walk(self._start).items():
+            for name in node.attributes.keys() - self._names.get(key, node.attributes.keys()):
+                delattr(node.value, name)
+        known = {node.path: node.value for node in self._start.values()}
+        restore(saved["changes"]["text"], saved["changes"]["arrays"], known)
+        for name, state in restore(saved["states"]["text"], saved["states"]["arrays"]).items():
+            # Without a state, `set_state` is not called.
+            if state is not None and name in self._callbacks:
+                self._callbacks[name].set_state(state)
+        for name, text in saved["logs"].items():
+            if name in self._logs:
+                self._logs[name].restore(text)
+
+
+def _refuse_compiled(label, before, now):
+    values = [each for each in (before, now) if isinstance(each, (bool, int, float, str))]
+    change = f" was {before!r:.80}, now {now!r:.80}" if values else ""
+    raise ValueError(
+        f"{label}{change}: a callback has changed it, but the compiled training step may contain its value. Keep it in "
+        f"a callback, make it a weight (`add_weight`), or change it between two calls of `fit`. If it does not affect "
+        f"training, pass ExactResume(..., ignore=[{label!r}])."
+    )

@@ -1,0 +1,124 @@
+"""Training data of any kind, which a resumed run reads again from the beginning of `fit`.
+
+A checkpoint contains a checksum of each batch so far. The resumed run reads and drops these batches and compares them.
+Batches are read one by one when the training step needs them, so that generators are not ahead of the training.
+"""
+
+import itertools
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from idmatters_tf._keras_internals import RunningFit
+from idmatters_tf._presentation.progress import Progress
+from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
+from idmatters_tf.callbacks._sources.random_access import PyDatasetBatches
+from idmatters_tf.callbacks._sources.tf_data import check
+
+# Kinds of data whose position cannot be saved in general.
+KINDS = ("a tf.data.Dataset", "a generator", "a torch DataLoader", "a PyDataset")
+
+
+class Replay(Source):
+    """Batches that are read again from the beginning of `fit`.
+
+    Args:
+        fit: the running `fit`, with data of one of KINDS.
+        seed: seed of the order of a `PyDataset` that `fit` shuffles.
+
+    Raises:
+        ValueError: the number of batches in an epoch is unknown, or the data certainly differ in another process.
+    """
+
+    def __init__(self, fit: RunningFit, seed: int):
+        length = fit.adapter.num_batches
+        self.steps_per_epoch = choose_steps_per_epoch(fit, length)
+        self._batches = self._read(fit, seed)
+        first = next(self._batches, None)
+        if first is None:
+            raise ValueError("The training data are empty. Pass at least one batch to `fit`.")
+        self.first_batch = first
+        self.digest = f"{_checksum(first):08x}"
+        # Checksums of the batches that have been read.
+        self._checksums: list[int] = []
+        self._iterator = self._iterate(first)
+        self._verbose = bool((fit.callbacks[0].params or {}).get("verbose"))
+
+    def attach(self, fit: RunningFit) -> None:
+        on_jax = keras.backend.backend() == "jax" and fit.kind == "a tf.data.Dataset"
+        converted = fit.converted(self._iterator) if on_jax else self._iterator
+        fit.take_iterators(lambda: converted, self.steps_per_epoch)
+
+    def seek(self, epoch: int, offset: int = 0) -> None:
+        pass
+
+    def state(self, offset: int) -> Any:
+        return {"checksums": np.array(self._checksums, np.uint32)}
+
+    def restore(self, state: Any) -> None:
+        checksums = state["checksums"].tolist()
+        with Progress(len(checksums), "replay", self._verbose, unit="batches") as progress:
+            progress.say(f"Reading {len(checksums)} batches of the training data again")
+            for number, expected in enumerate(checksums):
+                if next(self._iterator, None) is None or self._checksums[number] != expected:
+                    raise ValueError(
+                        f"The training data do not repeat: batch {number} differs from that before the interruption. "
+                        f"Seed all generators that the data use, do not draw from them between two batches, and load "
+                        f"batches in a fixed order."
+                    )
+                progress.advance()
+
+    def _iterate(self, first):
+        for batch in itertools.chain([first], self._batches):
+            self._checksums.append(_checksum(batch))
+            yield batch
+        raise ValueError(f"The training data end after {len(self._checksums)} batches. Pass fewer epochs or steps.")
+
+    def _read(self, fit: RunningFit, seed: int) -> Iterator[Any]:
+        """Yield the batches of all epochs."""
+        if fit.kind == "a generator":
+            yield from fit.adapter.get_numpy_iterator()
+        elif fit.kind == "a PyDataset":
+            batches = PyDatasetBatches(fit.data, self.steps_per_epoch, bool(fit.shuffle), seed)
+            for epoch in itertools.count():
+                batches.seek(epoch)
+                for index in range(self.steps_per_epoch):
+                    yield fit.standardized(batches.batch(epoch * self.steps_per_epoch + index))
+        else:
+            data: Any = fit.adapter
+            if fit.kind == "a tf.data.Dataset":
+                data = fit.adapter.get_tf_dataset()
+                check(data, "replay")
+            for _ in itertools.count():
+                is_empty = True
+                for batch in data if data is not fit.adapter else data.get_numpy_iterator():
+                    is_empty = False
+                    yield batch
+                if is_empty:
+                    return
+
+
+def _checksum(batch):
+    """Return the CRC-32 of the types, shapes and values of a batch."""
+    checksum = 0
+    for part in keras.tree.flatten(batch):
+        if part is None:
+            continue
+        # Ragged and sparse tensors have several parts.
+        for tensor in _components(part):
+            array = np.ascontiguousarray(tensor)
+            checksum = zlib.crc32(f"{array.dtype}{array.shape}".encode(), checksum)
+            content = str(array.tolist()).encode() if array.dtype.hasobject else array.reshape(-1).view(np.uint8).data
+            checksum = zlib.crc32(content, checksum)
+    return checksum
+
+
+def _components(part):
+    if type(part).__name__ in ("RaggedTensor", "SparseTensor"):
+        import tensorflow as tf
+
+        return [component.numpy() for component in tf.nest.flatten(part, expand_composites=True)]
+    return [keras.ops.convert_to_numpy(part)] if keras.ops.is_tensor(part) else [np.asarray(part)]
