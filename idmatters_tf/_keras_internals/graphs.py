@@ -241,7 +241,7 @@ def _list_calls(graph: Any, prefix: str) -> Iterator[Call]:
     for node in nodes:
         name = prefix + node.operation.name
         outputs = tuple(node.outputs)
-        inputs, masks = _inputs_and_masks(node)
+        inputs, masks = inputs_and_masks(node)
         nested = _nested_graph(node, nodes, inputs)
         if nested is None:
             yield Call(name, node.operation, inputs, outputs, node, masks)
@@ -251,10 +251,11 @@ def _list_calls(graph: Any, prefix: str) -> Iterator[Call]:
         yield Call(name, node.operation, tuple(nested.outputs), outputs, None, (), "out")
 
 
-def _inputs_and_masks(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def inputs_and_masks(node: Any, aliases: Mapping[int, Any] | None = None) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the symbolic tensors that a node takes as inputs and as masks.
 
-    Keras passes masks by the names of the arguments, and records them also when it adds them itself.
+    Keras passes masks by the names of the arguments, and records them also when it adds them itself. `aliases` are
+    tensors that take the place of others, by the `id` of these.
     """
     inputs: list[Any] = []
     masks: list[Any] = []
@@ -262,7 +263,8 @@ def _inputs_and_masks(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         is_mask = name == "mask" or name.endswith("_mask")
         for tensor in keras.tree.flatten(value):
             if isinstance(tensor, keras.KerasTensor):
-                (masks if is_mask and not keras.backend.is_float_dtype(tensor.dtype) else inputs).append(tensor)
+                kind = masks if is_mask and not keras.backend.is_float_dtype(tensor.dtype) else inputs
+                kind.append((aliases or {}).get(id(tensor), tensor))
     return tuple(inputs), tuple(masks)
 
 

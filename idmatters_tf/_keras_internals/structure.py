@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals.graphs import call_arguments, get_graph, layers_within, overrides_call
+from idmatters_tf._keras_internals.graphs import get_graph, inputs_and_masks, layers_within, overrides_call
 from idmatters_tf._keras_internals.hub import is_from_hub
 
 
@@ -56,7 +56,7 @@ def _list_steps(graph: Any, prefix: str, aliases: dict[int, Any]) -> Iterator[St
     nodes = [node for node in nodes if node.operation is not None and not node.is_input]
     for node in nodes:
         name = prefix + node.operation.name
-        inputs, masks = _inputs_and_masks(node, aliases)
+        inputs, masks = inputs_and_masks(node, aliases)
         nested = _nested_graph(node, nodes, inputs)
         if nested is None:
             yield Step(name, node.operation, inputs, tuple(node.outputs), masks, tuple(node.arguments.args))
@@ -65,19 +65,6 @@ def _list_steps(graph: Any, prefix: str, aliases: dict[int, Any]) -> Iterator[St
         yield from _list_steps(nested, f"{name}/", aliases)
         for outer, inner in zip(node.outputs, nested.outputs, strict=True):
             aliases[id(outer)] = aliases.get(id(inner), inner)
-
-
-def _inputs_and_masks(node: Any, aliases: dict[int, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the symbolic tensors that a node takes as inputs and as masks, recorded by the names of arguments."""
-    inputs: list[Any] = []
-    masks: list[Any] = []
-    for name, value in call_arguments(node.operation.call, node.arguments.args, node.arguments.kwargs).items():
-        is_mask = name == "mask" or name.endswith("_mask")
-        for tensor in keras.tree.flatten(value):
-            if isinstance(tensor, keras.KerasTensor):
-                is_mask_value = is_mask and not keras.backend.is_float_dtype(tensor.dtype)
-                (masks if is_mask_value else inputs).append(aliases.get(id(tensor), tensor))
-    return tuple(inputs), tuple(masks)
 
 
 def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any:
