@@ -9,8 +9,6 @@ import keras
 from idmatters_tf._environment import cores
 from idmatters_tf.callbacks import FunctionBatches
 from idmatters_tf.data.batches import TrainBatches, compute_ahead
-from idmatters_tf.depth._scaled_optimizers import DepthScaling
-from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.determinism import make_deterministic
 from trainers import networks
 from trainers.cli.arguments import UsageError
@@ -46,18 +44,6 @@ def compile_model(task: Task, model: keras.Model, optimizer: Any = None) -> None
 def strategy_scope(strategy: Any) -> contextlib.AbstractContextManager[Any]:
     """Return the scope of a `tf.distribute.Strategy`, or a context without effect for None."""
     return contextlib.nullcontext() if strategy is None else strategy.scope()
-
-
-def scale_network(model: keras.Model, base_blocks: int) -> DepthScaling:
-    """Scale the branches of a network.
-
-    Raises:
-        UsageError: the network has no residual blocks, or blocks that cannot be scaled.
-    """
-    try:
-        return scale_branches(model, base_blocks)
-    except ValueError as error:
-        raise UsageError(f"--base-blocks cannot scale this network. {error}") from error
 
 
 def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: str, replicas: int = 1) -> keras.Model:

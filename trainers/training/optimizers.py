@@ -7,8 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf.depth._scaled_optimizers import DepthScaled, DepthScaledKernels, DepthScaling
-from idmatters_tf.optimizers import Momentum
+from idmatters_tf.optimizers import Momentum, Muon
 from trainers.training.settings import Recipe
 
 LOOKAHEAD_STEPS = 5
@@ -18,12 +17,12 @@ MOMENTUM = 0.9
 DROP, DECAY = 0.1, 0.94
 
 
-def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = (), scaling: DepthScaling | None = None) -> Any:
-    """Return the optimizer of a recipe, whose rate drops or decays at `drop_steps`, for scaled branches or others."""
+def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Any:
+    """Return the optimizer of a recipe, whose rate drops or decays at `drop_steps`."""
     shape = recipe.steps, recipe.warm_up_steps, recipe.final_rate, tuple(drop_steps)
     rate = RecipeSchedule(recipe.schedule, recipe.learning_rate, *shape)
     shared: dict[str, Any] = {"momentum": MOMENTUM, "nesterov": recipe.nesterov, "global_clipnorm": recipe.clip_norm}
-    shared |= {"lookahead": recipe.lookahead, "steps": recipe.steps, "depth_scaling": scaling}
+    shared |= {"lookahead": recipe.lookahead, "steps": recipe.steps}
     if recipe.optimizer == "momentum":
         return RecipeMomentum(rate, **shared)
     norm = "keep" if recipe.optimizer == "muon" else "free"
@@ -175,9 +174,9 @@ class _Recipe(keras.optimizers.Optimizer):
             self.assign(variable, ops.where(is_due, moved, variable.value))
 
 
-class RecipeMomentum(_Recipe, DepthScaled, Momentum):
+class RecipeMomentum(_Recipe, Momentum):
     """Momentum with the options of a recipe."""
 
 
-class RecipeMuon(_Recipe, DepthScaledKernels):
+class RecipeMuon(_Recipe, Muon):
     """Muon with the options of a recipe."""

@@ -46,13 +46,6 @@ class Recipe:
     other_rate: float = setting(
         0.5, help="with both forms of muon: factor on the learning rate of biases, gains and the last layer", above=0
     )
-    base_blocks: int | None = setting(
-        None,
-        help="scale residual branches, and the steps of their weights, such that the learning rate of a network with N "
-        "residual blocks in all stages is right (docs/explanation/scaled_branches.md)",
-        unset="no scale",
-        at_least=1,
-    )
     label_smoothing: float = setting(
         0.0, help="share of each label to distribute over all classes (Szegedy et al., 2016)", at_least=0, below=1
     )

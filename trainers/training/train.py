@@ -64,18 +64,19 @@ def _train(task: Task, cluster: ClusterDescription | None) -> int:
     _check_agreement(task, cluster, strategy)
 
     # Network and optimizer
-    from idmatters_tf.optimizers.muon import build_optimizer
+    from idmatters_tf.optimizers import Muon
     from trainers.training import build
     from trainers.training.optimizers import find_drop_steps, make_optimizer
 
     drops = find_drop_steps(recipe, task.source.training_images)
     with build.strategy_scope(strategy):
         model = build.build_model(task, strategy)
-        scaling = None if recipe.base_blocks is None else build.scale_network(model, recipe.base_blocks)
-        optimizer = make_optimizer(recipe, drops, scaling)
+        optimizer = make_optimizer(recipe, drops)
         build.compile_model(task, model, optimizer)
         # Inside the scope: slot variables created while tracing break under several replicas.
-        build_optimizer(optimizer, model)
+        if isinstance(optimizer, Muon):
+            optimizer.build_for(model)
+        optimizer.build(model.trainable_variables)
     parameters = count_parameters(model)
     say_once(
         f"{parameters:,} trainable parameters on {_devices(strategy, cluster)}, {recipe.precision}; results in "
