@@ -47,7 +47,6 @@ class LaunchSettings:
         at_least=0,
         at_most=256,
     )
-    debug: bool = setting(False, help="show tracebacks")
 
 
 def parser() -> Parser:

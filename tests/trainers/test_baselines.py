@@ -96,4 +96,4 @@ def test_recipes_of_the_baselines():
 
 
 def test_the_short_preset_has_the_network_of_the_paper():
-    assert PROGRAM.resolve("short").network == CIFAR
+    assert PROGRAM.resolve("short").network.layout() == CIFAR

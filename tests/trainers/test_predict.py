@@ -54,7 +54,6 @@ def test_errors_by_class_are_those_of_the_exported_model(run, images, capsys):
             f"{100 * np.mean(of_class != label):.1f}",
         ]
     assert "notes.txt is not a" in printed.err
-    assert (run / "confusion.png").stat().st_size > 5000
 
 
 def test_the_most_probable_classes_of_files(run, images, capsys):

@@ -15,6 +15,7 @@ LOOKAHEAD_STEPS = 5
 MOMENTUM = 0.9
 # Factors on the learning rate at each drop and at each decay (section 4.2 of Hardt & Ma).
 DROP, DECAY = 0.1, 0.94
+DECAY_EPOCHS = 2
 
 
 def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Any:
@@ -34,13 +35,13 @@ def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Any:
 def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
     """Return the steps at which the learning rate drops: the first updates with a lower rate, in ascending order.
 
-    With `--schedule decay`, they are the first steps after each multiple of `decay_epochs` epochs.
+    With `--schedule decay`, they are the first steps after each multiple of `DECAY_EPOCHS` epochs.
     """
     if recipe.schedule == "linear":
         return ()
     if recipe.schedule == "drops":
         return recipe.drop_steps
-    every = recipe.decay_epochs * images / recipe.batch_size
+    every = DECAY_EPOCHS * images / recipe.batch_size
     return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(recipe.steps / every)))
 
 
@@ -92,30 +93,6 @@ class RecipeSchedule(keras.optimizers.schedules.LearningRateSchedule):
         # A run whose rates do not depend on the number of steps may be extended.
         names = ("kind", "rate", "warm_up_steps", "final_rate", *(["steps"] if self.kind == "linear" else []))
         return {name: getattr(self, name) for name in names}
-
-
-def plain_momentum(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return Momentum with the rate of the last update of a `RecipeMomentum`, or another optimizer itself.
-
-    `stability_threshold` accepts no subclass, which may have other updates.
-    """
-    if not isinstance(optimizer, RecipeMomentum):
-        return optimizer
-    trained: Any = optimizer
-    return Momentum(_LastRate(trained), trained.momentum, trained.nesterov)
-
-
-class _LastRate(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate of the last update of another optimizer."""
-
-    def __init__(self, optimizer: Any):
-        self._optimizer = optimizer
-
-    def __call__(self, step: Any) -> Any:
-        return self._optimizer.schedule(ops.maximum(self._optimizer.iterations - 1, 0))
-
-    def get_config(self) -> dict[str, Any]:
-        return {}
 
 
 class _Recipe(keras.optimizers.Optimizer):

@@ -11,7 +11,7 @@ from idmatters_tf.data.augmentations import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Muon
-from trainers.training.build import with_image_size
+from trainers.networks import with_image_size
 from trainers.training.measure import average_over_mirror_images, compute_errors, make_loss, make_metrics, measure
 from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
@@ -168,7 +168,7 @@ def test_free_muon_decays_weights_as_keras_does():
 
 
 def test_training_images_are_scaled_and_the_weights_are_those_of_the_network():
-    scaled = ScaledBatches(BATCHES, (16, 20), (2, 3))
+    scaled = ScaledBatches(BATCHES, [(16, 2), (20, 3)])
     images, _ = BATCHES.batch(0)
     sizes = [np.shape(batch)[1] for batch, _ in scaled.dataset(1, 4)]
     assert sizes == [np.shape(scaled.batch(step)[0])[2] for step in range(1, 5)] == [16, 20, 32, 32]
