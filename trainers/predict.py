@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from idmatters_tf._arguments import distinguish
 from idmatters_tf._presentation.progress import Progress
 from trainers.backends import import_tensorflow, require_packages
 from trainers.cli.arguments import UsageError, program_command
@@ -113,9 +114,11 @@ def _labeled_files(folder: pathlib.Path, names: Sequence[str]) -> dict[pathlib.P
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
     unknown = [path.name for path in folders if path.name not in names]
     if unknown:
+        *known, other = distinguish([*names, unknown[0]])
+        example = next((text for name, text in zip(names, known, strict=True) if text != name), names[0])
         raise UsageError(
-            f"{folder} must contain images, or one subfolder of images for each class, such as {names[0]!r}. Received: "
-            f"a folder {unknown[0]!r}"
+            f"{folder} must contain images, or one subfolder of images for each class, such as {example}. Received: a "
+            f"folder {other}"
         )
     return {file: names.index(path.name) for path in folders for file in sorted(path.iterdir())}
 
