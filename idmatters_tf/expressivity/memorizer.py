@@ -205,7 +205,7 @@ def _require_float64() -> None:
     if keras.backend.backend() == "jax":
         import jax
 
-        if not jax.config.jax_enable_x64:
+        if jax.dtypes.canonicalize_dtype("float64") != "float64":
             raise ValueError(
                 "Arguments `dtype` and `check` name float64, which JAX replaces by float32. Set the environment "
                 "variable JAX_ENABLE_X64=1, or pass dtype='float32' and check=('float32',)."

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from idmatters_tf import scale_depth
-from idmatters_tf.optimizers.muon import build_optimizer
+from idmatters_tf.optimizers.building import build_optimizer
 from trainers.depth.__main__ import ExampleSettings
 from trainers.depth.blocks import OPTIMIZERS, load
 from trainers.depth.scaling import Networks

@@ -16,7 +16,7 @@ from idmatters_tf.data.batches import TrainBatches, compute_ahead
 from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.distribute import ClusterDescription
 from idmatters_tf.distribute.tasks import check_equal, gather
-from idmatters_tf.optimizers import Muon
+from idmatters_tf.optimizers.building import build_optimizer
 from trainers import preprocessing
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict
@@ -120,10 +120,7 @@ def build_model(task: Task, strategy: Any = None, drop_steps: Sequence[int] = ()
         loss, metrics = make_loss(recipe.label_smoothing), make_metrics(data.classes)
         model.compile(optimizer, loss, weighted_metrics=metrics, jit_compile=jit)
         # Inside the scope: slot variables created while tracing break under several replicas.
-        if isinstance(optimizer, Muon):
-            optimizer.build_for(model)
-        else:
-            optimizer.build(model.trainable_variables)
+        build_optimizer(optimizer, model)
     return model
 
 
