@@ -126,8 +126,7 @@ class _Recipe(keras.optimizers.Optimizer):
 
     def _clip_gradients(self: Any, grads: Any) -> Any:
         # The gradient of all replicas, see `idmatters_tf._keras_internals.distribution`.
-        squares: list[Any] = [ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in grads]
-        self.assign_add(self.norms, ops.sqrt(sum(squares[1:], squares[0])))
+        self.assign_add(self.norms, _compute_norm([ops.cast(gradient, "float32") for gradient in grads]))
         return super()._clip_gradients(grads)
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
@@ -149,6 +148,17 @@ class _Recipe(keras.optimizers.Optimizer):
             moved = decay * average.value + (1 - decay) * variable.value
             self.assign(average, ops.where(is_due, moved, average.value))
             self.assign(variable, ops.where(is_due, moved, variable.value))
+
+
+def _compute_norm(gradients: Sequence[Any]) -> Any:
+    """Return the norm of all gradients together."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        # In one pass over each gradient, without its square in memory. Clipping computes the same norm once.
+        return tf.linalg.global_norm(gradients)
+    squares: list[Any] = [ops.sum(ops.square(gradient)) for gradient in gradients]
+    return ops.sqrt(sum(squares[1:], squares[0]))
 
 
 class RecipeMomentum(_Recipe, Momentum):
