@@ -69,11 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = _load(path, program_command(str(config.get("program")), "--export-only", run.path))
     names = _class_names(model)
     if not has_labels:
-        _print_predictions(_classify(model, files, window), names)
+        _print_predictions(_classify(model, files, window), distinguish(names))
         return 0
     labels = _labeled_files(given[0], names)
     counts = _count(_classify(model, list(labels), window), labels, len(names))
-    print_lines(*describe(counts, names))
+    print_lines(*describe(counts, distinguish(names)))
     return 0
 
 
