@@ -174,12 +174,7 @@ _IMAGENET_ALL_CNN: Settings = {
 }
 
 # Values of `--preset`, and default recipes of `--model`.
-CIFAR_PRESETS: Mapping[str, Settings] = {
-    "paper": {},
-    "fast": _CIFAR_FAST,
-    "short": _CIFAR_SHORT,
-    "quick": _CIFAR_QUICK,
-}
+CIFAR_PRESETS: Mapping[str, Settings] = {"paper": {}, "fast": _CIFAR_FAST, "short": _CIFAR_SHORT, "quick": _CIFAR_QUICK}
 CIFAR_RECIPES: Mapping[str, Settings] = {
     "normalizer-free": _CIFAR_FAST,
     "resnet": _CIFAR_RESNET,

@@ -89,16 +89,7 @@ def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
 def test_a_broken_image_in_memory_is_named(tree, tmp_path):
     extra = tree / "train" / "n07" / "broken.JPEG"
     extra.write_bytes(b"no image")
-    arguments = [
-        *SMALL,
-        "--in-memory",
-        "--data-dir",
-        tree,
-        "--augment",
-        "none",
-        "--out",
-        tmp_path / "a",
-    ]
+    arguments = [*SMALL, "--in-memory", "--data-dir", tree, "--augment", "none", "--out", tmp_path / "a"]
     try:
         done = run_here("trainers.imagenet", *arguments)
     finally:
