@@ -1,6 +1,7 @@
 """Validation of arguments, and names and values in messages and results. Neither Keras nor TensorFlow is imported."""
 
 import re
+import unicodedata
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -48,6 +49,12 @@ def interval(every: Any, unit: str, units: Sequence[str], owner: object | None =
     if text is not None:
         return int(text[1] or 1), text[2]
     return _integer("every", every, 1, f'a positive integer, or a text such as "10 {units[-1]}s"', owner), unit
+
+
+def distinguish(names: Sequence[str]) -> list[str]:
+    """Return names for a message, in ASCII where two look alike, as by Unicode forms or trailing spaces."""
+    looks = [" ".join(unicodedata.normalize("NFKC", name).split()) for name in names]
+    return [ascii(name) if looks.count(look) > 1 else name for name, look in zip(names, looks, strict=True)]
 
 
 def check_choice(argument: str, value: T, allowed: Sequence[T], owner: object | None = None) -> T:

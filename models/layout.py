@@ -1,7 +1,7 @@
 """Layouts of the networks, without Keras.
 
 `Layout` describes the all-convolutional networks near the identity. The builders in `identity`, `cifar` and `imagenet`
-and the command lines of the programs use it. Ablations are fields of it.
+use it. Ablations are fields of it.
 """
 
 import dataclasses
@@ -17,15 +17,11 @@ Norm = Literal["batch", "synchronized"]
 Initializer = Literal["identity", "standard", "fixup"]
 
 
-# Fields that `--help` of the programs lists, not only `--help-all`, and fields that are no options.
-_COMMON, _IN_PYTHON = {"common": True}, {"option": None}
-
-
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Layout of a network: a stem, stages of residual blocks, an average over space and a head.
 
-    The defaults are Table 1 of Hardt & Ma. The programs show this list as the help of their options.
+    The defaults are Table 1 of Hardt & Ma.
 
     Attributes:
         blocks: number of residual blocks of each stage, or one number for all stages.
@@ -57,21 +53,21 @@ class Layout:
         ValueError: there are no stages, `blocks`, `widths` and `strides` differ in length, or a value is not allowed.
     """
 
-    blocks: tuple[int, ...] = dataclasses.field(default=(9,), metadata=_COMMON)
-    widths: tuple[int, ...] = dataclasses.field(default=(64, 128, 256), metadata=_COMMON)
+    blocks: tuple[int, ...] = (9,)
+    widths: tuple[int, ...] = (64, 128, 256)
     strides: tuple[int, ...] = ()
     stem: int = 16
     stem_size: int = 3
     stem_strides: int = 1
-    bias: bool = dataclasses.field(default=False, metadata=_IN_PYTHON)
+    bias: bool = False
     shortcut: Shortcut = "pad"
     head: Head = "random"
-    norm: Norm | None = dataclasses.field(default=None, metadata=_COMMON)
-    norm_first: bool = dataclasses.field(default=False, metadata=_IN_PYTHON)
-    norm_momentum: float = dataclasses.field(default=0.99, metadata=_IN_PYTHON)
-    initializer: Initializer = dataclasses.field(default="identity", metadata=_COMMON)
+    norm: Norm | None = None
+    norm_first: bool = False
+    norm_momentum: float = 0.99
+    initializer: Initializer = "identity"
     branch_scale: float | None = None
-    negative_slope: float = dataclasses.field(default=0.0, metadata=_IN_PYTHON)
+    negative_slope: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.widths:

@@ -5,7 +5,6 @@ import os
 import sys
 
 from idmatters_tf._imports import require
-from trainers.cli.arguments import DEBUG
 
 
 def runs_on_tensorflow() -> bool:
@@ -35,5 +34,4 @@ def import_tensorflow() -> None:
     if not runs_on_tensorflow():
         # TensorFlow prepares the batches only, and would reserve the memory of the GPUs.
         tensorflow.config.set_visible_devices([], "GPU")
-    if DEBUG not in sys.argv:
-        tensorflow.get_logger().setLevel("ERROR")
+    tensorflow.get_logger().setLevel("ERROR")

@@ -1,10 +1,10 @@
-"""Strategies of tf.distribute, agreement of the tasks of a cluster, and servers of asynchronous training."""
+"""Strategies of tf.distribute, and servers of asynchronous training."""
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from idmatters_tf.distribute import ClusterDescription, mirrored_strategy, multi_worker_strategy
-from idmatters_tf.distribute import tasks as library
+from idmatters_tf.distribute.tasks import wait_for_chief
 from trainers.backends import runs_on_tensorflow
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import print_message
@@ -12,6 +12,9 @@ from trainers.run.signals import SignalHandler
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+# Number of seconds to wait for absent tasks of a cluster.
+PATIENCE = 600.0
 
 
 def make_strategy(cluster: ClusterDescription | None = None) -> "tf.distribute.Strategy | None":
@@ -34,24 +37,12 @@ def make_strategy(cluster: ClusterDescription | None = None) -> "tf.distribute.S
     return mirrored_strategy([device.name for device in devices]) if len(devices) > 1 else tf.distribute.get_strategy()
 
 
-def check_agreement(
-    cluster: ClusterDescription | None, strategy: "tf.distribute.Strategy | None", values: dict[str, Any]
-) -> None:
-    """Raise the same UsageError on all tasks if one has other JSON values, such as settings, than the chief."""
-    chief, *others = [values] if strategy is None else library.gather(strategy, values)
-    names = [] if cluster is None else list(cluster.tasks)
-    for task, theirs in zip(names[1:], others, strict=False):
-        differing = sorted(name for name in {*chief, *theirs} if chief.get(name) != theirs.get(name))
-        if differing:
-            listed = "; ".join(
-                f"{name} is {theirs.get(name)!r} at {task}, {chief.get(name)!r} at {names[0]}" for name in differing
-            )
-            raise UsageError(
-                f"the tasks of the cluster differ: {listed}. Start every task with the same command on the same data."
-            )
+def replicas_of(strategy: "tf.distribute.Strategy | None") -> int:
+    """Return the number of parts of a batch."""
+    return 1 if strategy is None else strategy.num_replicas_in_sync
 
 
-def serve(cluster: ClusterDescription, timeout: float) -> int:
+def serve(cluster: ClusterDescription) -> int:
     """Run a parameter server or a worker of asynchronous training until the coordinator has ended.
 
     SIGTERM and Ctrl-C are recorded only: a scheduler sends them to the coordinator as well, which needs the weights to
@@ -65,6 +56,6 @@ def serve(cluster: ClusterDescription, timeout: float) -> int:
         jobs = tf.train.ClusterSpec(cluster.jobs)
         _server = tf.distribute.Server(jobs, cluster.job, cluster.index, protocol="grpc", config=config, start=True)
         print_message(f"{cluster.task} serves at {cluster.tasks[cluster.task]}")
-        library.wait_for_chief(cluster, timeout, print_message, "--cluster-timeout")
+        wait_for_chief(cluster, PATIENCE, print_message)
         print_message(f"{cluster.chief} ({cluster.tasks[cluster.chief]}) has ended")
     return 128 + handler.received if handler.received else 0

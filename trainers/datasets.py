@@ -34,10 +34,6 @@ class DataOptions(abc.ABC):
         "training or, with --in-memory, once",
         common=True,
     )
-    data_dir: str | None = setting(
-        None, help="folder with the data", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR", common=True
-    )
-    download: bool = setting(True, help="download CIFAR if it is missing")
     train_images: int | None = setting(
         None, help="use only the first N training images; in folders, N across all classes", at_least=1
     )
@@ -46,8 +42,10 @@ class DataOptions(abc.ABC):
     )
     held_out: int | None = setting(
         None,
-        help="hold out the last N training images and evaluate on them instead of the test images, to choose settings",
+        help="hold out the last N training images (in folders, of a fixed random order) and evaluate on them instead "
+        "of the test images: to choose settings, or for a folder without val/",
         at_least=1,
+        common=True,
     )
 
     @property
@@ -98,19 +96,35 @@ class InMemory(DataOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cifar(InMemory):
+class Stored(InMemory):
+    """Options of data sets in files."""
+
+    data_dir: str | None = setting(
+        None, help="folder with the data", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR", common=True
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Cifar(Stored):
     """Options of `--dataset cifar10` and `--dataset cifar100`."""
+
+    download: bool = setting(False, help="download CIFAR if it is missing", common=True)
 
     def load(self) -> "ImageData":
         from idmatters_tf.data import cifar
+        from idmatters_tf.data.images import DataError
 
         location = cifar.locate(self.dataset, self.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
         elif location is None and self.download:
-            folder = self.data_dir or "the folder of TensorFlow Datasets"
-            print_message(f"downloading {self.dataset} to {folder} (--no-download: use local files only)")
-        data = cifar.load(self.dataset, self.data_dir, self.download).first(self.train_images, self.test_images)
+            print_message(f"downloading {self.dataset} to {self.data_dir or 'the folder of TensorFlow Datasets'}")
+        try:
+            data = cifar.load(self.dataset, self.data_dir, self.download).first(self.train_images, self.test_images)
+        except DataError as error:
+            if location is None and not self.download:
+                error.arguments += ("download",)
+            raise
         return data if self.held_out is None else data.hold_out(self.held_out)
 
 
@@ -127,18 +141,9 @@ class Shapes(InMemory):
 
 
 @dataclasses.dataclass(frozen=True)
-class Folder(InMemory):
+class Folder(Stored):
     """Options of `--dataset folder`."""
 
-    val: str = setting("val", help="folder in --data-dir with the validation images", metavar="DIR")
-    val_fraction: float | None = setting(
-        None,
-        help="hold out this share of each class's training images for validation if there is no validation folder; "
-        "with --val train, also if there is one, to choose settings without it",
-        above=0,
-        below=1,
-        common=True,
-    )
     size: int = setting(32, help="rows and columns of the images", at_least=16, at_most=4096, common=True)
     skip_broken: bool = setting(
         False, help="decode every image once at the start and skip those that cannot be decoded"
@@ -154,8 +159,6 @@ class Folder(InMemory):
     )
 
     def __post_init__(self) -> None:
-        if self.val_fraction is not None and self.held_out is not None:
-            raise UsageError("--val-fraction and --held-out exclude each other. Pass one of them.")
         further = {
             f"--augment {self.augment}": self.augment not in ("paper", "standard", "none"),
             f"--cutout {self.cutout}": self.cutout > 0,
@@ -169,17 +172,25 @@ class Folder(InMemory):
 
     @property
     def test_split(self) -> str:
-        is_training = self.held_out is not None or self.val_fraction is not None or self.val == "train"
-        return "train" if is_training else "validation"
+        return "validation" if self.held_out is None else "train"
 
     def list_images(self) -> "StreamedImageData":
         """Return the selected images, listed but not read."""
         from idmatters_tf.data import imagenet
+        from idmatters_tf.data.images import DataError
 
         location = imagenet.locate(self.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
-        data = imagenet.load(self.data_dir, self.val, self.size, self.val_fraction, self.held_out is not None)
+        try:
+            data = imagenet.load(self.data_dir, size=self.size, train_only=self.held_out is not None)
+        except DataError as error:
+            if "val_fraction" not in error.arguments:
+                raise
+            raise UsageError(
+                f"there are no validation images in {self.data_dir}, in a folder val/ beside train/. Add them, or hold "
+                f"out N of the training images with --held-out N."
+            ) from error
         if self.skip_broken:
             import_tensorflow()
             data = data.without_broken(_find_broken)

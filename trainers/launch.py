@@ -47,7 +47,6 @@ class LaunchSettings:
         at_least=0,
         at_most=256,
     )
-    debug: bool = setting(False, help="show tracebacks")
 
 
 def parser() -> Parser:
@@ -81,6 +80,8 @@ def _as_command(words):
         return as_module([f"trainers.{name}", *words[1:]])
     if name.endswith(".py") and pathlib.Path(name).is_file():
         return [sys.executable, *words]
+    if name.endswith(".py"):
+        raise UsageError(f"there is no script {name}. Pass the path of an existing file.")
     raise UsageError(
         f"expected a training program, {' or '.join(PROGRAMS)}, or the path of a script, for example: -- cifar "
         f"--preset quick. Received: {name}"

@@ -1,34 +1,123 @@
-"""Networks of the training programs: options and construction, by the names of `--model`.
-
-Options are fields of `Layout`, and arguments of the other functions that build networks.
-"""
+"""Networks of the training programs: options and construction, by the names of `--model`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from idmatters_tf.models.layout import DENSENET_IMAGENET, Layout, Shortcut, densenet_layers, resnet_blocks
+from idmatters_tf.models.layout import (
+    DENSENET_IMAGENET,
+    Head,
+    Initializer,
+    Layout,
+    Shortcut,
+    densenet_layers,
+    resnet_blocks,
+)
+from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 
 if TYPE_CHECKING:
     import keras
+
+# Bounds of sizes, far above those of any network that fits into memory.
+MOST_BLOCKS, MOST_CHANNELS = 10_000, 65_536
+
+
+def _check_blocks(blocks: Sequence[int]) -> None:
+    if sum(blocks) > MOST_BLOCKS:
+        raise UsageError(f"--blocks must be at most {MOST_BLOCKS:,} in all stages. Received: {sum(blocks):,}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Options of `--model identity`: fields of `Layout`, which describes them for use in Python."""
+
+    blocks: tuple[int, ...] = setting(
+        (9,),
+        help="number of residual blocks of each stage, or one number for all stages",
+        at_least=1,
+        at_most=MOST_BLOCKS,
+        common=True,
+    )
+    widths: tuple[int, ...] = setting(
+        (64, 128, 256), help="number of channels of each stage", at_least=1, at_most=MOST_CHANNELS, common=True
+    )
+    strides: tuple[int, ...] = setting(
+        (),
+        help="stride of the first block of each stage, or one number for all stages; by default 1 and then 2",
+        at_least=1,
+        at_most=MOST_CHANNELS,
+        may_be_empty=True,
+    )
+    stem: int = setting(
+        16,
+        help="number of channels of the first convolution, which has no activation",
+        at_least=1,
+        at_most=MOST_CHANNELS,
+    )
+    stem_size: int = setting(3, help="number of rows and columns of the first kernel", at_least=1, at_most=99)
+    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=MOST_CHANNELS)
+    shortcut: Shortcut = setting(
+        "pad",
+        help="shortcut of the first block of a stage: further channels of zeros or a 1x1 convolution; none: no "
+        "shortcuts, in any block",
+    )
+    head: Head = setting(
+        "random",
+        help="last layer: the paper's frozen random matrix, a trained random matrix with a bias, or a trained matrix "
+        "of zeros (Wu, Wang & Ma, 2019)",
+    )
+    norm: Literal["batch"] | None = setting(
+        None,
+        help="batch normalization after every 3x3 convolution, over all replicas",
+        unset="no normalization",
+        common=True,
+    )
+    initializer: Initializer = setting(
+        "identity",
+        help="initial standard deviation of the residual convolutions, with k x k kernels and c channels: 1/(k^2 c) "
+        "(identity) or 1/(k sqrt(c)) (standard); or Fixup (Zhang, Dauphin & Ma, 2019), with zeros in the second "
+        "convolution of each block",
+        common=True,
+    )
+    branch_scale: float | None = setting(
+        None,
+        help="initial value of a trained factor on each branch: 0 with --initializer standard is SkipInit (De & Smith, "
+        "2020), 1 is that of Fixup",
+        unset="no factor",
+    )
+
+    def __post_init__(self) -> None:
+        layout = self.layout()
+        _check_blocks(layout.blocks)
+        # One number stands for all stages.
+        object.__setattr__(self, "blocks", layout.blocks)
+        object.__setattr__(self, "strides", layout.strides)
+
+    def layout(self, replicas: int = 1) -> Layout:
+        """Return the layout, with statistics of batch normalization over several replicas."""
+        norm = "synchronized" if self.norm and replicas > 1 else self.norm
+        return Layout(**{**vars(self), "norm": norm})
 
 
 @dataclasses.dataclass(frozen=True)
 class NormalizerFree:
     """Options of `--model normalizer-free`, with trained gains in place of normalization (docs/explanation/fast.md)."""
 
-    blocks: tuple[int, ...] = (3,)
-    widths: tuple[int, ...] = (96, 192, 384)
-    stem: int = 48
-    stem_size: int = 3
-    stem_strides: int = 1
+    blocks: tuple[int, ...] = setting((3,), help="number of residual blocks", at_least=1, at_most=MOST_BLOCKS)
+    widths: tuple[int, ...] = setting(
+        (96, 192, 384), help="number of channels", at_least=1, at_most=MOST_CHANNELS, common=True
+    )
+    stem: int = setting(48, help="channels of the first convolution", at_least=1, at_most=MOST_CHANNELS)
+    stem_size: int = setting(3, help="rows and columns of the first kernel", at_least=1, at_most=99)
+    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=MOST_CHANNELS)
     last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
 
     def __post_init__(self) -> None:
         # Its stages have stride 2.
         strides = (2,) * len(self.widths)
         layout = Layout(self.blocks, self.widths, strides, self.stem, self.stem_size, self.stem_strides)
+        _check_blocks(layout.blocks)
         object.__setattr__(self, "blocks", layout.blocks)
 
 
@@ -41,10 +130,10 @@ class ResNet:
         help="number of layers: 6 n + 2 (resnet, preresnet) or 3 n + 4 (densenet); for ImageNet 18 or 34 (resnet, "
         "preresnet), or 121, 169 or 201 with bottlenecks and a growth of 32 (densenet)",
         at_least=1,
-        at_most=100_000,
+        at_most=MOST_BLOCKS,
         common=True,
     )
-    shortcut: Shortcut = "pad"
+    shortcut: Shortcut = setting("pad", help="shortcut of the first block of a stage")
 
     def __post_init__(self) -> None:
         resnet_blocks(self.depth)
@@ -54,7 +143,7 @@ class ResNet:
 class DenseNet:
     """Options of `--model densenet`."""
 
-    depth: int = setting(100, help="number of layers", at_least=1, at_most=100_000)
+    depth: int = setting(100, help="number of layers", at_least=1, at_most=MOST_BLOCKS)
 
     @property
     def bottleneck(self) -> bool:
@@ -69,11 +158,11 @@ class DenseNet:
 class AllCNN:
     """Options of `--model all-cnn`."""
 
-    stem_strides: int = 1
+    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=MOST_CHANNELS)
 
 
 NETWORKS: Mapping[str, type] = {
-    "identity": Layout,
+    "identity": Identity,
     "normalizer-free": NormalizerFree,
     "resnet": ResNet,
     "preresnet": ResNet,
@@ -83,20 +172,44 @@ NETWORKS: Mapping[str, type] = {
 
 
 def build(
-    model: str, options: Any, shape: Sequence[int | None], classes: int, replicas: int = 1, **arguments: Any
+    model: str,
+    options: Any,
+    shape: Sequence[int | None],
+    classes: int,
+    precision: str = "float32",
+    replicas: int = 1,
+    **arguments: Any,
 ) -> "keras.Model":
-    """Build a network for images `(rows, cols, channels)` under the dtype policy in force.
+    """Build a network for images `(rows, cols, channels)` with convolutions in "float32" or "bfloat16".
 
     Other arguments are `weight_decay`, the coefficient of a penalty in the loss, and `seed`. With several replicas,
     batch normalization uses the statistics of all of them.
+
+    Raises:
+        UsageError: the images are too small for the network.
     """
+    import keras
+
     arguments |= {"input_shape": tuple(shape), "classes": classes}
-    norm = "batch" if replicas == 1 else "synchronized"
-    if isinstance(options, Layout):
+    previous = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
+    try:
+        return _build(model, options, replicas, arguments)
+    except ValueError as error:
+        raise UsageError(
+            f"--model {model} cannot be built for images of shape {tuple(shape)}. Use larger images or different sizes "
+            f"of the network ({str(error).splitlines()[0]})."
+        ) from error
+    finally:
+        keras.config.set_dtype_policy(previous)
+
+
+def _build(model, options, replicas, arguments):
+    if isinstance(options, Identity):
         from idmatters_tf.models.identity import identity_network
 
-        layout = options if options.norm is None else dataclasses.replace(options, norm=norm)
-        return identity_network(layout=layout, **arguments)
+        return identity_network(layout=options.layout(replicas), **arguments)
+    norm = "batch" if replicas == 1 else "synchronized"
     if model == "densenet":
         from idmatters_tf.models.densenet import densenet
 
@@ -114,6 +227,23 @@ def build(
     from idmatters_tf.models.resnet import preresnet, resnet
 
     return (preresnet if model == "preresnet" else resnet)(norm=norm, **arguments)
+
+
+def with_image_size(model: "keras.Model", rows: int | None = None, cols: int | None = None) -> "keras.Model":
+    """Return a functional model with the same layers and weights for images of another size, by default of any size.
+
+    Raises:
+        UsageError: the layers require a fixed image size.
+    """
+    import keras
+
+    try:
+        images = keras.Input((rows, cols, model.input_shape[-1]), dtype=model.inputs[0].dtype, name="images")
+        # A clone of a compiled model would be compiled as well.
+        plain = keras.Model(model.input, model.output, name=model.name)
+        return keras.models.clone_model(plain, input_tensors=images, clone_function=lambda layer: layer)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--train-sizes needs a network for images of any size, not {model.name}.") from error
 
 
 def describe(model: str, options: Any) -> str:

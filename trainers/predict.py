@@ -6,11 +6,12 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from idmatters_tf._arguments import distinguish
 from idmatters_tf._presentation.progress import Progress
 from trainers.backends import import_tensorflow, require_packages
 from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import make_parser, setting, with_defaults
-from trainers.cli.startup import print_lines, print_message, run_program
+from trainers.cli.startup import print_lines, run_program
 from trainers.run.folder import Run
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ examples:
   python -m trainers.predict runs/photos photos/new             all images in a folder
   python -m trainers.predict runs/photos photos/val             a folder with one subfolder of images for each class
 
-For a folder of labeled images, the program prints the errors by class and the classes with which each one is confused,
-and draws confusion.png in the folder of the run. The network is RUN/model.keras, which training writes at its end.
+For a folder of labeled images, the program prints the errors by class and the classes with which each one is confused.
+The network is RUN/model.keras, which training writes at its end.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
@@ -41,7 +42,6 @@ class PredictSettings:
     images: tuple[str, ...] = setting(
         help="image files, or one folder of images or of labeled images", metavar="IMAGE", positional=True
     )
-    debug: bool = setting(False, help="show tracebacks")
 
 
 parser = functools.partial(make_parser, "trainers.predict", __doc__, EXAMPLES, PredictSettings)
@@ -64,18 +64,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[0].is_dir():
         files = [entry for entry in sorted(given[0].iterdir()) if not entry.name.startswith(".")]
     has_labels = any(file.is_dir() for file in files)
-    require_packages(*(["matplotlib"] if has_labels else []))
+    require_packages()
     import_tensorflow()
     model = _load(path, program_command(str(config.get("program")), "--export-only", run.path))
     names = _class_names(model)
     if not has_labels:
-        _print_predictions(_classify(model, files, window), names)
+        _print_predictions(_classify(model, files, window), distinguish(names))
         return 0
     labels = _labeled_files(given[0], names)
     counts = _count(_classify(model, list(labels), window), labels, len(names))
-    print_lines(*describe(counts, names))
-    draw(counts, names, run.path / "confusion.png")
-    print_message(f"confusion matrix: {run.path / 'confusion.png'}")
+    print_lines(*describe(counts, distinguish(names)))
     return 0
 
 
@@ -116,9 +114,11 @@ def _labeled_files(folder: pathlib.Path, names: Sequence[str]) -> dict[pathlib.P
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
     unknown = [path.name for path in folders if path.name not in names]
     if unknown:
+        *known, other = distinguish([*names, unknown[0]])
+        example = next((text for name, text in zip(names, known, strict=True) if text != name), names[0])
         raise UsageError(
-            f"{folder} must contain images, or one subfolder of images for each class, such as {names[0]!r}. Received: "
-            f"a folder {unknown[0]!r}"
+            f"{folder} must contain images, or one subfolder of images for each class, such as {example}. Received: a "
+            f"folder {other}"
         )
     return {file: names.index(path.name) for path in folders for file in sorted(path.iterdir())}
 
@@ -178,30 +178,6 @@ def describe(counts: "np.ndarray", names: Sequence[str]) -> list[str]:
     total = int(counts.sum())
     rows.append(("all classes", total, f"{100 * (1 - counts.trace() / max(total, 1)):5.1f} %", ""))
     return tabulate(("class", "images", "  error", "classified as"), rows).splitlines()
-
-
-def draw(counts: "np.ndarray", names: Sequence[str], path: pathlib.Path) -> None:
-    """Draw a confusion matrix, each row as fractions of its class."""
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    from trainers.run.figures import save_figure
-
-    side = min(16.0, 3 + 0.4 * len(names))
-    figure = Figure(figsize=(side + 2, side), layout="constrained")
-    axes = figure.add_subplot()
-    fractions = counts / counts.sum(axis=1, keepdims=True).clip(1)
-    figure.colorbar(axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1), label="fraction of the class", shrink=0.8)
-    if len(names) <= 40:
-        axes.set_xticks(range(len(names)), names, rotation=90)
-        axes.set_yticks(range(len(names)), names)
-    for index, count in np.ndenumerate(counts if len(names) <= 20 else np.zeros((0, 0))):
-        if count:
-            color = "white" if fractions[index] > 0.5 else "black"
-            axes.text(index[1], index[0], f"{count:,}", ha="center", va="center", color=color, fontsize=8)
-    axes.set_xlabel("predicted class")
-    axes.set_ylabel("class")
-    save_figure(figure, path)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Compare finished or running runs: convergence in one plot, and tables of errors, sizes, speeds and settings."""
 
-import collections
 import dataclasses
 import functools
 import os
@@ -25,9 +24,8 @@ examples:
   python -m trainers.report runs --out reports/all              all runs in a folder that have a test result
   python -m trainers.report runs/* --format pdf                 the same, and the plot as vector graphics
 
-The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. Finished
-runs that differ only in the seed are also summarized by mean and standard deviation, in seeds.csv. The runs are those
-of trainers.cifar and trainers.imagenet; other files and folders are left out.
+The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. The runs
+are those of trainers.cifar and trainers.imagenet; other files and folders are left out.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
@@ -40,7 +38,6 @@ class ReportSettings:
     runs: tuple[str, ...] = setting(help="runs, or folders that contain runs", metavar="RUN", positional=True)
     out: str = setting("runs/report", help="folder for the comparison", metavar="DIR")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot")
-    debug: bool = setting(False, help="show tracebacks")
 
 
 parser = functools.partial(make_parser, "trainers.report", __doc__, EXAMPLES, ReportSettings)
@@ -59,20 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainers.run.figures import comparison
 
     rows = make_rows(runs)
-    groups = group_seeds(runs)
-    text = markdown(rows)
-    tables = [folder / "comparison.csv"]
+    text, table = markdown(rows), folder / "comparison.csv"
     write_mark(folder, REPORT, "trainers.report", runs=[str(run.path) for run in runs.values()])
-    write_csv(tables[0], rows)
-    if any(len(members) > 1 for members in groups.values()):
-        together = make_seed_rows(runs, groups)
-        text += f"\nMean and standard deviation over the seeds:\n\n{markdown(together)}"
-        tables.append(folder / "seeds.csv")
-        write_csv(tables[1], together)
+    write_csv(table, rows)
     write_atomically(folder / "comparison.md", text)
-    metrics = {name: run.metrics() for name, run in runs.items()}
-    figure = comparison(metrics, folder / f"comparison.{settings.format}", groups)
-    print_lines(*text.splitlines(), "", f"{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
+    figure = comparison({name: run.metrics() for name, run in runs.items()}, folder / f"comparison.{settings.format}")
+    print_lines(*text.splitlines(), "", f"{figure}, {folder / 'comparison.md'}, {table}")
     return 0
 
 
@@ -108,54 +97,6 @@ def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
         row |= {"minutes": f"{records[-1].get('seconds', 0.0) / 60:.1f}"}
         rows.append(row | {key: as_words(settings[name].get(key)) for key in _differing_settings(settings)})
     return rows
-
-
-def group_seeds(runs: Mapping[str, Run]) -> dict[str, list[str]]:
-    """Return groups of runs that differ only in the seed: names of the runs by the name of the group.
-
-    Several runs with the same seed are in different groups.
-    """
-    groups: dict[str, list[str]] = {}
-    times: collections.Counter[str] = collections.Counter()
-    for name, settings in _settings_that_matter(runs).items():
-        whole = repr(sorted((key, repr(value)) for key, value in settings.items()))
-        times[whole] += 1
-        key = repr(sorted((key, repr(value)) for key, value in settings.items() if key != "seed"))
-        groups.setdefault(f"{key} {times[whole]}", []).append(name)
-    named: dict[str, list[str]] = {}
-    for members in groups.values():
-        name = members[0]
-        if len(members) > 1:
-            prefix = os.path.commonprefix(members)  # noqa: RUF071 - names, not paths
-            # Such as run-seed-0 and run-seed-1, or run-s10 and run-s11.
-            name = re.sub(r"[-_. ]+(seed|s)?[-_. ]*\d*$", "", prefix) or f"{name}, ..."
-        named[f"{name}, ..." if name in named else name] = members
-    return named
-
-
-def make_seed_rows(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """Return a row for each group of `group_seeds`: mean and standard deviation over the finished runs."""
-    settings = _settings_that_matter(runs)
-    differing = [key for key in _differing_settings(settings) if key != "seed"]
-    rows = []
-    for name, members in groups.items():
-        states = [_state(runs[member]) for member in members]
-        good = [_errors(runs[member]) for member, state in zip(members, states, strict=True) if state == "finished"]
-        diverged = sum(state.startswith("diverged") for state in states)
-        row = {"runs": name, "seeds": " ".join(str(settings[member].get("seed", "")) for member in members)}
-        for column, index in (("best error, %", 0), ("last error, %", 2)):
-            row[column] = format_mean_and_deviation([errors[index] for errors in good if errors[index] is not None])
-        row |= {"diverged": f"{diverged} of {len(members)}", "finished": f"{len(good)} of {len(members)}"}
-        rows.append(row | {key: as_words(settings[members[0]].get(key)) for key in differing})
-    return rows
-
-
-def format_mean_and_deviation(errors: Sequence[float]) -> str:
-    """Return the mean of errors in [0, 1] in percent, with the standard deviation (n - 1) if there are several."""
-    if not errors:
-        return "-"
-    mean = _percent(statistics.mean(errors))
-    return f"{mean} ± {_percent(statistics.stdev(errors))}" if len(errors) > 1 else mean
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.optimizers.muon import build_optimizer
+from idmatters_tf.optimizers.building import build_optimizer
 
 Arrays = list[Any]
 

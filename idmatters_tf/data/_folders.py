@@ -7,7 +7,7 @@ import pathlib
 import zlib
 from collections.abc import Iterable
 
-from idmatters_tf._arguments import as_utf8
+from idmatters_tf._arguments import as_utf8, distinguish
 from idmatters_tf.data._sources import Path
 from idmatters_tf.data.images import DataError
 
@@ -122,7 +122,7 @@ def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
     """Raise DataError unless both splits have the same class folders."""
     differing = sorted(set(train.class_names) ^ set(test.class_names))
     if differing:
-        shown = ", ".join(differing[:5]) + (", ..." if len(differing) > 5 else "")
+        shown = ", ".join(distinguish(differing)[:5]) + (", ..." if len(differing) > 5 else "")
         raise DataError(
             f"training and validation images must have the same class folders. {len(differing)} are in only one of "
             f"{train.root} and {test.root}: {shown}"

@@ -19,7 +19,7 @@ from idmatters_tf._keras_internals import (
 )
 from idmatters_tf._keras_internals.random_state import kept_outer_state, seeded
 from idmatters_tf.depth._scaled_optimizers import DepthScaling, make_scaled
-from idmatters_tf.optimizers.muon import build_optimizer
+from idmatters_tf.optimizers.building import build_optimizer
 from idmatters_tf.surgery._carrying import new_optimizer
 
 WINDOWS, LIMIT = 10, 2.0

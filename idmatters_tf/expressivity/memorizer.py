@@ -146,8 +146,9 @@ def memorize(
         A `keras.Model`, (batch, d) -> (batch, classes), with a `Report` as its attribute `report`.
 
     Raises:
-        ValueError: if an argument is invalid, if equal rows have different labels, if two rows cannot be separated in
-            float64, if the paper's order is impossible, or if verification finds a wrong row.
+        ValueError: if an argument is invalid, on JAX with float64 but without JAX_ENABLE_X64, if equal rows have
+            different labels, if two rows cannot be separated in float64, if the paper's order is impossible, or if
+            verification finds a wrong row.
 
     Example:
 
@@ -163,6 +164,8 @@ def memorize(
     check_choice("order", order, get_args(Order))
     for kind in (dtype, *check):
         check_choice("dtype", kind, get_args(Dtype))
+    if "float64" in (dtype, *check):
+        _require_float64()
     check_range(x, dtype)
     start = time.perf_counter()
     weights = construct(x, labels, classes, width, order, seed, _with_title(progress, "building"))
@@ -195,6 +198,18 @@ def memorize(
         verify_seconds=time.perf_counter() - built,
     )
     return model
+
+
+def _require_float64() -> None:
+    """Raise ValueError if the backend has no float64."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        if jax.dtypes.canonicalize_dtype("float64") != "float64":
+            raise ValueError(
+                "Arguments `dtype` and `check` name float64, which JAX replaces by float32. Set the environment "
+                "variable JAX_ENABLE_X64=1, or pass dtype='float32' and check=('float32',)."
+            )
 
 
 def _check_rows(verified: Verification, smallest_margin: float, width: int, dtype: str) -> None:

@@ -372,14 +372,6 @@ class Muon(Momentum):
         return {**super().get_config(), **config}
 
 
-def build_optimizer(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> None:
-    """Build an optimizer for the trainable variables of a model. `Muon`, also inside of it, learns the layers."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if isinstance(inner, Muon):
-        inner.build_for(model)
-    optimizer.build(model.trainable_variables)
-
-
 def _find_named(argument: str, name: str, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
     """Return the variables with a name in their path."""
     named = [variable for variable in variables if f"/{name}/" in f"/{variable.path}/"]

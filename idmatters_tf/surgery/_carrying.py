@@ -9,7 +9,7 @@ from keras import ops
 
 from idmatters_tf import _keras_internals
 from idmatters_tf.optimizers import Muon
-from idmatters_tf.optimizers.muon import build_optimizer
+from idmatters_tf.optimizers.building import build_optimizer
 
 
 def compile_like(

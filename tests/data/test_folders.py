@@ -76,6 +76,11 @@ def test_missing_and_empty_folders_raise(tree, tmp_path):
     (tree / "val" / "n02").rename(tree / "val" / "n99")
     with pytest.raises(DataError, match=r"the same class folders. 2 are in only one of .*train and .*val: n02, n99"):
         imagenet.load(tree)
+    # Names that look alike are printed with quotes and escapes.
+    (tree / "val" / "n99").rename(tree / "val" / "n02 ")
+    with pytest.raises(DataError, match=r"/val: 'n02', 'n02 '$"):
+        imagenet.load(tree)
+    (tree / "val" / "n02 ").rename(tree / "val" / "n99")
     with pytest.raises(DataError, match="cannot be read: No such file"):
         _folders.list_classes(tree / "nowhere")
     with pytest.raises(DataError, match="no images were found in .*/nowhere, which does not exist: neither"):

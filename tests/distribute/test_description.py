@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from idmatters_tf.distribute import ClusterError, TaskLost, explain_lost_tasks, find_cluster, tasks
 from idmatters_tf.distribute.tasks import wait_for_tasks
-from trainers import cluster as program
-from trainers.cli.arguments import UsageError
 
 TWO = {"worker": ["a:5000", "b:5000"]}
 SERVED = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1", "w:2"]}
@@ -113,12 +111,6 @@ def test_other_errors_are_no_lost_tasks(monkeypatch):
         message = f"Reported by another task: {tasks._MISMATCH}"
     with pytest.raises(tf.errors.InvalidArgumentError), explain_lost_tasks(cluster):
         raise tf.errors.InvalidArgumentError(None, None, "/job:worker/replica:0/task:1: Incompatible shapes")
-
-
-def test_differing_settings_raise(monkeypatch):
-    monkeypatch.setattr(program.library, "gather", lambda _strategy, values: [values, {**values, "seed": 2}])
-    with pytest.raises(UsageError, match="the tasks of the cluster differ: seed is 2 at worker 1, 1 at worker 0"):
-        program.check_agreement(described(monkeypatch, TWO), object(), {"seed": 1, "steps": 5})
 
 
 def slurm(monkeypatch, rank, nodes="node[1-3]", per_node="2(x3)", tasks=6):

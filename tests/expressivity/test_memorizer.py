@@ -135,6 +135,14 @@ def test_verify_finds_wrong_rows():
     assert verify(model, x, (labels + 1) % 3, batch_size=16).wrong_rows == tuple(range(10))
 
 
+def test_jax_without_float64_is_named(monkeypatch):
+    pytest.importorskip("jax")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    for changes in ({}, {"dtype": "float32"}, {"dtype": "float64", "check": ()}):
+        with pytest.raises(ValueError, match="JAX replaces by float32. Set the environment variable JAX_ENABLE_X64=1"):
+            memorize(*sample(20, 3, 2), **changes)
+
+
 def test_wrong_network_raises(monkeypatch):
     construct = module.construct
     monkeypatch.setattr(module, "construct", lambda *a: dataclasses.replace(construct(*a), V=-construct(*a).V))

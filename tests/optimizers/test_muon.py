@@ -14,7 +14,7 @@ from keras import layers
 from idmatters_tf import layers as our_layers
 from idmatters_tf.expressivity import ResidualDenseStack
 from idmatters_tf.optimizers import Muon
-from idmatters_tf.optimizers.muon import build_optimizer
+from idmatters_tf.optimizers.building import build_optimizer
 from idmatters_tf.optimizers.orthogonalization import orthogonalize
 from tests.support import two_devices
 from tests.support.muon_fits import by_svd, moved, polynomial

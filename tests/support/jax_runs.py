@@ -69,9 +69,9 @@ def run():
     at = digest(stopped)[0]
     codes.append(main([*options, "--out", str(stopped)]))
     # The exports are those of the resumed run.
-    from trainers.training import evaluate
+    from trainers.training import train
 
-    evaluate.export_newest = lambda *_: None
+    train.export_newest = lambda *_: None
     codes.append(main([*options, "--out", str(whole)]))
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.optimizers import Muon
-from idmatters_tf.optimizers.muon import build_optimizer
+from idmatters_tf.optimizers.building import build_optimizer
 from idmatters_tf.optimizers.orthogonalization import NEWTON_SCHULZ
 from tests.support import two_devices
 

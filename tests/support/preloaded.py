@@ -8,7 +8,7 @@ import sys
 # Modules that `trainers.cifar` imports.
 MODULES = ("keras", "matplotlib.pyplot", "tensorflow", "trainers.cifar")
 MODULES += ("idmatters_tf.curvature", "idmatters_tf.data._pipelines", "idmatters_tf.models.cifar")
-MODULES += ("trainers.cluster", "trainers.run.figures", "trainers.training.build")
+MODULES += ("trainers.cluster", "trainers.run.figures")
 MODULES += ("trainers.training.export", "trainers.training.reports", "trainers.training.sizes")
 MODULES += ("trainers.training.train", "tests.support.processes")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.blocks import OPTIMIZERS, load
 from idmatters_tf import scale_depth
-from idmatters_tf.optimizers.muon import build_optimizer
+from idmatters_tf.optimizers.building import build_optimizer
 
 CASES = (
     ("pre-norm", "muon", 0.02, 1.0, 2),

@@ -5,7 +5,7 @@ import pytest
 from tests.support.programs import run_here
 
 TINY = "--dataset shapes --train-images 64 --test-images 48 --batch-size 8 --steps 6 --drop-steps 4 --evaluate-every 3 "
-TINY += "--checkpoint-every 2 --blocks 1 --stem 4 --widths 4 --learning-rate 0.1 --clip-norm 1 --no-download"
+TINY += "--checkpoint-every 2 --blocks 1 --stem 4 --widths 4 --learning-rate 0.1 --clip-norm 1"
 
 
 @pytest.fixture(scope="session")

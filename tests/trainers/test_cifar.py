@@ -156,15 +156,6 @@ def test_a_run_resumes_bit_for_bit_after_kills_and_signals(whole, tmp_path):
     assert not (run / ".lock").exists()
 
 
-def test_a_run_is_overwritten(whole, tmp_path):
-    run = tmp_path / "run"
-    small = [*TINY, "--steps", 2, "--log-every", 2, "--overwrite", "--out"]
-    for seed in (0, 1):
-        done = run_here("trainers.cifar", *small, run, "--seed", seed)
-        assert done.returncode == 0, done.stderr
-    assert json.loads((run / "config.json").read_text())["settings"]["seed"] == 1
-
-
 def test_evaluate_and_export_again(whole, tmp_path):
     run = whole[0]
     result = run_here("trainers.cifar", "--evaluate", run)
@@ -236,10 +227,8 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     np.testing.assert_array_equal(served["label"], from_keras.argmax(axis=1))
     assert [name.decode() for name in served["name"]] == [list(shapes.CLASSES)[label] for label in served["label"]]
     # Compare with the trained network, with standardization by TensorFlow's function.
-    from trainers.training.build import build_network
-
     task = Task(PROGRAM.name, recorded_settings(PROGRAM.name, Run(run)), Run(run))
-    network = build_network(task, (32, 32, 3), 10, "float32")
+    network = task.build_network((32, 32, 3), 10)
     load_weights(network, run / "checkpoints")
     standardized = tf.image.per_image_standardization(tf.cast(images, tf.float32))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)

@@ -36,7 +36,7 @@ def test_the_fast_preset_learns_and_resumes_bit_for_bit(tmp_path):
 
 # The size changes after the checkpoint from which the run is resumed.
 FREE = ["--optimizer", "muon-free", "--weight-decay", 0.01, "--lookahead", 0.9, "--final-rate", 0.1]
-FREE += ["--widths", 16, "--train-sizes", 16, "--size-steps", 40, "--model", "identity", "--schedule", "linear"]
+FREE += ["--widths", 16, "--train-sizes", "16:40", "--model", "identity", "--schedule", "linear"]
 
 
 # tests/trainers/test_jax.py resumes the preset "short", with the same options.

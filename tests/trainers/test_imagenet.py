@@ -16,7 +16,7 @@ from trainers.training.settings import Recipe
 
 SMALL = ["--size", 24, "--blocks", 1, "--widths", 4, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
 SMALL += ["--learning-rate", 0.05, "--clip-norm", 1, "--log-every", 5, "--augment", "standard"]
-LONG = [*SMALL, "--steps", 15, "--evaluate-every", 15, "--checkpoint-every", 5, "--decay-epochs", 40]
+LONG = [*SMALL, "--steps", 15, "--evaluate-every", 15, "--checkpoint-every", 5]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_a_run_resumes_within_an_epoch_bit_for_bit(tree, tmp_path):
     (_, last) = [record for record in records(whole) if record["kind"] == "test"]
     assert last["count"] == 60
     assert last["top5_error"] == result["last_top5_error"] < last["error"]
-    # 40 epochs of 60 images in batches of 8 are 300 steps: no decay; the rate is that of the first step.
+    # 2 epochs of 60 images in batches of 8 are 15 steps: no decay; the rate is that of the first step.
     assert records(whole)[-2]["learning_rate"] == pytest.approx(0.05)
     assert cut_back(whole, resumed) * 8 % 60
     done = run_forked("trainers.imagenet", "--resume", "--out", resumed)
@@ -71,10 +71,10 @@ def test_workers_agree_with_one_device_and_broken_files_are_reported_or_skipped(
 def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
     for arguments, message in (
         (
-            ["--data-dir", tree, "--val", "valid"],
-            "or val='train' to evaluate on the training images. (option --val or --val-fraction)",
+            ["--data-dir", tree / "train"],
+            f"there are no validation images in {tree / 'train'}, in a folder val/ beside train/. Add them",
         ),
-        (["--data-dir", tree, "--val-fraction", 0.1], "hold out training images with val='train'"),
+        (["--data-dir", tree, "--val-fraction", 0.1], "--val-fraction 0.1. It was removed. Use --held-out N."),
         (
             ["--data-dir", tree, "--augment", "alternating", "--cutout", 4],
             "--augment alternating and --cutout 4 with --dataset folder requires --in-memory.",
@@ -89,16 +89,7 @@ def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
 def test_a_broken_image_in_memory_is_named(tree, tmp_path):
     extra = tree / "train" / "n07" / "broken.JPEG"
     extra.write_bytes(b"no image")
-    arguments = [
-        *SMALL,
-        "--in-memory",
-        "--data-dir",
-        tree,
-        "--augment",
-        "none",
-        "--out",
-        tmp_path / "a",
-    ]
+    arguments = [*SMALL, "--in-memory", "--data-dir", tree, "--augment", "none", "--out", tmp_path / "a"]
     try:
         done = run_here("trainers.imagenet", *arguments)
     finally:
@@ -125,8 +116,8 @@ def test_the_rate_decays_every_two_epochs_as_in_the_paper():
     # A decay at the first step after 2, 4, ... epochs.
     assert (drops[0], drops[1], len(drops)) == (10_010, 20_019, 69)
     for steps, expected in ((10, (5,)), (5, ())):
-        recipe = Recipe(steps=steps, batch_size=20, schedule="decay", decay_epochs=1)
-        assert find_drop_steps(recipe, 100) == expected
+        recipe = Recipe(steps=steps, batch_size=20, schedule="decay")
+        assert find_drop_steps(recipe, 50) == expected
 
 
 @pytest.mark.slow

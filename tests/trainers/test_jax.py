@@ -20,7 +20,7 @@ JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     "options",
     [
         ["--preset", "quick", "--preprocess", "channels", "--without-tensorflow", *TINY],
-        ["--preset", "short", "--warm-up-steps", 2, "--train-sizes", 20, "--size-steps", 6, *TINY],
+        ["--preset", "short", "--warm-up-steps", 2, "--train-sizes", "20:6", *TINY],
     ],
     ids=["quick without TensorFlow", "short"],
 )

@@ -71,3 +71,8 @@ def test_an_invalid_command_is_one_line():
         assert result.returncode == 2
         assert "error: expected a training program, cifar or imagenet, or the path of a script" in result.stderr
         assert result.stderr.endswith(f"Received: {received}\n")
+    missing = run_here("trainers.launch", "nothing.py")
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        "error: there is no script nothing.py. Pass the path of an existing file.\n",
+    )

@@ -54,7 +54,6 @@ def test_errors_by_class_are_those_of_the_exported_model(run, images, capsys):
             f"{100 * np.mean(of_class != label):.1f}",
         ]
     assert "notes.txt is not a" in printed.err
-    assert (run / "confusion.png").stat().st_size > 5000
 
 
 def test_the_most_probable_classes_of_files(run, images, capsys):
@@ -113,9 +112,12 @@ def test_damaged_runs(damage, run, images, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("given", "message"), [("absent.png", "absent.png"), (".", "one subfolder")])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [("absent.png", "absent.png"), (".", r"one subfolder .* such as 'disc'. Received: a folder 'disc '$")],
+)
 def test_invalid_paths_raise_usage_errors(run, tmp_path, monkeypatch, given, message):
-    (tmp_path / "other").mkdir()
+    (tmp_path / "disc ").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=message):
         main([str(run), given])

@@ -54,39 +54,32 @@ def test_comparison_of_runs(report, tmp_path):
     _, rule, first, _ = table.splitlines()
     assert rule.startswith("| --- | ------------: | ------: |")
     assert "|         25.00 |      20 |         30.00 |    30 | finished     |      1,234 |" in first
-    assert not (tmp_path / "report" / "seeds.csv").exists()
     assert (tmp_path / "report" / "comparison.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_mean_and_deviation_over_the_seeds_of_finished_runs(report, tmp_path):
-    errors = {0: [0.5, 0.2], 1: [0.5, 0.3], 2: [0.6], 3: [0.5, 0.9]}
-    runs = [make(tmp_path / f"identity-s{seed}", {"seed": seed, "init": "i"}, errors[seed]) for seed in errors]
-    for run in runs[:2]:
-        (run / "result.json").write_text(json.dumps(RESULT))
-    with open(runs[2] / "metrics.jsonl", "a") as stream:
-        stream.write(json.dumps({"kind": "diverged", "step": 17, "seconds": 70}) + "\n")
-    diverged = make(tmp_path / "standard-s0", {"seed": 0, "init": "s"}, [])
-    (diverged / "metrics.jsonl").write_text(json.dumps({"kind": "diverged", "step": 7, "seconds": 3}) + "\n")
-    report(*runs, diverged, "--out", tmp_path / "report", "--format", "svg")
+def test_diverged_runs_and_seeds(report, tmp_path):
+    finished, diverged, empty = (tmp_path / name for name in ("start-s0", "start-s1", "other"))
+    make(finished, {"seed": 0}, [0.5, 0.2], RESULT)
+    make(diverged, {"seed": 1}, [0.6])
+    make(empty, {"seed": 0}, [])
+    for run, step in ((diverged, 17), (empty, 7)):
+        with open(run / "metrics.jsonl", "a") as stream:
+            stream.write(json.dumps({"kind": "diverged", "step": step, "seconds": 70}) + "\n")
+    report(finished, diverged, empty, "--out", tmp_path / "report", "--format", "svg")
     figure = (tmp_path / "report" / "comparison.svg").read_text()
-    assert "identity (3 seeds, best mean 46.67 %, 1 diverged)" in figure
-    assert "standard-s0 (no test, diverged at step 7)" in figure
+    for label in ("start-s0 (best 20.00 %)", "start-s1 (best 60.00 %, diverged at step 17)"):
+        assert label in figure
+    assert "other (no test, diverged at step 7)" in figure
     with open(tmp_path / "report" / "comparison.csv", newline="") as stream:
-        states = {row["run"]: (row["best error, %"], row["state"]) for row in csv.DictReader(stream)}
-    assert states["identity-s2"] == ("60.00", "diverged at step 17")
-    assert states["standard-s0"] == ("-", "diverged at step 7")
-    with open(tmp_path / "report" / "seeds.csv", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    # The deviation of 20 and 30 is their distance over the root of 2.
+        rows = [(row["run"], row["best error, %"], row["state"], row["seed"]) for row in csv.DictReader(stream)]
     assert rows == [
-        {"runs": "identity", "seeds": "0 1 2 3", "best error, %": "25.00 ± 7.07", "last error, %": "25.00 ± 7.07",
-         "diverged": "1 of 4", "finished": "2 of 4", "init": "i"},
-        {"runs": "standard-s0", "seeds": "0", "best error, %": "-", "last error, %": "-", "diverged": "1 of 1",
-         "finished": "0 of 1", "init": "s"},
-    ]  # fmt: skip
+        ("start-s0", "20.00", "finished", "0"),
+        ("start-s1", "60.00", "diverged at step 17", "1"),
+        ("other", "-", "diverged at step 7", "0"),
+    ]
 
 
-def test_a_folder_of_runs_can_be_compared_again_and_one_seed_counts_once(report, tmp_path):
+def test_a_folder_of_runs_can_be_compared_again(report, tmp_path):
     # Names need not be UTF-8.
     for name, seed in (("a", 0), ("b", 0), (os.fsdecode(b"\xe9"), 1)):
         make(tmp_path / name, {"seed": seed}, [0.5], RESULT)
@@ -99,8 +92,6 @@ def test_a_folder_of_runs_can_be_compared_again_and_one_seed_counts_once(report,
     assert said.splitlines()[0].endswith(
         ", ".join(str(tmp_path / n) for n in ("checkpoints", "depth", "notes.txt", "report"))
     )
-    with open(tmp_path / "report" / "seeds.csv", newline="") as stream:
-        assert [row["seeds"] for row in csv.DictReader(stream)] == ["0 1", "0"]
 
 
 @pytest.mark.parametrize(

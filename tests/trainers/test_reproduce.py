@@ -143,7 +143,8 @@ def test_invalid_input_raises_usage_errors(ledger):
     for arguments, message in (
         ("", "Specify names of rows or --list"),
         ("--list --check x", "--check requires the name of one row"),
-        ("raw", "unknown row 'raw'. Did you mean row?"),
+        ("rows", "unknown row 'rows'. Did you mean row?"),
+        ("raw", "unknown row 'raw'. See --list."),
         ("row --check nowhere", "nowhere contains none of the numbers of row"),
     ):
         with pytest.raises(UsageError, match=re.escape(message)):

@@ -6,12 +6,11 @@ import functools
 import pathlib
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import idmatters_tf
 
-DEBUG = "--debug"
 # Options of other programs and their names here.
 _SYNONYMS = {
     "--batch": "--batch-size",
@@ -20,6 +19,19 @@ _SYNONYMS = {
     "--lr": "--learning-rate",
     "--output": "--out",
     "--wd": "--weight-decay",
+}
+# Removed options and the remedies.
+_REMOVED = {
+    "--base-blocks": "Use idmatters_tf.scale_depth in Python.",
+    "--cluster-timeout": "Tasks wait 10 minutes for one another.",
+    "--curvature-every": "Use the callback idmatters_tf.curvature.CurvatureMonitor in Python.",
+    "--debug": "Use python -X dev -m to see tracebacks.",
+    "--decay-epochs": "The learning rate decays every 2 epochs.",
+    "--overwrite": "Remove the folder of the run.",
+    "--parameter-servers": "List the parameter servers in TF_CONFIG.",
+    "--size-steps": "Use pairs --train-sizes SIZE:STEP.",
+    "--val": "Use --held-out N, or a folder val/.",
+    "--val-fraction": "Use --held-out N.",
 }
 
 
@@ -42,36 +54,27 @@ class Parser(argparse.ArgumentParser):
     """Argument parser with one-line errors.
 
     Attributes:
-        options: an `Option` of `trainers.cli.settings` for each of its arguments.
+        checks: action and check of each option by name. The check returns the value, or raises ValueError.
     """
 
     def __init__(self, **texts: str | None):
         layout: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
         arguments: dict[str, Any] = {"formatter_class": layout, "allow_abbrev": False, **texts}
         super().__init__(**arguments)
-        self.options: dict[argparse.Action, Any] = {}
+        self.checks: dict[str, tuple[argparse.Action, Callable[[Any], Any]]] = {}
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
 
-    def describe(self, usual: Mapping[str, Any] | None = None, only_common: bool = False) -> None:
-        """Set the texts of `--help`, with the defaults `usual`, by name, where given.
-
-        With `only_common`, the help shows common options only.
-        """
-        for action, option in self.options.items():
-            text = option.describe((usual or {}).get(option.name, option.default))
-            action.help = argparse.SUPPRESS if only_common and not option.common else text.replace("%", "%%")
-
     def parse(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the options on the command line by name, without defaults. Exits with code 2 for invalid ones."""
         values = vars(self.parse_args(argv))
-        for action, option in self.options.items():
-            if action.dest in values:
-                try:
-                    values[action.dest] = option.check(values[action.dest])
-                except ValueError as error:
-                    self.error(str(argparse.ArgumentError(action, str(error))))
+        for name in values.keys() & self.checks.keys():
+            action, check = self.checks[name]
+            try:
+                values[name] = check(values[name])
+            except ValueError as error:
+                self.error(str(argparse.ArgumentError(action, str(error))))
         return values
 
     def error(self, message: str) -> NoReturn:
@@ -84,10 +87,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean NAME?" for the known name that is a synonym of `name` or similar to it, or ""."""
+    """Return the remedy for a removed option, or " Did you mean NAME?" for a known synonym or near name, or ""."""
     known = list(known)
+    remedy = _REMOVED.get(f"--{name.removeprefix('--').replace('_', '-')}")
+    if remedy is not None:
+        return f" It was removed. {remedy}"
     synonym = _SYNONYMS.get(name)
-    near = [synonym] if synonym in known else difflib.get_close_matches(name, known, 1)
+    near = [synonym] if synonym in known else difflib.get_close_matches(name, known, 1, 0.75)
     return f" Did you mean {near[0]}?" if near else ""
 
 

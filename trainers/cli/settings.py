@@ -11,17 +11,12 @@
 A bool is a pair of options, `--nesterov` and `--no-nesterov`; a `Literal` is a choice. Names are unique across groups,
 since the JSON form (`as_dict`, `make`) is one flat object. Checks of several settings together belong in
 `__post_init__`, which raises `UsageError` or ValueError. Instances are therefore always valid.
-
-The help of a field without `setting` is in the section "Attributes" of its class. A field with the metadata
-`{"option": None}` is no setting.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import functools
-import inspect
-import itertools
 import math
 import operator
 import re
@@ -52,12 +47,12 @@ class Option:
     unset: str = ""  # text for --help in place of a default of None
     bounds: Mapping[str, float]  # numbers by key of `_BOUNDS`, for a number or each number of a tuple
 
-    name: str = ""
+    name: str
     title: str | None = None  # title of the argument group
-    kind: type = str  # bool, int, float or str
-    many: bool = False  # a tuple of values
-    default: Any = None  # None: None is allowed; dataclasses.MISSING: required
-    choices: tuple[str, ...] = ()  # allowed values of a str; empty: all
+    kind: type  # bool, int, float or str
+    many: bool  # a tuple of values
+    default: Any  # None: None is allowed; dataclasses.MISSING: required
+    choices: tuple[str, ...]  # allowed values of a str; empty: all
     by: str | None = None  # name of the option that selects the kind, see `group`
     kinds: tuple[str, ...] = ()  # values of the option `by` for which this option exists
 
@@ -105,10 +100,18 @@ class Option:
         return value
 
 
+class Group(typing.NamedTuple):
+    """Arguments of `group`."""
+
+    kinds: Mapping[Any, type]
+    title: str
+    by: str | None
+    defaults: Mapping[str, Any]
+
+
 def setting(default: Any = dataclasses.MISSING, **properties: Any) -> Any:
     """Return a dataclass field that is an option, with `help`, bounds, and other properties of an `Option`."""
-    bounds = {name: properties.pop(name) for name in _BOUNDS if name in properties}
-    return dataclasses.field(default=default, metadata={"option": Option(bounds=bounds, **properties)})
+    return dataclasses.field(default=default, metadata={"setting": properties})
 
 
 def group(kinds: Any, title: str, by: str | None = None, **defaults: Any) -> Any:
@@ -116,79 +119,83 @@ def group(kinds: Any, title: str, by: str | None = None, **defaults: Any) -> Any
 
     Args:
         kinds: dataclass of these settings; with `by`, a dataclass for each value of the option `by`, the default first.
-            Options of the same name have the type and help of the first kind that has
-            them; others may have fewer choices.
+            Options of the same name have the type and help of the first kind that has them.
         title: title of the argument groups. Options that some kinds lack have a group that lists the other kinds.
         by: name of the option that selects the kind, a field before this one or of all kinds.
         defaults: other defaults by name.
     """
     by_name = {None: kinds} if by is None else kinds
-    return dataclasses.field(metadata={"kinds": by_name, "title": title, "by": by, "defaults": defaults})
+    return dataclasses.field(metadata={"group": Group(by_name, title, by, defaults)})
 
 
 @functools.cache
 def options(settings: type) -> Mapping[str, Option]:
     """Return all options of a settings dataclass by name, in order, with those of its groups and of all kinds."""
-    found: dict[str, Option] = {}
+    found: dict[str, tuple[dataclasses.Field[Any], Any, Group | None, list[Any]]] = {}
+    for field, hint, inside, kind in _fields(settings):
+        found.setdefault(field.name, (field, hint, inside, []))[3].append(kind)
+    selected = {inside.by: inside for _, _, inside, _ in found.values() if inside is not None}
+    return {name: _make_option(*place, selected.get(name)) for name, place in found.items()}
+
+
+def _fields(settings: type) -> list[tuple[dataclasses.Field[Any], Any, Group | None, Any]]:
+    """Return each field with its type, its group and the kind that contains it."""
+    hints = typing.get_type_hints(settings)
+    found: list[tuple[dataclasses.Field[Any], Any, Group | None, Any]] = []
     for field in dataclasses.fields(settings):
-        if "kinds" not in field.metadata:
-            if _is_option(field):
-                found[field.name] = _read_option(settings, field)
-            continue
-        kinds, title, by, defaults = field.metadata.values()
-        merged: dict[str, Option] = {}
-        for kind, inner in kinds.items():
-            for name, option in options(inner).items():
-                before = merged.get(name, option)
-                merged[name] = dataclasses.replace(before, kinds=(*before.kinds, kind))
-        for name, option in merged.items():
-            shown = title if option.kinds == tuple(kinds) else f"{title}: {', '.join(option.kinds)}"
-            usual = defaults.get(name, option.default)
-            found[name] = dataclasses.replace(option, by=by, title=shown, default=usual)
-        if by is not None:
-            found[by] = dataclasses.replace(found[by], title=title, default=next(iter(kinds)), choices=tuple(kinds))
+        inside: Group | None = field.metadata.get("group")
+        if inside is None:
+            found.append((field, hints[field.name], None, None))
+        else:
+            for kind, inner in inside.kinds.items():
+                found += [(each, hint, inside, kind) for each, hint, *_ in _fields(inner)]
     return found
 
 
-def _is_option(field: dataclasses.Field) -> bool:
-    return field.metadata.get("option", field) is not None
-
-
-def _read_attributes(settings: type) -> dict[str, str]:
-    """Return the descriptions in the section "Attributes" of a docstring by name, as phrases without backticks."""
-    section = inspect.cleandoc(settings.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
-    found = re.split(r"^ {4}(\w+): ", section, flags=re.MULTILINE)[1:]
-    texts = (" ".join(text.split()).replace("`", "").rstrip(".") for text in found[1::2])
-    return dict(zip(found[::2], texts, strict=True))
-
-
-def _read_option(settings: type, field: dataclasses.Field) -> Option:
-    annotation = typing.get_type_hints(settings)[field.name]
-    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
-    kind = typing.get_args(annotation)[0] if is_union else annotation
+def _make_option(
+    field: dataclasses.Field[Any], kind: Any, inside: Group | None, kinds: list[Any], selects: Group | None
+) -> Option:
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        kind = typing.get_args(kind)[0]
     many = typing.get_origin(kind) is tuple
     kind = typing.get_args(kind)[0] if many else kind
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
-    option = field.metadata.get("option") or Option(
-        help=_read_attributes(settings).get(field.name, ""),
-        bounds={},
-        common=field.metadata.get("common", False),
-        may_be_empty=field.default == (),
-    )
-    kind = str if choices else kind
-    bounds = {**option.bounds, "at_most": option.bounds.get("at_most", MOST)} if kind is int else option.bounds
-    named = dataclasses.replace(option, name=field.name, default=field.default)
-    return dataclasses.replace(named, kind=kind, many=many, choices=choices, bounds=bounds)
+    properties = dict(field.metadata["setting"])
+    bounds = {name: properties.pop(name) for name in _BOUNDS if name in properties}
+    if kind is int:
+        bounds.setdefault("at_most", MOST)
+    properties |= {"name": field.name, "default": field.default, "kind": str if choices else kind, "many": many}
+    if inside is not None:
+        listed = f": {', '.join(kinds)}" if len(kinds) < len(inside.kinds) else ""
+        properties |= {"title": inside.title + listed, "by": inside.by, "kinds": tuple(kinds)}
+        properties["default"] = inside.defaults.get(field.name, field.default)
+    if selects is not None:
+        properties |= {"title": selects.title, "default": next(iter(selects.kinds))}
+        choices = tuple(selects.kinds)
+    return Option(**properties, choices=choices, bounds=bounds)
 
 
-def make_parser(program: str, description: str | None, epilog: str, *settings: type) -> Parser:
-    """Return the parser of a program, the words behind `python -m`, whose options are those of settings dataclasses."""
+def make_parser(
+    program: str,
+    description: str | None,
+    epilog: str,
+    *settings: type,
+    defaults: Mapping[str, Any] | None = None,
+    only_common: bool = False,
+) -> Parser:
+    """Return the parser of a program, the words behind `python -m`, whose options are those of settings dataclasses.
+
+    The help shows `defaults` by name in place of those of the options, and with `only_common` common options only.
+    """
     parser = Parser(prog=f"python -m {program}", description=description, epilog=epilog)
     groups: dict[str | None, Any] = {None: parser}
-    for option in itertools.chain(*(options(each).values() for each in settings)):
-        properties: dict[str, Any] = {}
+    for name, option in {name: option for each in settings for name, option in options(each).items()}.items():
+        text = argparse.SUPPRESS
+        if option.common or not only_common:
+            text = option.describe((defaults or {}).get(name, option.default)).replace("%", "%%")
+        properties: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
         if not option.positional:
-            properties |= {"dest": option.name, "required": option.default is dataclasses.MISSING}
+            properties |= {"dest": name, "required": option.default is dataclasses.MISSING}
         if option.kind is bool:
             properties["action"] = argparse.BooleanOptionalAction
         else:
@@ -198,10 +205,8 @@ def make_parser(program: str, description: str | None, epilog: str, *settings: t
             properties["nargs"] = "*" if option.may_be_empty else "+"
         if option.title not in groups:
             groups[option.title] = parser.add_argument_group(option.title)
-        name = option.name if option.positional else option.flag
-        action = groups[option.title].add_argument(name, default=argparse.SUPPRESS, **properties)
-        parser.options[action] = option
-    parser.describe()
+        action = groups[option.title].add_argument(name if option.positional else option.flag, **properties)
+        parser.checks[name] = action, option.check
     return parser
 
 
@@ -220,36 +225,32 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
 def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool = False) -> S:
     """Return settings from the defaults, overridden by each layer in turn, such as a preset and the command line.
 
-    In all layers but the last, values that the selected kinds do not accept (see `group`) are ignored. If the layers
-    are `complete`, no defaults are used.
+    In all layers but the last, settings that the selected kinds lack (see `group`) are ignored. If the layers are
+    `complete`, no defaults are used.
     """
     known = options(settings)
-    typed = layers[-1] if layers else {}
-    for name in itertools.chain(*layers):
+    values = {name: value for layer in layers for name, value in layer.items()}
+    for name, value in values.items():
         if name not in known:
             raise UsageError(f"there is no setting {abbreviate(name)}.{suggest(name, known)}")
+        try:
+            values[name] = known[name].check(value)
+        except ValueError as error:
+            raise UsageError(f"{name}: {error}") from None
 
-    def find(option: Option) -> Any:
-        for layer in reversed(layers):
-            if option.name in layer:
-                try:
-                    return option.check(layer[option.name])
-                except ValueError as error:
-                    if layer is typed:
-                        raise UsageError(f"{option.name}: {error}") from None
-        if complete or option.default is dataclasses.MISSING:
-            raise UsageError(f"the setting {option.name!r} is missing. Add it: {option.expected()}.")
-        return option.default
-
-    def build(kind: Any) -> Any:
+    def build(kind: Any, defaults: Mapping[str, Any]) -> Any:
         arguments = {}
         for field in dataclasses.fields(kind):
-            if "kinds" in field.metadata:
-                by = field.metadata["by"]
-                arguments[field.name] = build(field.metadata["kinds"][by and find(known[by])])
-            elif _is_option(field):
-                option = known[field.name]
-                arguments[field.name] = find(option if option.by in (None, option.name) else options(kind)[field.name])
+            inside: Group | None = field.metadata.get("group")
+            name = field.name if inside is None else inside.by
+            value = None
+            if name is not None:
+                default = defaults.get(name, field.default) if inside is None else known[name].default
+                value = values.get(name, dataclasses.MISSING if complete else default)
+            if value is dataclasses.MISSING:
+                option = known[str(name)]
+                raise UsageError(f"the setting {option.name!r} is missing. Add it: {option.expected()}.")
+            arguments[field.name] = value if inside is None else build(inside.kinds[value], inside.defaults)
         try:
             return kind(**arguments)
         except ValueError as error:
@@ -257,9 +258,9 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool 
             flag = lambda found: known[found[1]].flag if found[1] in known else found[0]  # noqa: E731
             raise UsageError(re.sub("`(\\w+)`", flag, str(error))) from None
 
-    made = build(settings)
+    made = build(settings, {})
     used = as_dict(made)
-    for option in (known[name] for name in typed if name not in used):
+    for option in (known[name] for name in (layers[-1] if layers else ()) if name not in used):
         chosen = known[str(option.by)].flag
         raise UsageError(
             f"{option.flag} is not an option of {chosen} {used[str(option.by)]}, but of {chosen} "
@@ -273,8 +274,8 @@ def as_dict(settings: Any) -> dict[str, Any]:
     values = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if "kinds" in field.metadata:
+        if "group" in field.metadata:
             values |= as_dict(value)
-        elif _is_option(field):
+        else:
             values[field.name] = list(value) if isinstance(value, tuple) else value
     return values

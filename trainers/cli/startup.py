@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from idmatters_tf._imports import EXTRAS, describe_missing
-from trainers.cli.arguments import DEBUG
 
 
 def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
     """Run `main(argv)` and exit with its code. Known errors become one line on standard error.
+
+    Python's development mode (`python -X dev`) shows tracebacks too.
 
     Exit codes: 0 done, 1 failed while running, 2 bad input, 130 / 143 stopped by Ctrl-C / SIGTERM after saving. Known
     errors have the attribute `exit_code`.
@@ -32,8 +33,7 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
     os.environ["KERAS_BACKEND"] = backend
     enable_onednn()
     sys.stdout, sys.stderr = _tolerate_closed(sys.stdout), _tolerate_closed(sys.stderr)
-    if DEBUG not in sys.argv:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         # See `trainers.__init__`.
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
@@ -46,7 +46,7 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
         sentence = describe_error(error)
         if sentence is None:
             raise
-        if DEBUG in sys.argv:
+        if sys.flags.dev_mode:
             traceback.print_exc()
         print_message(f"error: {sentence}")
         code = getattr(error, "exit_code", 1)
@@ -60,7 +60,6 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             return len(data)
 
 
@@ -98,7 +97,7 @@ def describe_error(error: Exception) -> str | None:
     # The base class of TensorFlow's errors, which this module does not import.
     if any(kind.__name__ == "OpError" for kind in type(error).__mro__):
         message = str(getattr(error, "message", error)).strip().splitlines()[0]
-        return f"TensorFlow failed: {message} (use {DEBUG} for the traceback)"
+        return f"TensorFlow failed: {message} (use python -X dev for the traceback)"
     return None
 
 

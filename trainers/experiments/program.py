@@ -25,7 +25,7 @@ Row = TypeVar("Row")
 
 EXIT_CODES = "exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C"
 # Options that do not change the results.
-_NOT_SAVED = ("out", "overwrite", "format", "debug")
+_NOT_SAVED = ("out", "overwrite", "format")
 # Font sizes of figures in points.
 _STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}
 _VERDICTS = {True: "SEEN", False: "NOT SEEN", None: "OPEN"}
@@ -66,7 +66,6 @@ class RunSettings:
     out: str = setting(help="folder of the results", metavar="DIR")
     overwrite: bool = setting(False, help="discard the run in --out, if there is one, and start a new one")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
-    debug: bool = setting(False, help="show tracebacks")
 
 
 def group_by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:

@@ -43,7 +43,6 @@ class ReproduceSettings:
     check: str | None = setting(None, help="compare this run with the row without running anything", metavar="RUN")
     data_dir: str | None = setting(None, help="folder of the data sets (default: that of TFDS)", metavar="DIR")
     out: str = setting("runs/reproduce", help="folder of the runs, one for each row", metavar="DIR")
-    debug: bool = setting(False, help="show tracebacks")
 
     def __post_init__(self) -> None:
         if self.list == bool(self.rows):

@@ -47,47 +47,33 @@ def convergence(records: Records, path: str | os.PathLike, title: str) -> None:
     save_figure(figure, path)
 
 
-def comparison(
-    runs: Mapping[str, Records], path: str | os.PathLike, groups: Mapping[str, Sequence[str]]
-) -> pathlib.Path:
+def comparison(runs: Mapping[str, Records], path: str | os.PathLike) -> pathlib.Path:
     """Draw the test error (lines) and training error (faint) of runs to a .png, .svg or .pdf file. Returns its path.
 
-    `runs` are records by name; those without an evaluation appear only in the legend. `groups` are names of runs by
-    name of the group. Each is drawn as its mean with a band of one standard deviation. Diverged runs are counted but
-    not part of the mean.
+    `runs` are records by name; those without an evaluation appear only in the legend.
     """
     figure, axes = _make_axes("Convergence")
-    drawn = 0
     errors = []
-    for name, members in groups.items():
-        # A diverged seed would end the mean early; the table also excludes it.
-        whole = [member for member in members if not _describe_diverged([runs[member]])] or members
-        tests = [test for member in whole if (test := _errors(runs[member], "test"))]
+    drawn = 0
+    for name, records in runs.items():
         # Names of folders are not formulas, even with a dollar sign.
         name = name.replace("$", r"\$")
-        ended = _describe_diverged([runs[member] for member in members])
-        if not tests:
+        diverged = [record["step"] for record in records if record["kind"] == "diverged"]
+        ended = f", diverged at step {diverged[-1]:,}" if diverged else ""
+        test, train = _errors(records, "test"), _errors(records, "train")
+        if not test:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
-        color = f"C{drawn % 10}"
-        style = ("-", "--", ":")[drawn // 10 % 3]
+        style: dict[str, Any] = {"color": f"C{drawn % 10}", "linestyle": ("-", "--", ":")[drawn // 10 % 3]}
         drawn += 1
-        for member in members:
-            train = _errors(runs[member], "train")
-            if train:
-                steps, means = zip(*running_mean(train, rate_drops(runs[member])), strict=True)
-                errors += means
-                axes.plot(steps, means, color=color, alpha=0.3, linewidth=1, marker=_marker(train, 1))
-        steps, means, deviations = _mean(tests)
-        best = min(means)
-        label = f"{name} (best {best:.2f} %{ended})"
-        if len(tests) > 1:
-            low, high = ([mean + sign * deviations[i] for i, mean in enumerate(means)] for sign in (-1, 1))
-            axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
-            label = f"{name} ({len(tests)} seeds, best mean {best:.2f} %{ended})"
-        errors += list(means)
-        marker = _marker(steps)
-        axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
+        if train:
+            steps, means = zip(*running_mean(train, rate_drops(records)), strict=True)
+            errors += means
+            axes.plot(steps, means, color=style["color"], alpha=0.3, linewidth=1, marker=_marker(train, 1))
+        steps, values = zip(*test, strict=True)
+        errors += values
+        label = f"{name} (best {min(values):.2f} %{ended})"
+        axes.plot(steps, values, **style, marker=_marker(steps), markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
     _set_logarithmic(axes, errors)
@@ -104,27 +90,6 @@ def _make_axes(title):
     axes.set_title(title, fontsize=10, parse_math=False)
     axes.grid(alpha=0.3)
     return figure, axes
-
-
-def _describe_diverged(runs):
-    """Describe the diverged runs of a curve; empty if there are none."""
-    steps = [record["step"] for records in runs for record in records if record["kind"] == "diverged"]
-    if len(runs) > 1:
-        return f", {len(steps)} diverged" if steps else ""
-    return f", diverged at step {steps[-1]:,}" if steps else ""
-
-
-def _mean(curves):
-    """Return (steps, means, standard deviations) of curves of (step, value), at the steps that all curves reach."""
-    import numpy as np
-
-    first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
-    # Without a common step, interpolate at a single one.
-    steps = sorted({step for curve in curves for step, _ in curve if first <= step <= last}) or [last]
-    values = np.array(
-        [np.interp(steps, [step for step, _ in curve], [value for _, value in curve]) for curve in curves]
-    )
-    return steps, values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
 
 
 def _marker(points, up_to=40):

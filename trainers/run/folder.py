@@ -1,7 +1,7 @@
 """Folder of a run: its lock, its settings, its metrics, and checks before a command resumes it.
 
 config.json      the program, its settings, the data and all versions
-metrics.jsonl    records, {"kind": ..., "step": ..., ...}, of kinds "train", "test", "curvature" and "diverged"
+metrics.jsonl    records, {"kind": ..., "step": ..., ...}, of kinds "train", "test" and "diverged"
 checkpoints/     of `ExactResume`, with the identity of the run and the records up to its step
 events/          TensorBoard
 result.json      best and last error, written when the run is finished
@@ -37,7 +37,7 @@ from trainers.cli.settings import MOST, make, setting
 RUN, EXPORT, REPORT = "config.json", "export.json", "report.json"
 WHERE_DATA_ARE = ("data_dir", "download")
 # Remedy for a run with other settings.
-SAME = "Use the same settings to resume it, another --out for a new run, or --overwrite to discard this one."
+SAME = "Use the same settings to resume it, or another --out for a new run."
 # Outputs of a run, besides its config.json and the tables of experiments.
 FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")
 FOLDERS = ("saved_model", "best", "checkpoints", "events")
@@ -240,6 +240,33 @@ class Run:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json, which marks the run as finished."""
         self._write("result.json", result)
+
+
+def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dict[str, Any]:
+    """Return the content of result.json of a training program."""
+    # The evaluation of the initial weights is not a result.
+    tests = [record for record in records if record["kind"] == "test" and record["step"]]
+    best, last = min(tests, key=lambda record: record["error"]), tests[-1]
+    result = {
+        "steps": steps,
+        "best_error": best["error"],
+        "best_step": best["step"],
+        "last_error": last["error"],
+        "last_loss": last["loss"],
+        "parameters": parameters,
+        "seconds": records[-1]["seconds"],
+    }
+    return {**result, "last_top5_error": last["top5_error"]} if "top5_error" in last else result
+
+
+def describe_result(result: dict[str, Any]) -> str:
+    """Return a result as a sentence."""
+    top5 = f", top-5 {100 * result['last_top5_error']:.2f} %" if "last_top5_error" in result else ""
+    return (
+        f"test error: best {100 * result['best_error']:.2f} % (step {result['best_step']}), "
+        f"last {100 * result['last_error']:.2f} %{top5} (step {result['steps']}), "
+        f"after {result['seconds'] / 60:.1f} minutes."
+    )
 
 
 def check_output(folder: str | os.PathLike, mark: str) -> None:

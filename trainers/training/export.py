@@ -2,7 +2,10 @@
 
 import os
 import pathlib
+import subprocess
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -10,11 +13,76 @@ from idmatters_tf.callbacks import load_weights
 from idmatters_tf.checkpointing import list_steps, remove, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers import preprocessing as fitted
-from trainers.backends import has_tensorflow
-from trainers.cli.arguments import RunError, program_command
-from trainers.cli.startup import print_lines
+from trainers.backends import has_tensorflow, runs_on_tensorflow
+from trainers.cli.arguments import RunError, UsageError, program_command
+from trainers.cli.startup import print_lines, print_warnings
+from trainers.run.folder import EXPORT, check_output, hold_lock, write_mark
 from trainers.training.reports import BEST, REMEDY
 from trainers.training.settings import Task
+
+# Program of the process that exports the runs of JAX.
+_EXPORT = """
+import pathlib, sys
+from trainers.backends import import_tensorflow
+import_tensorflow()
+from trainers.run.folder import Run
+from trainers.training import export, settings
+name, path, folder = sys.argv[1:]
+run = Run(path)
+export.export_newest(settings.Task(name, settings.recorded_settings(name, run), run), pathlib.Path(folder))
+"""
+
+
+def export_again(task: Task, out: str | None = None) -> int:
+    """Write the exports of the newest checkpoint and of the best one, without the data, by default into the run.
+
+    Raises:
+        UsageError: there is no checkpoint, another process uses the folder, or it contains other files.
+    """
+    folder = pathlib.Path(out or task.run.path)
+    is_other = folder.resolve() != task.run.path.resolve()
+    if is_other:
+        check_output(folder, EXPORT)
+    else:
+        task.run.check_usable()
+    with hold_lock(folder):
+        if is_other:
+            write_mark(folder, EXPORT, task.program, run=str(task.run.path))
+        export_newest(task, folder)
+    return 0
+
+
+def export_newest(task: Task, folder: pathlib.Path) -> None:
+    """Write the exports of the newest checkpoint and of the best one to a folder whose lock is held.
+
+    On JAX, a process with TensorFlow as Keras' backend writes them, if TensorFlow is installed.
+    """
+    if not runs_on_tensorflow() and has_tensorflow():
+        environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+        command = [sys.executable, "-c", _EXPORT, task.program, str(task.run.path), str(folder)]
+        if subprocess.run(command, env=environment, check=False).returncode:
+            again = program_command(task.program, "--export-only", task.run.path)
+            raise RunError("the export failed, see above.", f"Repeat it by {again}")
+        return
+    described = task.run.data()
+    model = task.build_network(described.image_shape, described.classes)
+    step = restore(task, model, task.recorded_identity)
+    print_lines(f"{task.run.path}, step {step}:")
+    export_run(task, model, step, folder)
+
+
+def restore(task: Task, model: keras.Model, identity: dict[str, Any]) -> int:
+    """Restore the weights of the run's newest intact checkpoint. Returns its step.
+
+    Raises:
+        UsageError: there is no such checkpoint.
+    """
+    with print_warnings():
+        step = load_weights(model, task.run.checkpoints_path, identity)
+    if step is None:
+        resume = program_command(task.program, "--resume", "--out", task.run.path)
+        raise UsageError(f"{task.run.path} has no intact checkpoint. Train it first: {resume}")
+    return step
 
 
 def export_model(task: Task, network: keras.Model) -> keras.Model:

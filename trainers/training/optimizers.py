@@ -7,8 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf.depth._scaled_optimizers import DepthScaled, DepthScaledKernels, DepthScaling
-from idmatters_tf.optimizers import Momentum
+from idmatters_tf.optimizers import Momentum, Muon
 from trainers.training.settings import Recipe
 
 LOOKAHEAD_STEPS = 5
@@ -16,14 +15,15 @@ LOOKAHEAD_STEPS = 5
 MOMENTUM = 0.9
 # Factors on the learning rate at each drop and at each decay (section 4.2 of Hardt & Ma).
 DROP, DECAY = 0.1, 0.94
+DECAY_EPOCHS = 2
 
 
-def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = (), scaling: DepthScaling | None = None) -> Any:
-    """Return the optimizer of a recipe, whose rate drops or decays at `drop_steps`, for scaled branches or others."""
+def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Any:
+    """Return the optimizer of a recipe, whose rate drops or decays at `drop_steps`."""
     shape = recipe.steps, recipe.warm_up_steps, recipe.final_rate, tuple(drop_steps)
     rate = RecipeSchedule(recipe.schedule, recipe.learning_rate, *shape)
     shared: dict[str, Any] = {"momentum": MOMENTUM, "nesterov": recipe.nesterov, "global_clipnorm": recipe.clip_norm}
-    shared |= {"lookahead": recipe.lookahead, "steps": recipe.steps, "depth_scaling": scaling}
+    shared |= {"lookahead": recipe.lookahead, "steps": recipe.steps}
     if recipe.optimizer == "momentum":
         return RecipeMomentum(rate, **shared)
     norm = "keep" if recipe.optimizer == "muon" else "free"
@@ -35,13 +35,13 @@ def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = (), scaling: Dept
 def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
     """Return the steps at which the learning rate drops: the first updates with a lower rate, in ascending order.
 
-    With `--schedule decay`, they are the first steps after each multiple of `decay_epochs` epochs.
+    With `--schedule decay`, they are the first steps after each multiple of `DECAY_EPOCHS` epochs.
     """
     if recipe.schedule == "linear":
         return ()
     if recipe.schedule == "drops":
         return recipe.drop_steps
-    every = recipe.decay_epochs * images / recipe.batch_size
+    every = DECAY_EPOCHS * images / recipe.batch_size
     return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(recipe.steps / every)))
 
 
@@ -95,30 +95,6 @@ class RecipeSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return {name: getattr(self, name) for name in names}
 
 
-def plain_momentum(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return Momentum with the rate of the last update of a `RecipeMomentum`, or another optimizer itself.
-
-    `stability_threshold` accepts no subclass, which may have other updates.
-    """
-    if not isinstance(optimizer, RecipeMomentum):
-        return optimizer
-    trained: Any = optimizer
-    return Momentum(_LastRate(trained), trained.momentum, trained.nesterov)
-
-
-class _LastRate(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate of the last update of another optimizer."""
-
-    def __init__(self, optimizer: Any):
-        self._optimizer = optimizer
-
-    def __call__(self, step: Any) -> Any:
-        return self._optimizer.schedule(ops.maximum(self._optimizer.iterations - 1, 0))
-
-    def get_config(self) -> dict[str, Any]:
-        return {}
-
-
 class _Recipe(keras.optimizers.Optimizer):
     """Part of an optimizer that sums the norms of the gradients, and moves weights to their running averages.
 
@@ -150,8 +126,7 @@ class _Recipe(keras.optimizers.Optimizer):
 
     def _clip_gradients(self: Any, grads: Any) -> Any:
         # The gradient of all replicas, see `idmatters_tf._keras_internals.distribution`.
-        squares: list[Any] = [ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in grads]
-        self.assign_add(self.norms, ops.sqrt(sum(squares[1:], squares[0])))
+        self.assign_add(self.norms, _compute_norm([ops.cast(gradient, "float32") for gradient in grads]))
         return super()._clip_gradients(grads)
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
@@ -175,9 +150,20 @@ class _Recipe(keras.optimizers.Optimizer):
             self.assign(variable, ops.where(is_due, moved, variable.value))
 
 
-class RecipeMomentum(_Recipe, DepthScaled, Momentum):
+def _compute_norm(gradients: Sequence[Any]) -> Any:
+    """Return the norm of all gradients together."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        # In one pass over each gradient, without its square in memory. Clipping computes the same norm once.
+        return tf.linalg.global_norm(gradients)
+    squares: list[Any] = [ops.sum(ops.square(gradient)) for gradient in gradients]
+    return ops.sqrt(sum(squares[1:], squares[0]))
+
+
+class RecipeMomentum(_Recipe, Momentum):
     """Momentum with the options of a recipe."""
 
 
-class RecipeMuon(_Recipe, DepthScaledKernels):
+class RecipeMuon(_Recipe, Muon):
     """Muon with the options of a recipe."""

@@ -1,15 +1,17 @@
 """Training programs: command line, and settings of new and of existing runs."""
 
+import contextlib
 import dataclasses
 import functools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainers.backends import has_tensorflow, require_packages
+from trainers.backends import has_tensorflow, import_tensorflow, require_packages
 from trainers.cli.arguments import Parser
 from trainers.cli.settings import as_dict, make_parser, options, with_defaults
-from trainers.run.folder import Run
+from trainers.cli.startup import print_lines, print_message, print_warnings
+from trainers.run.folder import Run, describe_result, hold_lock
 from trainers.training.settings import Command, Task, TrainingSettings, recorded_settings
 
 # He et al. (2015), section 4.2: warm-up for depth 110, none for shallower networks.
@@ -24,48 +26,44 @@ class Program:
     description: str | None  # in the help
     epilog: str  # end of the help
     command: type[Command]  # options of the command, including `--preset`
-    presets: Mapping[str, str]  # options by value of `--preset`; those of "paper" are the defaults of the program
-    recipes: Mapping[str, str]  # options by value of `--model` that differ from the defaults of the program
-
-    @functools.cached_property
-    def _parser(self) -> Parser:
-        """Parser of the command line, of the presets and of the recipes of the networks."""
-        parser = make_parser(self.name, self.description, self.epilog, TrainingSettings, self.command)
-        parser.usage = f"{parser.prog} [OPTIONS]"
-        parser.add_argument("--help-all", action="help", help="show all options and exit")
-        return parser
-
-    @functools.cached_property
-    def _tables(self) -> dict[str, dict[str, Any]]:
-        """Settings of the presets and recipes by their words."""
-        return {words: self._parser.parse(words.split()) for words in {*self.presets.values(), *self.recipes.values()}}
+    presets: Mapping[str, Mapping[str, Any]]  # settings by value of `--preset`; "paper": defaults of the program
+    recipes: Mapping[str, Mapping[str, Any]]  # settings by value of `--model`
 
     def parser(self, only_common: bool = False) -> Parser:
         """Return the parser of the command line, whose help shows the paper's recipe as defaults.
 
         With `only_common`, the help lists common options only.
         """
-        self._parser.describe(as_dict(self.resolve()), only_common)
-        return self._parser
+        defaults = as_dict(self.resolve())
+        settings = TrainingSettings, self.command
+        parser = make_parser(
+            self.name, self.description, self.epilog, *settings, defaults=defaults, only_common=only_common
+        )
+        parser.usage = f"{parser.prog} [OPTIONS]"
+        parser.add_argument("--help-all", action="help", help="show all options and exit")
+        return parser
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Train, evaluate or export according to the command line. Returns the exit code."""
         argv = sys.argv[1:] if argv is None else argv
         command, typed = self.split(self.parser(only_common="--help-all" not in argv).parse(argv))
         if command.evaluate is not None or command.export_only is not None:
-            from trainers.training import evaluate
-
             run = Run(command.evaluate or command.export_only)
             task = Task(self.name, self.saved_settings(run, typed), run)
             if command.evaluate is not None:
-                return evaluate.evaluate(task, command.mirror)
-            return evaluate.export_again(task, command.out)
+                _ = task.source
+                import_tensorflow()
+                from trainers.training.train import evaluate
+
+                return evaluate(task, command.mirror)
+            import_tensorflow()
+            from trainers.training.export import export_again
+
+            return export_again(task, command.out)
         # For the figure, and for TensorBoard's files, which TensorFlow writes.
         require_packages("matplotlib", *(["tensorboard"] if has_tensorflow() else []))
-        from trainers.training.train import train
-
         run, settings = self.settings_to_train(command, typed)
-        return train(Task(self.name, settings, run))
+        return start(Task(self.name, settings, run))
 
     def split(self, typed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Split typed options into (command, settings)."""
@@ -83,10 +81,10 @@ class Program:
         ignored.
         """
         typed = typed or {}
-        defaults = self._tables[self.presets["paper"]]
-        table = {} if preset == "paper" else self._tables[self.presets[preset]]
+        defaults = self.presets["paper"]
+        table = {} if preset == "paper" else self.presets[preset]
         model = {"model": "identity", **defaults, **table, **typed}["model"]
-        recipe = {**self._tables[self.recipes[model]]} if model in self.recipes else {}
+        recipe = dict(self.recipes.get(model, {}))
         if model in ("resnet", "preresnet") and typed.get("depth", recipe["depth"]) < _WARM_UP_DEPTH:
             recipe["warm_up_steps"] = 0
         return with_defaults(TrainingSettings, defaults, recipe, table, typed).with_log_interval(log_every)
@@ -97,19 +95,63 @@ class Program:
         Repeating a command resumes its run, as `--resume` does. `ExactResume` rejects settings that differ from those
         of the checkpoint.
         """
-        out = command.out or default_out(self.resolve(command.preset, typed), command.preset)
-        run = Run(out, overwrites=command.overwrite)
+        run = Run(command.out or default_out(self.resolve(command.preset, typed), command.preset))
         if command.resume:
             return run, self.saved_settings(run, typed)
-        # The folder of another program is not overwritten.
+        # The folder of another program is not used.
         recorded = recorded_settings(self.name, run) if run.exists() else None
         run.check_usable()
-        every = None if recorded is None or run.overwrites else recorded.run.log_every
-        return run, self.resolve(command.preset, typed, every)
+        return run, self.resolve(command.preset, typed, recorded and recorded.run.log_every)
 
     def saved_settings(self, run: Run, typed: Mapping[str, Any]) -> TrainingSettings:
         """Return the settings of an existing run, updated with typed settings."""
         return with_defaults(TrainingSettings, as_dict(recorded_settings(self.name, run)), typed).with_log_interval()
+
+
+def start(task: Task) -> int:
+    """Train unless the run is finished, as one of the tasks of a cluster if there is one. Returns the exit code."""
+    run = task.run
+    if _is_finished(task):
+        return 0
+    from idmatters_tf.checkpointing import describe_newest
+    from idmatters_tf.distribute import explain_lost_tasks, find_cluster
+    from idmatters_tf.distribute.tasks import wait_for_tasks
+    from trainers.cluster import PATIENCE, serve
+
+    cluster = find_cluster()
+    task.check_cluster(cluster)
+    # Only the chief writes to the folder.
+    run.writes = cluster is None or cluster.is_chief
+    advice = functools.partial(describe_newest, run.checkpoints_path)
+    with hold_lock(run.path) if run.writes else contextlib.nullcontext(), explain_lost_tasks(cluster, advice):
+        if cluster is None:
+            # Before TensorFlow is imported, so that missing files are reported at once.
+            _ = task.source
+        import_tensorflow()
+        if cluster is not None:
+            if cluster.asynchronous and not cluster.is_chief:
+                return serve(cluster)
+            wait_for_tasks(cluster, PATIENCE, print_message)
+        from trainers.training.train import train
+
+        with print_warnings():
+            return train(task, cluster)
+
+
+def _is_finished(task: Task) -> bool:
+    """Return True, after a message, if the run has its result and the same settings."""
+    run, settings = task.run, task.settings
+    result = run.result()
+    if result is None or result["steps"] < settings.recipe.steps:
+        return False
+    # Other settings are named when `ExactResume` compares them.
+    if recorded_settings(task.program, run).identity("", "") != settings.identity("", ""):
+        return False
+    print_lines(
+        f"{run.path} is finished. {describe_result(result)} Use another --out for a new run, or --resume with more "
+        f"--steps."
+    )
+    return True
 
 
 def default_out(settings: TrainingSettings, preset: str) -> str:

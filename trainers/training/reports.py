@@ -98,15 +98,6 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
         )
         self.progress.advance(0, text)
 
-    def log_curvature(self, step: int, measured: Mapping[str, float]) -> None:
-        """Record a measurement of `CurvatureMonitor`."""
-        self._run.record(kind="curvature", step=step, seconds=self.seconds(), **measured)
-        self.progress.say(
-            f"step {step}: eigenvalues {measured['smallest_eigenvalue_1']:.3g} to "
-            f"{measured['largest_eigenvalue_1']:.3g}, index {measured['index']:.3f}, trace {measured['trace']:.3g} "
-            f"(+- {measured['trace_error']:.2g})"
-        )
-
     def evaluation_is_due(self, step: int) -> bool:
         """Return True if there is to be an evaluation at a step, and there is none yet."""
         due = step in (0, self.task.settings.recipe.steps) or step % self.task.settings.run.evaluate_every == 0
@@ -196,9 +187,6 @@ class ReportEpochs(keras.callbacks.Callback):
         optimizer.norms.assign(0.0)
         # Before an evaluation, so that a diverged network is not evaluated and its weights are not kept.
         self._reports.log(step, means, self._updates, seconds)
-        curvature = {name: logs[f"curvature_{name}"] for name in _names_of(logs, "curvature_")}
-        if curvature:
-            self._reports.log_curvature(step, curvature)
         # An interrupted evaluation is repeated when the run is resumed.
         if not self._evaluate(step):
             self._resume.pause()
@@ -269,10 +257,6 @@ def explain_write_errors(folder: pathlib.Path) -> Iterator[None]:
             f"a checkpoint could not be saved in {folder}: {error.strerror or error}.",
             f"{describe_newest(folder)} {REMEDY}, then run the same command again.",
         ) from error
-
-
-def _names_of(logs, prefix):
-    return [name.removeprefix(prefix) for name in logs if name.startswith(prefix)]
 
 
 def _compile_penalty(model):

@@ -7,16 +7,19 @@ config.json edited by hand.
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, group, make, options, setting
 from trainers.datasets import DATA_SETS, DataOptions, ImageSource
-from trainers.networks import NETWORKS, describe
+from trainers.networks import NETWORKS, build, describe
 from trainers.run.folder import WHERE_DATA_ARE, Run
 
 if TYPE_CHECKING:
+    import keras
+
     from idmatters_tf.data.protocols import DataSet
     from idmatters_tf.distribute import ClusterDescription
 
@@ -45,13 +48,6 @@ class Recipe:
     )
     other_rate: float = setting(
         0.5, help="with both forms of muon: factor on the learning rate of biases, gains and the last layer", above=0
-    )
-    base_blocks: int | None = setting(
-        None,
-        help="scale residual branches, and the steps of their weights, such that the learning rate of a network with N "
-        "residual blocks in all stages is right (docs/explanation/scaled_branches.md)",
-        unset="no scale",
-        at_least=1,
     )
     label_smoothing: float = setting(
         0.0, help="share of each label to distribute over all classes (Szegedy et al., 2016)", at_least=0, below=1
@@ -82,24 +78,17 @@ class Recipe:
         at_least=0,
         below=1,
     )
-    train_sizes: tuple[int, ...] = setting(
+    train_sizes: tuple[str, ...] = setting(
         (),
-        help="train on images scaled to N x N pixels, each N up to the corresponding step of --size-steps; evaluate at "
-        "the full size",
-        at_least=4,
-        at_most=4096,
-        may_be_empty=True,
-    )
-    size_steps: tuple[int, ...] = setting(
-        (),
-        help="steps at which the sizes of --train-sizes end; after the last one, images have their full size",
-        at_least=1,
+        help="train on images scaled to SIZE x SIZE pixels up to STEP, then to the next size, and after the last STEP "
+        "on images of the full size, at which evaluations are made",
+        metavar="SIZE:STEP",
         may_be_empty=True,
     )
     schedule: Literal["drops", "linear", "decay"] = setting(
         "drops",
         help="learning rate schedule: drops to a tenth at --drop-steps, linear decrease to --final-rate, or decay by a "
-        "factor of 0.94 every --decay-epochs",
+        "factor of 0.94 every 2 epochs",
     )
     drop_steps: tuple[int, ...] = setting(
         (30_000, 50_000), help="steps at which the learning rate drops", at_least=0, may_be_empty=True
@@ -113,23 +102,32 @@ class Recipe:
     final_rate: float = setting(
         0.0, help="with --schedule linear: final learning rate as a fraction of the peak", at_least=0, at_most=1
     )
-    decay_epochs: float = setting(2.0, help="number of epochs between two decays of the learning rate", at_least=1e-3)
 
     def __post_init__(self) -> None:
         if list(self.drop_steps) != sorted(self.drop_steps):
             raise UsageError(f"--drop-steps must be in ascending order. Received: {list(self.drop_steps)}")
-        if list(self.size_steps) != sorted(set(self.size_steps)):
-            raise UsageError(f"--size-steps must be in ascending order. Received: {list(self.size_steps)}")
-        if len(self.size_steps) != len(self.train_sizes):
+        ends = [end for _, end in self.sizes]
+        if ends != sorted(set(ends)):
             raise UsageError(
-                f"--size-steps must have as many values as --train-sizes. Received: {list(self.size_steps)} and "
-                f"{list(self.train_sizes)}"
+                f"--train-sizes must be in ascending order of the steps. Received: {' '.join(self.train_sizes)}"
             )
         if self.schedule == "linear" and self.warm_up_steps >= self.steps:
             raise UsageError(
                 f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "
                 f"{self.steps}"
             )
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Sizes of the training images, each with the step at which it ends."""
+        found = [re.fullmatch(r"(\d{1,4}):(\d{1,9})", pair) for pair in self.train_sizes]
+        pairs = [(int(match[1]), int(match[2])) for match in found if match is not None]
+        if len(pairs) < len(found) or any(size < 4 or size > 4096 or not end for size, end in pairs):
+            raise UsageError(
+                f"--train-sizes must be pairs SIZE:STEP, such as 20:975, with sizes from 4 to 4096 pixels. Received: "
+                f"{' '.join(self.train_sizes)}"
+            )
+        return pairs
 
     @property
     def depends_on_steps(self) -> bool:
@@ -144,7 +142,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Intervals of records, measurements and checkpoints, and of the start of a cluster."""
+    """Intervals of records, evaluations and checkpoints."""
 
     log_every: int | None = setting(
         None,
@@ -154,25 +152,7 @@ class Intervals:
         at_least=1,
     )
     evaluate_every: int = setting(1000, help="number of steps between evaluations", at_least=1, common=True)
-    curvature_every: int | None = setting(
-        None,
-        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
-        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl; "
-        "about 100 Hessian-vector products per measurement, always in float32",
-        at_least=1,
-        unset="never",
-    )
     checkpoint_every: int = setting(500, help="number of steps between checkpoints", at_least=1)
-    cluster_timeout: float = setting(
-        600.0,
-        help="number of seconds to wait for absent tasks of the cluster",
-        metavar="S",
-        above=0,
-        at_most=10_000_000,
-    )
-    parameter_servers: int = setting(
-        0, help="number of tasks of a Slurm step that are parameter servers", at_least=0, at_most=10_000
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +163,6 @@ class Command:
     resume: bool = setting(
         False, help="resume the run in --out with its saved settings; with more --steps, extend it", common=True
     )
-    overwrite: bool = setting(False, help="discard the run in --out, if there is one, and start a new one", common=True)
     evaluate: str | None = setting(
         None, help="evaluate the newest checkpoint of this run instead of training", metavar="RUN", common=True
     )
@@ -195,13 +174,10 @@ class Command:
         metavar="RUN",
         common=True,
     )
-    debug: bool = setting(False, help="show tracebacks and the messages of TensorFlow")
 
     def __post_init__(self) -> None:
         if sum((self.resume, self.evaluate is not None, self.export_only is not None)) > 1:
             raise UsageError("--evaluate, --export-only and --resume are mutually exclusive. Use one of them.")
-        if self.overwrite and (self.resume or self.evaluate is not None or self.export_only is not None):
-            raise UsageError("--overwrite starts a new run. Remove --evaluate, --export-only and --resume.")
         if self.mirror and self.evaluate is None:
             raise UsageError("--mirror requires --evaluate RUN: it does not affect training or its evaluations.")
 
@@ -235,8 +211,8 @@ class TrainingSettings:
         every, common = self.log_interval, self._common_interval()
         if common % every:
             raise UsageError(
-                f"--log-every must divide --steps, --evaluate-every, --checkpoint-every and --curvature-every, whose "
-                f"largest common divisor is {common}. Received: --log-every {every}"
+                f"--log-every must divide --steps, --evaluate-every and --checkpoint-every, whose largest common "
+                f"divisor is {common}. Received: --log-every {every}"
             )
 
     @property
@@ -247,7 +223,7 @@ class TrainingSettings:
 
     def _common_interval(self) -> int:
         run = self.run
-        return math.gcd(self.recipe.steps, run.evaluate_every, run.checkpoint_every, run.curvature_every or 0)
+        return math.gcd(self.recipe.steps, run.evaluate_every, run.checkpoint_every)
 
     def with_log_interval(self, recorded: int | None = None) -> "TrainingSettings":
         """Return the settings with the default of `log_every` replaced by that of the run, or else by its value."""
@@ -301,6 +277,14 @@ class Task:
         """Identity of an existing run, with the recorded checksum of its data, which are not loaded."""
         return self.settings.identity(self.program, self.run.data().digest)
 
+    def build_network(
+        self, image_shape: Sequence[int], classes: int, precision: str = "float32", replicas: int = 1
+    ) -> "keras.Model":
+        """Build the network, see `trainers.networks.build`."""
+        settings = self.settings
+        options = {"weight_decay": settings.recipe.weight_penalty, "seed": settings.recipe.seed}
+        return build(settings.model, settings.network, image_shape, classes, precision, replicas, **options)
+
     def title(self, parameters: int) -> str:
         """Return the title of the convergence plot."""
         rows, cols, _ = self.data.image_shape
@@ -308,10 +292,20 @@ class Task:
         seed = self.settings.recipe.seed
         return f"{self.data.name}, {rows} x {cols} pixels, {network}, {parameters:,} parameters, seed {seed}"
 
+    def check_batch_size(self, replicas: int) -> None:
+        """Raise UsageError unless there are enough images for a batch, which replicas can divide evenly."""
+        images, batch_size = self.source.training_images, self.settings.recipe.batch_size
+        # A larger batch would repeat images, and TensorFlow's kernels crash with 2^31 numbers per batch.
+        if batch_size > images:
+            raise UsageError(
+                f"--batch-size must be at most the {images:,} training images. Received: --batch-size {batch_size}. "
+                f"Pass a smaller one, such as --batch-size {max(1, images // 4)}."
+            )
+        if batch_size % replicas:
+            raise UsageError(f"--batch-size must be a multiple of the {replicas} replicas. Received: {batch_size}")
+
     def check_cluster(self, cluster: "ClusterDescription | None") -> None:
         """Raise UsageError if the settings do not fit the cluster (None: no cluster)."""
-        if self.settings.run.curvature_every is not None and cluster is not None:
-            raise UsageError("--curvature-every works on one machine, not in a cluster. Remove it.")
         for name in ("lookahead", "train_sizes") if cluster is not None and cluster.asynchronous else ():
             if getattr(self.settings.recipe, name):
                 raise UsageError(

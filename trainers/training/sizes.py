@@ -9,13 +9,13 @@ from idmatters_tf.data.protocols import ALONE, Int, Share, TrainBatchSource
 
 
 class ScaledBatches:
-    """Batches of another source, scaled to the next of `sizes` (rows and columns) at each of the steps `ends`.
+    """Batches of another source, scaled to each of `sizes`: pairs of rows or columns and the step at which they end.
 
     After the last one, images have their full size.
     """
 
-    def __init__(self, source: TrainBatchSource, sizes: Sequence[int], ends: Sequence[int]):
-        self._source, self._sizes, self._ends = source, sizes, list(ends)
+    def __init__(self, source: TrainBatchSource, sizes: Sequence[tuple[int, int]]):
+        self._source, self._sizes, self._ends = source, [size for size, _ in sizes], [end for _, end in sizes]
 
     def batch(self, step: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the batch of a step."""

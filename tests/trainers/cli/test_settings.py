@@ -7,8 +7,10 @@ from typing import Literal
 
 import pytest
 
+from trainers import cifar, imagenet
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, group, make, make_parser, options, setting, with_defaults
+from trainers.training.settings import TrainingSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Square(Shape):
 @dataclasses.dataclass(frozen=True)
 class Disc(Shape):
     radius: int = setting(1, help="its radius", at_least=1)
-    color: Literal["blue"] = setting("blue", help="its colour")
+    color: Literal["red", "blue"] = setting("blue", help="its colour")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +95,7 @@ def test_an_invalid_argument_is_one_line(words, message, capsys):
 
 
 def test_help_shows_phrases_defaults_and_choices():
-    made = parser()
-    made.describe({"widths": (4, 8)})
+    made = parser(defaults={"widths": (4, 8)})
     text = " ".join(made.format_help().split())
     for expected in (
         "shape: --kind {square,disc,ring,hoop} the shape (default: square)",
@@ -111,8 +112,7 @@ def test_help_shows_phrases_defaults_and_choices():
 
 
 def test_help_omits_uncommon_options_and_empty_groups():
-    short = parser()
-    short.describe(only_common=True)
+    short = parser(only_common=True)
     assert "--steps N" in short.format_help()
     for omitted in ("--clip-norm", "--turned", "shape:"):
         assert omitted not in short.format_help()
@@ -120,30 +120,26 @@ def test_help_omits_uncommon_options_and_empty_groups():
 
 
 @dataclasses.dataclass(frozen=True)
-class Plain:
-    """Class of a library.
-
-    Attributes:
-        depth: number of `layers`, as
-            an integer.
-        inner: no option.
-    """
-
-    depth: int = dataclasses.field(default=3, metadata={"common": True})
-    inner: int = dataclasses.field(default=4, metadata={"option": None})
+class Deep:
+    depth: int = setting(3, help="number of layers")
 
     def __post_init__(self):
         if self.depth < 2:
             raise ValueError(f"Argument `depth` must be at least 2. Received: depth={self.depth}")
 
 
-def test_fields_without_settings_are_described_by_the_docstring():
-    made = make_parser("program", "A program.", "", Plain)
-    assert "--depth N number of layers, as an integer (default: 3)" in " ".join(made.format_help().split())
-    assert "--inner" not in made.format_help()
-    assert as_dict(with_defaults(Plain, {"depth": 5})) == {"depth": 5}
+def test_errors_of_the_library_name_options():
     with pytest.raises(UsageError, match="Argument --depth must be at least 2. Received: depth=1"):
-        with_defaults(Plain, {"depth": 1})
+        with_defaults(Deep, {"depth": 1})
+
+
+@pytest.mark.parametrize("program", [cifar.PROGRAM, imagenet.PROGRAM], ids=lambda program: program.name)
+def test_presets_and_recipes_are_values_of_settings(program):
+    known = options(TrainingSettings)
+    for name, table in (*program.presets.items(), *program.recipes.items()):
+        for key, value in table.items():
+            checked = known[key].check(value)
+            assert (checked, type(checked)) == (value, type(value)), (name, key)
 
 
 def test_settings_round_trip_through_json():
@@ -183,7 +179,7 @@ def test_an_invalid_value_in_json_is_one_line(changes, message):
 
 
 def test_presets_drop_options_that_the_kind_lacks():
-    preset = {"side": 9, "radius": 8, "color": "red", "steps": 5}
+    preset = {"side": 9, "radius": 8, "steps": 5}
     assert settings(below=[preset]) == Settings(Square("square", "red", 9), Recipe(5))
     assert settings("--kind", "disc", below=[preset]) == Settings(Disc("disc", "blue", 8), Recipe(5))
     assert settings("--steps", "6", below=[{"kind": "ring"}, preset]) == Settings(Ring("ring", "blue", 8), Recipe(6))

@@ -10,7 +10,6 @@ from tests.support.programs import run_here
 
 TINY = ["trainers.cifar", "--dataset", "shapes", "--train-images", 300, "--test-images", 101, "--blocks", 1]
 TINY += ["--stem", 4, "--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--log-every", 5]
-TINY += ["--cluster-timeout", 120]
 # With other seeds, ReLUs near zero amplify rounding errors.
 SHORT = [*TINY, "--seed", 1, "--steps", 10, "--drop-steps", 5, "--evaluate-every", 10, "--checkpoint-every", 5]
 LONG = [*TINY, "--steps", 60, "--drop-steps", 40, "--evaluate-every", 30, "--checkpoint-every", 10]
@@ -122,19 +121,12 @@ def test_lost_asynchronous_workers_rejoin_and_a_lost_server_ends_the_run(tmp_pat
         assert stopped > step
 
 
-def test_absent_tasks_and_different_settings_are_reported(tmp_path):
+def test_different_settings_are_reported(tmp_path):
     run = ["--out", tmp_path / "run"]
     with Cluster(2) as cluster:
-        cluster.start(*TINY, *run, "--cluster-timeout", 5, tasks=["worker 0"])
-        ((code, output),) = cluster.finish().values()
-        assert code == 1, output
-        address = cluster.jobs["worker"][1]
-        assert f"worker 0 waits for worker 1 ({address}) (at most 5 seconds)" in output
-        assert f"worker 0 waited 5 seconds (--cluster-timeout) for worker 1 ({address})" in output
         cluster.start(*TINY, *run, "--seed", 1, tasks=["worker 0"])
-        cluster.start(*TINY, *run, "--seed", 2, "--data-dir", "elsewhere", tasks=["worker 1"])
+        cluster.start(*TINY, *run, "--seed", 2, tasks=["worker 1"])
         for code, output in cluster.finish().values():
             assert code == 2, output
-            assert "seed is 2 at worker 1, 1 at worker 0" in output
-            assert "data_dir" not in output
+            assert "worker 1 does not train as worker 0: seed was 1, now 2. Start every worker with the same" in output
             assert "Traceback" not in output

@@ -11,8 +11,7 @@ def test_figures_with_dollar_signs_and_zero_errors(tmp_path):
     records = [{"kind": kind, "step": step, "error": 0.0} for step in (10, 20) for kind in ("train", "test")]
     names = ["plain", "$x$", r"$\frac{$", r"\$5 and $\bad{$"]
     figures.convergence(records, tmp_path / "convergence.png", r"$\frac{$")
-    groups = {name: [name] for name in names}
-    figures.comparison(dict.fromkeys(names, records), tmp_path / "comparison.png", groups)
+    figures.comparison(dict.fromkeys(names, records), tmp_path / "comparison.png")
     for name in ("convergence.png", "comparison.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 

@@ -5,16 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf import scale_depth
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
 from idmatters_tf.data import shapes
 from idmatters_tf.data.augmentations import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
-from idmatters_tf.models.all_cnn import all_cnn_c
 from idmatters_tf.models.cifar import identity_resnet
-from idmatters_tf.optimizers import Momentum, Muon
-from trainers.cli.arguments import UsageError
-from trainers.training.build import scale_network, with_image_size
+from idmatters_tf.optimizers import Muon
+from trainers.networks import with_image_size
 from trainers.training.measure import average_over_mirror_images, compute_errors, make_loss, make_metrics, measure
 from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
@@ -170,22 +167,8 @@ def test_free_muon_decays_weights_as_keras_does():
     assert_equal_updates(models, [make_optimizer(recipe), plain])
 
 
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [("momentum", Momentum(0.2, 0.9)), ("muon", Muon(0.2, 0.9, nesterov=False, other_rate=0.5))],
-)
-def test_scaled_branches_are_updated_as_by_scale_depth(name, plain):
-    recipe = Recipe(batch_size=16, optimizer=name, learning_rate=0.2)
-    models = [build(), build()]
-    optimizers = [make_optimizer(recipe, scaling=scale_network(models[0], 1)), scale_depth(models[1], 1, plain)]
-    assert_equal_updates(models, optimizers)
-    assert optimizers[0].depth_scaling.scale == 0.5
-    with pytest.raises(UsageError, match="--base-blocks cannot scale this network. The model 'all_cnn_c' has no res"):
-        scale_network(all_cnn_c(), 1)
-
-
 def test_training_images_are_scaled_and_the_weights_are_those_of_the_network():
-    scaled = ScaledBatches(BATCHES, (16, 20), (2, 3))
+    scaled = ScaledBatches(BATCHES, [(16, 2), (20, 3)])
     images, _ = BATCHES.batch(0)
     sizes = [np.shape(batch)[1] for batch, _ in scaled.dataset(1, 4)]
     assert sizes == [np.shape(scaled.batch(step)[0])[2] for step in range(1, 5)] == [16, 20, 32, 32]
