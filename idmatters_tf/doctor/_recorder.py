@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._environment import collect_versions, describe_numerics
 from idmatters_tf._keras_internals.observation import global_generators, observe_batches, observe_step
-from idmatters_tf.doctor._summaries import digest, summarize, summarize_rows, summarize_value
+from idmatters_tf.doctor._summaries import NOT_EXAMINED, digest, summarize, summarize_rows, summarize_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,9 +205,10 @@ class Recorder(keras.callbacks.Callback):
             names[kind] = names.get(kind, 0) + 1
             owner = kind if names[kind] == 1 else f"{kind} {names[kind]}"
             for name, value in sorted(vars(callback).items()):
-                is_private = name.startswith("_") and type(callback).__module__.startswith("keras.")
-                if _is_plain(value) and not is_private:
-                    write("callbacks", f"{owner}.{name}", summarize_value(value))
+                if name.startswith("_") and type(callback).__module__.startswith("keras."):
+                    continue
+                summary = summarize_value(value) if _is_plain(value) else {"digest": NOT_EXAMINED}
+                write("callbacks", f"{owner}.{name}", summary)
 
     def _detailed(self, *arguments: Any) -> Any:
         """Execute a step eagerly and twice, from the same state, and record its parts."""
