@@ -128,13 +128,13 @@ def _batch(difference, records, against, is_race):
     if against.is_killed:
         digests = second.get((other, "batch"), {})
         for (number, phase), batch in sorted(first.items()):
-            if phase == "batch" and number < step and batch.keys() == digests.keys():
-                if not any(differ(batch[name], digests[name]) for name in batch):
-                    return Cause(
-                        f"After the restart the data began again: the batch is batch {number - 1} of the uninterrupted "
-                        f"run, where batch {step - 1} belongs.",
-                        "callbacks=[ExactResume(folder)]  # restores the position of the data",
-                    )
+            is_earlier = phase == "batch" and number < step and batch.keys() == digests.keys()
+            if is_earlier and not any(differ(batch[name], digests[name]) for name in batch):
+                return Cause(
+                    f"After the restart the data began again: the batch is batch {number - 1} of the uninterrupted "
+                    f"run, where batch {step - 1} belongs.",
+                    "callbacks=[ExactResume(folder)]  # restores the position of the data",
+                )
     is_order = bool(examples[0]) and not any(differ(examples[0].get(n), examples[1].get(n)) for n in examples[0])
     what = "The batch has the same examples in another order" if is_order else "The batch differs"
     if against.kind == "listdir":
@@ -164,7 +164,7 @@ def _step(difference, detail, noise, against):
         return Cause(
             f"Two executions of the same step from the same state differ first in the {_part(noise)} ({noise.size}): "
             f"the operation is not deterministic.",
-            "from idmatters_tf.determinism import make_deterministic; make_deterministic(0)  # or replace the operation",
+            "make_deterministic(0)  # of idmatters_tf.determinism; or replace the operation",
         )
     found = detail or difference
     factor = f", exactly {found.ratio:.4g} times the first" if found.ratio is not None else ""

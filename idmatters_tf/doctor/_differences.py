@@ -79,7 +79,8 @@ def find_difference(
     """Return the first difference between two runs, or None.
 
     Args:
-        first, second: records of the runs.
+        first: records of the first run.
+        second: records of the second run.
         offset: see `first_offset`.
         tolerances: relative tolerance by step and phase, for runs that may differ by rounding; None for equal bits.
     """
@@ -142,7 +143,8 @@ def _differing(first, second, steps, phase, tolerances):
     found = []
     for path in [*a, *(name for name in b if name not in a)]:
         pair = a.get(path), b.get(path)
-        if not differ(*pair):
+        # What one of the runs lacks is derived, such as attributes that a callback sets at its first event.
+        if not differ(*pair) or (phase == "callbacks" and None in pair):
             continue
         both = pair[0] is not None and pair[1] is not None and bool(pair[0].get("sample"))
         if tolerances is not None and both and is_rounding(*pair, tolerances.get((steps[0], phase), 0.0)):

@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 
 from idmatters_tf._environment import collect_versions, describe_numerics
 from idmatters_tf._keras_internals.observation import global_generators, observe_batches, observe_step
-from idmatters_tf.doctor._summaries import NOT_EXAMINED, digest, summarize, summarize_rows, summarize_value
+from idmatters_tf.callbacks._walk import FORMS, LEAVES, is_variable, walk
+from idmatters_tf.doctor._summaries import Summary, digest, summarize, summarize_rows, summarize_value
+
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Trace:
     """File of the records of a process, one JSON line each."""
 
     def __init__(self, path: str):
-        self._file = pathlib.Path(path).open("a", encoding="utf-8")
+        self._file = pathlib.Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - closed with the process
         self._lock = threading.Lock()
 
     def write(self, step: int, phase: str, path: str, summary: dict[str, Any]) -> None:
@@ -84,7 +87,7 @@ def observed(plan: Plan, end: Callable[[], None]) -> Iterator[None]:
         seen.append(self)
         arguments = signature.bind_partial(self, *args, **kwargs).arguments
         trace = Trace(plan.trace)
-        given = arguments.get("callbacks") or []
+        given: Any = arguments.get("callbacks") or []
         recorder = Recorder(self, given, trace, plan, end)
         if isinstance(given, keras.callbacks.CallbackList):
             given.append(recorder)
@@ -110,7 +113,7 @@ class Recorder(keras.callbacks.Callback):
         super().__init__()
         self._network: Any = model
         # A `CallbackList` contains this callback as well.
-        self._given = given if isinstance(given, keras.callbacks.CallbackList) else keras.tree.flatten(given)
+        self._given: Any = given if isinstance(given, keras.callbacks.CallbackList) else keras.tree.flatten(given)
         self._trace, self._plan, self._end = trace, plan, end
         self._step, self._batches, self._epochs, self._counted = 0, 0, 0, 0
 
@@ -197,18 +200,12 @@ class Recorder(keras.callbacks.Callback):
         write("global generators", "numpy.random", {"digest": digest(repr(np.random.get_state()).encode())})  # noqa: NPY002
         for name, state in global_generators().items():
             write("global generators", name, summarize(state))
-        names: dict[str, int] = {}
-        for callback in getattr(self._given, "callbacks", self._given):
-            if callback is self:
-                continue
-            kind = type(callback).__name__
-            names[kind] = names.get(kind, 0) + 1
-            owner = kind if names[kind] == 1 else f"{kind} {names[kind]}"
-            for name, value in sorted(vars(callback).items()):
-                if name.startswith("_") and type(callback).__module__.startswith("keras."):
-                    continue
-                summary = summarize_value(value) if _is_plain(value) else {"digest": NOT_EXAMINED}
-                write("callbacks", f"{owner}.{name}", summary)
+        known = {id(variable) for row in phases.values() for variable in row}
+        callbacks = [each for each in getattr(self._given, "callbacks", self._given) if each is not self]
+        for path, _, value in walk([model], callbacks):
+            summary = None if id(value) in known else _summarize_found(value)
+            if summary is not None:
+                write("callbacks", path, summary)
 
     def _detailed(self, *arguments: Any) -> Any:
         """Execute a step eagerly and twice, from the same state, and record its parts."""
@@ -261,8 +258,13 @@ def _value(variable: Any) -> NDArray[Any]:
     return np.asarray(keras.ops.convert_to_numpy(variable))
 
 
-def _is_plain(value: Any) -> bool:
-    kinds = (bool, int, float, str, type(None), np.number, np.ndarray)
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return isinstance(value, kinds)
+def _summarize_found(value: Any) -> Summary | None:
+    """Return the summary of a variable, array, generator or leaf of plain data; None for containers and others."""
+    if is_variable(value):
+        return summarize(_value(value))
+    if isinstance(value, np.ndarray):
+        return summarize(value)
+    if isinstance(value, LEAVES):
+        return summarize_value(value)
+    kind = next((kind for kind in GENERATORS if isinstance(value, kind)), None)
+    return None if kind is None else {"digest": digest(repr(FORMS[kind][0](value)).encode())}

@@ -93,7 +93,9 @@ class Runner:
 
     def changed(self, against: Against, detail: int | None = None) -> list[Records]:
         """Return the records of the second run of a comparison, of each worker."""
-        plan, extra, options = self._plan(detail=detail), {}, {}
+        plan = self._plan(detail=detail)
+        extra: dict[str, str] = {}
+        options: dict[str, Any] = {}
         with self._folder() as folder:
             if against.is_killed:
                 first = {**plan, "steps": 2**31, "detail": None}
