@@ -90,7 +90,8 @@ def observed(plan: Plan, end: Callable[[], None]) -> Iterator[None]:
         given: Any = arguments.get("callbacks") or []
         recorder = Recorder(self, given, trace, plan, end)
         if isinstance(given, keras.callbacks.CallbackList):
-            given.append(recorder)
+            append: Any = getattr(given, "append")  # noqa: B009 - Keras does not annotate it
+            append(recorder)
         else:
             arguments["callbacks"] = [*keras.tree.flatten(given), recorder]
         with observe_batches(recorder.record_batch, plan.is_reversed, plan.is_serial):
