@@ -1,0 +1,148 @@
+"""Hooks that show the batches, layer outputs and gradients of `fit`, without changing them. They are no repairs."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from idmatters_tf._keras_internals.keras_source import data_adapters, global_state, seed_generator
+from idmatters_tf._tensorflow_internals.patching import Patch
+
+Observer = Callable[[Sequence[np.ndarray]], None]
+
+
+def observe_batches(
+    observer: Observer, is_reversed: bool = False, is_serial: bool = False
+) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which the batches of the next data adapter, that of `fit`, are shown before each step.
+
+    Args:
+        observer: function of the arrays of a batch.
+        is_reversed: True to reverse the order of the examples in each batch.
+        is_serial: True to read the data with one thread.
+    """
+    original = data_adapters.get_data_adapter
+    seen: list[Any] = []
+
+    def get_data_adapter(*args: Any, **kwargs: Any) -> Any:
+        data = kwargs.get("x", args[0] if args else None)
+        if is_serial and not seen and isinstance(data, keras.utils.PyDataset):
+            data.workers = 1
+        adapter = original(*args, **kwargs)
+        if not seen:
+            seen.append(adapter)
+            name = "get_jax_iterator" if keras.backend.backend() == "jax" else "get_tf_dataset"
+            get, show = getattr(adapter, name), _show_jax if name == "get_jax_iterator" else _show_tensorflow
+            setattr(adapter, name, lambda: show(get(), observer, is_reversed, is_serial))
+        return adapter
+
+    return Patch((data_adapters, "get_data_adapter", get_data_adapter))
+
+
+def _show_jax(batches: Any, observer: Observer, is_reversed: bool, is_serial: bool) -> Iterator[Any]:
+    for batch in batches:
+        arrays = [np.asarray(part) for part in keras.tree.flatten(batch) if part is not None]
+        observer(arrays)
+        yield keras.tree.map_structure(lambda x: None if x is None else x[::-1], batch) if is_reversed else batch
+
+
+def _show_tensorflow(dataset: Any, observer: Observer, is_reversed: bool, is_serial: bool) -> Any:
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    if is_serial:
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = options.threading.max_intra_op_parallelism = 1
+        dataset = dataset.with_options(options)
+
+    def show(*arrays: Any) -> Any:
+        observer(arrays)
+        return np.int64(0)
+
+    def observed(*batch: Any) -> Any:
+        flat = tf.nest.flatten(batch, expand_composites=True)
+        token = tf.numpy_function(show, flat, tf.int64)
+        with tf.control_dependencies([token]):
+            kept = tf.nest.map_structure(tf.identity, batch)
+        kept = tf.nest.map_structure(lambda x: x[::-1], kept) if is_reversed else kept
+        return kept if len(batch) > 1 else kept[0]
+
+    return dataset.map(observed)
+
+
+def global_generators() -> dict[str, Any]:
+    """Return the states of Keras' and TensorFlow's global generators, without creating them."""
+    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    return {} if generator is None else {"keras.random without a seed": np.asarray(generator.state)}
+
+
+@contextlib.contextmanager
+def observe_step(model: keras.Model, record: Callable[[str, str, Any], None]) -> Iterator[None]:
+    """Show the outputs of layers, the loss and the gradients of an eager training step, in the order of execution.
+
+    Args:
+        model: compiled model.
+        record: function of (kind, path, tensor); the kind is "output", "loss" or "gradient".
+    """
+    layer_class: Any = keras.layers.Layer
+    call, optimizer = layer_class.__call__, getattr(model, "optimizer", None)
+
+    def show(kind: str, path: str, value: Any) -> None:
+        for index, part in enumerate(keras.tree.flatten(value)):
+            if part is None or isinstance(part, keras.KerasTensor):
+                continue
+            name = path if not index else f"{path}[{index}]"
+            if keras.backend.backend() == "jax":
+                import jax
+
+                jax.debug.callback(lambda x, n=name: record(kind, n, x), part, ordered=True)
+            elif hasattr(part, "numpy"):
+                record(kind, name, part)
+
+    def observed_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = call(self, *args, **kwargs)
+        show("output", self.path or self.name, outputs)
+        return outputs
+
+    compute_loss = model.compute_loss
+
+    def observed_loss(*args: Any, **kwargs: Any) -> Any:
+        loss = compute_loss(*args, **kwargs)
+        show("loss", "loss", loss)
+        return loss
+
+    places = [(layer_class, "__call__", observed_call), (model, "compute_loss", observed_loss)]
+    if optimizer is not None:
+        apply = optimizer.apply
+
+        def observed_apply(grads: Any, trainable_variables: Any = None) -> Any:
+            for gradient, variable in zip(grads, trainable_variables or model.trainable_variables, strict=False):
+                show("gradient", variable.path, gradient)
+            return apply(grads, trainable_variables)
+
+        places.append((optimizer, "apply", observed_apply))
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            stack.enter_context(_replaced(*place))
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    is_own, before = name in vars(owner), vars(owner).get(name)
+    if isinstance(owner, type):
+        setattr(owner, name, value)
+    else:
+        vars(owner)[name] = value
+    try:
+        yield
+    finally:
+        if isinstance(owner, type):
+            setattr(owner, name, before)
+        elif is_own:
+            vars(owner)[name] = before
+        else:
+            del vars(owner)[name]

@@ -1,0 +1,194 @@
+"""Causes and remedies of a difference, by the first record that differs."""
+
+import dataclasses
+
+from idmatters_tf.doctor._differences import Difference
+from idmatters_tf.doctor._runs import Against, Records
+from idmatters_tf.doctor._summaries import differ
+
+SEED = "keras.utils.set_random_seed(0)  # before the model and the data are made: seeds Python, NumPy and Keras"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """Cause of a difference as a sentence, and the remedy as a line of code with a comment."""
+
+    text: str
+    remedy: str
+
+
+def find_cause(
+    difference: Difference,
+    detail: Difference | None,
+    noise: Difference | None,
+    records: tuple[Records, Records],
+    against: Against,
+    is_race: bool,
+) -> Cause:
+    """Return the cause of a difference.
+
+    Args:
+        difference: first difference of the undisturbed steps.
+        detail: first part of the step that differs, if the states before it and the batches are equal.
+        noise: first part of the step that differs between two executions from one state.
+        records: records of both runs.
+        against: kind of the second run.
+        is_race: True if some repetitions were equal, or all with one thread for the data.
+    """
+    by_phase = {
+        "weights": _weights,
+        "optimizer": _optimizer,
+        "state": _state,
+        "generators": _generators,
+        "global generators": _generators,
+        "callbacks": _callbacks,
+        "batch": _batch,
+    }
+    if detail is None and noise is None and difference.phase in by_phase:
+        if difference.phase == "batch" or difference.other_step == 1:
+            return by_phase[difference.phase](difference, records, against, is_race)
+        if difference.phase in ("generators", "global generators", "callbacks"):
+            return by_phase[difference.phase](difference, records, against, is_race)
+    return _step(difference, detail, noise, against)
+
+
+def _weights(difference, records, against, is_race):
+    if against.is_killed:
+        return Cause(
+            f"The second process did not restore {_name(difference)}.",
+            "model.load_weights(path)  # before `fit`; or callbacks=[ExactResume(folder)]",
+        )
+    names = _differing_generators(difference, records)
+    if "Python's random" in names:
+        equal = "" if "numpy.random" in names else ", unlike NumPy's"
+        return Cause(
+            f"The initial weights differ, and Python's generator `random` is in another state{equal}: Keras draws the "
+            f"seeds of initializers and of dropout from it. Seeds of NumPy and TensorFlow do not affect them.",
+            SEED,
+        )
+    return Cause(f"The initial weights differ{', and ' + ', '.join(names) if names else ''}.", SEED)
+
+
+def _optimizer(difference, records, against, is_race):
+    if against.is_killed:
+        what = "slots and `iterations`" if difference.also else _name(difference)
+        return Cause(
+            f"The second process did not restore the optimizer ({what}); the weights are equal.",
+            "model.save(path), keras.saving.load_model(path)  # with the optimizer, not `save_weights`; or ExactResume",
+        )
+    return Cause(f"The optimizer begins in another state ({_name(difference)}).", "compile the model in the same way")
+
+
+def _state(difference, records, against, is_race):
+    return Cause(
+        f"A variable that is not trained differs at the start: {_name(difference)}.",
+        "restore it with the weights, as ExactResume does; adapt preprocessing layers on the same data",
+    )
+
+
+def _generators(difference, records, against, is_race):
+    name = _name(difference)
+    if against.is_killed and difference.other_step == 1:
+        return Cause(
+            f"The state of {name} was not restored.",
+            "callbacks=[ExactResume(folder)]  # restores generators; or seed by the number of the epoch",
+        )
+    if "seed_generator" in difference.path:
+        return Cause(f"A layer's generator of random numbers has another seed or position: {name}.", SEED)
+    return Cause(
+        f"{name} is in another state before step {difference.step}, although all else is equal: code around the steps "
+        f"draws from it another number of times.",
+        SEED,
+    )
+
+
+def _callbacks(difference, records, against, is_race):
+    owner, _, attribute = _name(difference).rpartition(".")
+    if against.is_killed:
+        return Cause(
+            f"The callback's state `{attribute}` of {owner} was not restored. Weights, optimizer and batch are equal.",
+            "callbacks=[ExactResume(folder), ...]  # restores the attributes of callbacks",
+        )
+    return Cause(f"The attribute `{attribute}` of the callback {owner} differs.", "set it from the arguments alone")
+
+
+def _differing_generators(difference, records):
+    """Return the names of the generators that differ before a step."""
+    first, second = (
+        part.get((number, "global generators"), {})
+        for part, number in zip(records, (difference.step, difference.other_step), strict=True)
+    )
+    return [name for name in {**first, **second} if differ(first.get(name), second.get(name))]
+
+
+def _batch(difference, records, against, is_race):
+    first, second = records
+    step, other = difference.step, difference.other_step
+    examples = [part.get((number, "examples"), {}) for part, number in ((first, step), (second, other))]
+    if against.is_killed:
+        digests = second.get((other, "batch"), {})
+        for (number, phase), batch in sorted(first.items()):
+            is_earlier = phase == "batch" and number < step and batch.keys() == digests.keys()
+            if is_earlier and not any(differ(batch[name], digests[name]) for name in batch):
+                return Cause(
+                    f"After the restart the data began again: the batch is batch {number - 1} of the uninterrupted "
+                    f"run, where batch {step - 1} belongs.",
+                    "callbacks=[ExactResume(folder)]  # restores the position of the data",
+                )
+    is_order = bool(examples[0]) and not any(differ(examples[0].get(n), examples[1].get(n)) for n in examples[0])
+    what = "The batch has the same examples in another order" if is_order else "The batch differs"
+    if against.kind == "listdir":
+        return Cause(f"{what}: the data depend on the order of the entries of a folder.", "sorted(os.listdir(folder))")
+    if against.kind == "hashseed":
+        return Cause(f"{what}: the data depend on the order of a set.", "sorted(names)  # in place of a set")
+    if is_race:
+        return Cause(
+            f"{what}: several threads draw from one generator (workers of a PyDataset, `num_parallel_calls`), and the "
+            f"order of their draws varies.",
+            "rng = np.random.default_rng([seed, index])  # a generator for each element, from its index",
+        )
+    names = _differing_generators(difference, records)
+    if names:
+        return Cause(f"{what}, and {names[0]} is in another state.", SEED)
+    return Cause(
+        f"{what}, although weights and generators are equal: the data draw from a generator that has no seed, or read "
+        f"something that changes from run to run.",
+        "rng = np.random.default_rng(seed); dataset.shuffle(n, seed=0)  # a seed for each generator of the data",
+    )
+
+
+def _step(difference, detail, noise, against):
+    """Return the cause of a difference that a step computes from equal states and batches."""
+    step = difference.step
+    if noise is not None:
+        return Cause(
+            f"Two executions of the same step from the same state differ first in the {_part(noise)} ({noise.size}): "
+            f"the operation is not deterministic.",
+            "make_deterministic(0)  # of idmatters_tf.determinism; or replace the operation",
+        )
+    found = detail or difference
+    factor = f", exactly {found.ratio:.4g} times the first" if found.ratio is not None else ""
+    if detail is not None:
+        text = f"The step computes another {_part(detail)}{factor} from equal inputs ({detail.size})."
+        if detail.ratio is not None and against.kind in ("workers", "replicas"):
+            return Cause(text, "mirrored_strategy() of idmatters_tf.distribute  # the loss of the global batch")
+        return Cause(text, "check the layer or the loss: something outside of its variables differs")
+    if difference.phase == "logs":
+        return Cause(
+            f"Only {', '.join(difference.phases)} differ after step {step}: {_name(difference)}.",
+            "check the metric: its state or its inputs differ, the training does not",
+        )
+    return Cause(
+        f"The step before step {step} computed another {difference.phase} ({_name(difference)}){factor}, from equal "
+        f"states and batches. Executed eagerly, it does not differ.",
+        "make_deterministic(0)  # a compiled operation whose order of sums varies, such as one with several threads",
+    )
+
+
+def _part(detail: Difference) -> str:
+    kind, _, path = detail.path.partition(":")
+    return {"output": f"output of `{path}`", "gradient": f"gradient of {path}"}.get(kind, "loss")
+
+
+def _name(difference: Difference) -> str:
+    return difference.path

@@ -1,0 +1,120 @@
+"""Summaries of arrays and plain values: digests, and a few entries that show the size of a difference."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Summary as JSON values: `digest`, and for arrays `shape`, `dtype` and `sample`.
+Summary: TypeAlias = dict[str, Any]
+SAMPLE = 64
+# Largest relative difference that a sum in another order explains, by the bytes of a number.
+ROUNDING = {2: 2e-2, 4: 1e-4, 8: 1e-10}
+
+
+def summarize(array: NDArray[Any]) -> Summary:
+    """Return the summary of an array: a digest of its bytes, and up to 64 entries at equal distances."""
+    array = np.asarray(array)
+    if array.dtype.hasobject or array.dtype.kind in "US":
+        return {"digest": digest(repr(array.tolist()).encode()), "shape": list(array.shape), "dtype": "text"}
+    flat = np.ravel(array)
+    entries = flat[np.unique(np.linspace(0, len(flat) - 1, SAMPLE).astype(int))] if len(flat) else flat
+    kind = str(array.dtype)
+    # Types of ml_dtypes, such as bfloat16, have no buffers.
+    data = np.ascontiguousarray(array).view(np.uint8) if array.ndim and array.size else array.tobytes()
+    return {
+        "digest": digest(data),
+        "shape": list(array.shape),
+        "dtype": kind,
+        "sample": [float(entry) for entry in entries] if array.dtype.kind not in "cSU" else [],
+    }
+
+
+def summarize_value(value: Any) -> Summary:
+    """Return the summary of plain data, which are compared by their text."""
+    text = json.dumps(value, sort_keys=True, default=repr)
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return {"digest": digest(text.encode()), "value": shown}
+
+
+def summarize_rows(array: NDArray[Any]) -> str:
+    """Return a digest of the rows of an array that does not depend on their order."""
+    rows = np.asarray(array)
+    if not rows.ndim:
+        return digest(rows.tobytes())
+    hashes = [hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest() for row in rows]
+    return digest(b"".join(sorted(hashes)))
+
+
+def digest(data: Any) -> str:
+    """Return a digest of bytes."""
+    return hashlib.blake2b(data, digest_size=12).hexdigest()
+
+
+def differ(first: Summary | None, second: Summary | None) -> bool:
+    """Return True if two summaries are of different values, or if one is missing."""
+    return (first or {}).get("digest") != (second or {}).get("digest")
+
+
+def relative_size(first: Summary, second: Summary) -> float:
+    """Return the largest difference of the sampled entries, relative to the largest entry; inf if they do not fit."""
+    pairs = _pairs(first, second)
+    if pairs is None:
+        return math.inf
+    a, b = pairs
+    scale = max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))
+    difference = np.abs(a - b).max(initial=0.0)
+    return float(difference / scale) if scale else 0.0
+
+
+def constant_ratio(first: Summary, second: Summary) -> float | None:
+    """Return the ratio second / first if it is the same for all sampled entries, to four digits, and not 1."""
+    pairs = _pairs(first, second)
+    if pairs is None:
+        return None
+    a, b = pairs
+    chosen = np.abs(a) > 1e-3 * np.abs(a).max(initial=0.0)
+    if not chosen.any():
+        return None
+    ratios = b[chosen] / a[chosen]
+    ratio = float(np.median(ratios))
+    is_constant = bool(np.all(np.abs(ratios - ratio) <= 2e-4 * abs(ratio))) and bool(np.isfinite(ratio))
+    return ratio if is_constant and abs(ratio - 1) > 1e-3 else None
+
+
+def is_rounding(first: Summary, second: Summary, tolerance: float = 0.0) -> bool:
+    """Return True if a difference has the size of rounding errors, or of a calibrated tolerance."""
+    size = {"bfloat16": 2, "float16": 2, "float64": 8}.get(str(first.get("dtype")), 4)
+    is_small = relative_size(first, second) <= max(ROUNDING[size], tolerance)
+    return is_small and constant_ratio(first, second) is None
+
+
+def describe_size(first: Summary | None, second: Summary | None, tolerance: float = 0.0) -> str:
+    """Return the kind and size of a difference as a phrase."""
+    if first is None or second is None:
+        return "only one of the runs has it"
+    if "value" in first or "value" in second:
+        return f"{first.get('value')} and {second.get('value')}"
+    if first.get("shape") != second.get("shape"):
+        return f"shapes {first.get('shape')} and {second.get('shape')}"
+    if first.get("dtype") != second.get("dtype"):
+        return f"dtypes {first.get('dtype')} and {second.get('dtype')}"
+    ratio = constant_ratio(first, second)
+    if ratio is not None:
+        return f"an exact factor: {ratio:.4g} times the first"
+    size = relative_size(first, second)
+    if is_rounding(first, second, tolerance):
+        return f"rounding, up to {size:.1g} of the largest entry" if size else "rounding, in entries outside the sample"
+    return f"other values, up to {size:.2g} of the largest entry"
+
+
+def _pairs(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    samples: Sequence[Any] = [first.get("sample"), second.get("sample")]
+    if None in samples or len(samples[0]) != len(samples[1]) or not samples[0]:
+        return None
+    a, b = (np.asarray(sample, np.float64) for sample in samples)
+    return a, b

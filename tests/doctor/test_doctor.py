@@ -1,0 +1,114 @@
+"""The doctor finds the first difference of ten known cases, and none in their clean twins."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.doctor import explain_differences
+from idmatters_tf.doctor.__main__ import main
+from idmatters_tf.doctor._summaries import constant_ratio, describe_size, is_rounding, relative_size, summarize
+from tests.doctor.cases import CASES
+
+FAST = ("initial weights", "best value")
+
+
+def cases():
+    for name in CASES:
+        yield name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", cases())
+def test_known_cases_and_their_twins(tmp_path, name):
+    script, (old, new), kind, words = CASES[name]
+    path = tmp_path / "fit.py"
+    path.write_text(script)
+    repetitions = 3 if kind == "again" else 1
+    (finding,) = explain_differences(path, kind, repetitions=repetitions)
+    for word in words:
+        assert word in str(finding), finding
+    assert old in script
+    path.write_text(script.replace(old, new))
+    (finding,) = explain_differences(path, kind, repetitions=repetitions)
+    assert finding.difference is None, finding
+    assert finding.steps == 3
+    # Runs write into copies of the folder.
+    assert [entry.name for entry in tmp_path.iterdir()] == ["fit.py"]
+
+
+def test_functions_are_called_again():
+    def train(seed=None):
+        if seed is not None:
+            keras.utils.set_random_seed(seed)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+        model.fit(x, x[:, :1], batch_size=8, verbose=0)
+
+    (finding,) = explain_differences(train, repetitions=2)
+    assert (finding.differing, finding.difference.phase) == (2, "weights")
+    (finding,) = explain_differences(lambda: train(0), repetitions=2)
+    assert (finding.differing, finding.difference) == (0, None)
+    with pytest.raises(ValueError, match="`against` must be 'again' for a function"):
+        explain_differences(train, "restart")
+
+
+def test_the_observed_run_is_the_unobserved_one():
+    def train(epochs):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        x = np.random.default_rng(0).normal(size=(22, 4)).astype("float32")
+        model.fit(x, x[:, :1], batch_size=8, epochs=epochs, verbose=0)
+        weights.append(model.get_weights())
+
+    weights: list = []
+    train(1)
+    explain_differences(lambda: train(1), steps=9, repetitions=1)
+    for other in weights[1:]:
+        for first, second in zip(weights[0], other, strict=True):
+            np.testing.assert_array_equal(first, second)
+    assert len(weights) == 3
+
+
+def test_sizes_of_differences():
+    values = np.random.default_rng(0).normal(size=100).astype("float32")
+    first = summarize(values)
+    assert first == summarize(values.copy())
+    assert is_rounding(first, summarize(values * np.float32(1 + 1e-6)))
+    assert not is_rounding(first, summarize(values + np.float32(0.1)))
+    # An exact factor is never rounding.
+    double = summarize(2 * values)
+    assert constant_ratio(first, double) == pytest.approx(2)
+    assert describe_size(first, double) == "an exact factor: 2 times the first"
+    assert not is_rounding(first, double, tolerance=10.0)
+    assert relative_size(first, summarize(np.where(np.arange(100) == 0, 0, values))) > 0
+    assert describe_size(first, summarize(values[:5])).startswith("shapes [100] and [5]")
+    assert describe_size(first, None) == "only one of the runs has it"
+
+
+def test_command_line(tmp_path, capsys):
+    path = tmp_path / "fit.py"
+    path.write_text("import keras\nprint('nothing')\n")
+    assert main([str(path)]) == 2
+    assert "it must call `fit`" in capsys.readouterr().err
+    assert main([str(tmp_path / "missing.py")]) == 2
+    assert main([str(path), "--against", "moon"]) == 2
+    assert "`against` must be some of again, restart" in capsys.readouterr().err
+    path.write_text("import keras\nraise SystemError('broken here')\n")
+    assert main([str(path)]) == 2
+    assert "broken here" in capsys.readouterr().err
+
+
+def test_json_and_exit_codes(tmp_path):
+    path = tmp_path / "fit.py"
+    path.write_text(CASES["initial weights"][0])
+    command = [sys.executable, "-m", "idmatters_tf.doctor", str(path), "--repetitions", "1", "--json"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1, found.stderr
+    (finding,) = json.loads(found.stdout)
+    assert finding["difference"]["phase"] == "weights"
+    assert "set_random_seed" in finding["cause"]["remedy"]
