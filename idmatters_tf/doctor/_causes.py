@@ -42,12 +42,13 @@ def find_cause(
         "generators": _generators,
         "global generators": _generators,
         "callbacks": _callbacks,
+        "attributes": _callbacks,
         "batch": _batch,
     }
     if detail is None and noise is None and difference.phase in by_phase:
         if difference.phase == "batch" or difference.other_step == 1:
             return by_phase[difference.phase](difference, records, against, is_race)
-        if difference.phase in ("generators", "global generators", "callbacks"):
+        if difference.phase in ("generators", "global generators", "callbacks", "attributes"):
             return by_phase[difference.phase](difference, records, against, is_race)
     return _step(difference, detail, noise, against)
 
@@ -105,11 +106,12 @@ def _generators(difference, records, against, is_race):
 def _callbacks(difference, records, against, is_race):
     owner, _, attribute = _name(difference).rpartition(".")
     if against.is_killed:
+        kind = "callback's state" if difference.phase == "callbacks" else "attribute"
         return Cause(
-            f"The callback's state `{attribute}` of {owner} was not restored. Weights, optimizer and batch are equal.",
-            "callbacks=[ExactResume(folder), ...]  # restores the attributes of callbacks",
+            f"The {kind} `{attribute}` of {owner} was not restored. Weights, optimizer and batch are equal.",
+            "callbacks=[ExactResume(folder), ...]  # restores the attributes of callbacks, and new ones of the model",
         )
-    return Cause(f"The attribute `{attribute}` of the callback {owner} differs.", "set it from the arguments alone")
+    return Cause(f"The attribute `{attribute}` of {owner} differs.", "set it from the arguments alone")
 
 
 def _differing_generators(difference, records):

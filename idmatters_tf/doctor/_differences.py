@@ -8,7 +8,7 @@ from idmatters_tf.doctor._runs import Against, Records
 from idmatters_tf.doctor._summaries import constant_ratio, describe_size, differ, is_rounding
 
 # Parts of the state before a step, in the order in which one determines the next, then the step.
-PHASES = ("weights", "optimizer", "state", "generators", "callbacks", "batch", "logs")
+PHASES = ("weights", "optimizer", "state", "generators", "callbacks", "attributes", "batch", "logs")
 DETAIL = "detail"
 
 
@@ -144,7 +144,7 @@ def _differing(first, second, steps, phase, tolerances):
     for path in [*a, *(name for name in b if name not in a)]:
         pair = a.get(path), b.get(path)
         # What one of the runs lacks is derived, such as attributes that a callback sets at its first event.
-        if not differ(*pair) or (phase == "callbacks" and None in pair):
+        if not differ(*pair) or (phase in ("callbacks", "attributes") and None in pair):
             continue
         both = pair[0] is not None and pair[1] is not None and bool(pair[0].get("sample"))
         if tolerances is not None and both and is_rounding(*pair, tolerances.get((steps[0], phase), 0.0)):

@@ -203,10 +203,15 @@ class Recorder(keras.callbacks.Callback):
             write("global generators", name, summarize(state))
         known = {id(variable) for row in phases.values() for variable in row}
         callbacks = [each for each in getattr(self._given, "callbacks", self._given) if each is not self]
-        for path, _, value in walk([model], callbacks):
-            summary = None if id(value) in known else _summarize_found(value)
-            if summary is not None:
-                write("callbacks", path, summary)
+        # Private attributes of Keras' callbacks are not state: they count epochs and batches from the start.
+        private = tuple(f"{type(each).__name__}._" for each in callbacks if type(each).__module__.startswith("keras."))
+        # Names of layers and optimizers depend on the models that were made before.
+        attributes = (each for each in walk([model]) if not isinstance(each[2], str))
+        for phase, found in (("callbacks", walk((), callbacks)), ("attributes", attributes)):
+            for path, _, value in found:
+                summary = None if id(value) in known or path.startswith(private) else _summarize_found(value)
+                if summary is not None:
+                    write(phase, path, summary)
 
     def _detailed(self, *arguments: Any) -> Any:
         """Execute a step eagerly and twice, from the same state, and record its parts."""
