@@ -83,11 +83,12 @@ def signal_change(
     root = _factor(correlations)
     for network, rng in enumerate(np.random.default_rng(seed_number(seed)).spawn(networks)):
         start = rng.normal(size=width)
-        V, W = (_draw_weights(root, width, rng) if part < layers else None for part in range(2))
-        h = np.tile(start, (len(scales), 1))
+        V = _draw_weights(root, width, rng)
+        W = _draw_weights(root, width, rng) if layers == 2 else None
+        h: Floats = np.tile(start, (len(scales), 1))
         with np.errstate(over="ignore", invalid="ignore"):
             for k in range(len(correlations)):
-                inner = h if W is None else h @ W[k].T
+                inner: Floats = h if W is None else h @ W[k].T
                 h = h + scales * (np.maximum(inner, 0) @ V[k].T)
             change[:, network] = np.square(h - start).sum(axis=1) / (start @ start)
     return np.where(np.isnan(change), np.inf, change)

@@ -126,6 +126,7 @@ def fixed_maps_descent(
     losses = np.full((steps + 1, networks), np.nan)
     reached = np.full(networks, -1)
     with np.errstate(over="ignore", invalid="ignore"):
+        step = 0
         for step in range(steps + 1):
             for layer in range(depth):
                 np.matmul(A[layer], hidden[layer], out=hidden[layer + 1])

@@ -86,7 +86,7 @@ class ResidualNetwork:
     def features(self, theta: NDArray[Any], X: NDArray[Any]) -> NDArray[Any]:
         """Compute h_L, (..., d, n)."""
         U, V, _ = self.unpack(theta)
-        h = X
+        h: NDArray[Any] = X
         for block in range(self.blocks):
             h = h + V[..., block, :, :] @ self._activate(U[..., block, :, :] @ h)
         return h
@@ -99,25 +99,27 @@ class ResidualNetwork:
     def gradient(self, theta: NDArray[Any], X: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         """Compute the gradient of the risk, of the shape of `theta`, also for complex parameters."""
         U, V, w = self.unpack(theta)
-        inputs, activations = [], []
-        h = X
+        inputs: list[NDArray[Any]] = []
+        activations: list[NDArray[Any]] = []
+        h: NDArray[Any] = X
         for block in range(self.blocks):
             inputs.append(h)
             activations.append(self._activate(U[..., block, :, :] @ h))
             h = h + V[..., block, :, :] @ activations[-1]
-        errors = (np.einsum("...d,...dn->...n", w, h) - y) / len(y)
-        gradient = np.empty_like(theta)
+        errors: NDArray[Any] = (np.einsum("...d,...dn->...n", w, h) - y) / len(y)
+        gradient: NDArray[Any] = np.empty_like(theta)
         pairs = gradient[..., : -self.dim].reshape(*theta.shape[:-1], self.blocks, 2, -1)
         gradient[..., -self.dim :] = np.einsum("...dn,...n->...d", h, errors)
-        behind = w[..., :, None] * errors[..., None, :]
+        behind: NDArray[Any] = w[..., :, None] * errors[..., None, :]
         for block in reversed(range(self.blocks)):
             a = activations[block]
-            inner = V[..., block, :, :].swapaxes(-1, -2) @ behind
+            inner: NDArray[Any] = V[..., block, :, :].swapaxes(-1, -2) @ behind
             if not self.linear:
                 inner = inner * (1 - a * a)
-            x = inputs[block]
-            pairs[..., block, 0, :] = (inner @ x.swapaxes(-1, -2)).reshape(*theta.shape[:-1], -1)
-            pairs[..., block, 1, :] = (behind @ a.swapaxes(-1, -2)).reshape(*theta.shape[:-1], -1)
+            of_U: NDArray[Any] = inner @ inputs[block].swapaxes(-1, -2)
+            of_V: NDArray[Any] = behind @ a.swapaxes(-1, -2)
+            pairs[..., block, 0, :] = of_U.reshape(*theta.shape[:-1], -1)
+            pairs[..., block, 1, :] = of_V.reshape(*theta.shape[:-1], -1)
             behind = behind + U[..., block, :, :].swapaxes(-1, -2) @ inner
         # `reshape` copies `gradient` if the slice is not contiguous.
         gradient[..., : -self.dim] = pairs.reshape(*theta.shape[:-1], -1)
@@ -130,7 +132,7 @@ class ResidualNetwork:
         """
         theta = real_array("theta", theta, (self.parameters,))
         shifted = theta + 1j * COMPLEX_STEP * np.eye(self.parameters)
-        hessian = self.gradient(shifted, X, y).imag / COMPLEX_STEP
+        hessian: Floats = np.imag(self.gradient(shifted, X, y)) / COMPLEX_STEP
         return (hessian + hessian.T) / 2
 
 

@@ -115,7 +115,7 @@ def test_verdicts_of_the_identity_start_notice_violations():
 
 
 def test_verdicts_of_the_other_experiments_notice_violations():
-    row = critical.CriticalRow("d", 0, 0, 0, 2.0, -0.1, -0.1, True, False, True)
+    row = critical.CriticalRow("d", 0, 0, 0, 2.0, -0.1, -0.1, True, False, False, True)
     for change, seen in (({}, True), ({"saddle": False}, False), ({"better": True, "saddle": False}, True)):
         assert next(iter(critical.verdicts([dataclasses.replace(row, **change)]))).seen is seen
     assert not [*critical.verdicts([dataclasses.replace(row, operator=0.0)])][-1].seen

@@ -39,6 +39,7 @@ class CriticalRow:
     operator: float  # the same by `HessianOperator`
     conditions: bool  # True if both conditions of the theorem hold
     better: bool  # True if the risk is at most the linear one
+    zero: bool  # True if the risk is that of the zero predictor
     saddle: bool  # True if both eigenvalues are negative
 
 
@@ -74,6 +75,7 @@ def measure(dim: int, blocks: int, hidden: int, data: int, points: int, samples:
     rng = np.random.default_rng(data)
     X = rng.normal(size=(dim, samples))
     y = np.abs(X[0]) + np.tanh(X[0] * X[-1]) + 0.3 * rng.normal(size=samples)
+    zero_risk = float(np.square(y).mean()) / 2
     model = operator = None
     found = 0
     for seed in range(4 * points):
@@ -100,6 +102,7 @@ def measure(dim: int, blocks: int, hidden: int, data: int, points: int, samples:
             smallest,
             point.feature_rank == dim and point.covered_rank < dim,
             point.risk <= point.linear_risk * (1 + RELATIVE),
+            abs(point.risk - zero_risk) <= RELATIVE * zero_risk,
             max(point.smallest_eigenvalue, smallest) < -EIGENVALUE,
         )
 
@@ -111,8 +114,10 @@ def verdicts(rows: Sequence[CriticalRow]) -> Iterator[Verdict]:
         if not own:
             continue
         worse = [row for row in own if not row.better]
-        numbers = {"points": len(own), "above the linear predictor": len(worse)}
+        numbers: dict[str, float] = {"points": len(own), "above the linear predictor": len(worse)}
+        numbers["below the linear predictor"] = sum(row.ratio < 1 - RELATIVE for row in own)
         if worse:
+            numbers["of these zero predictors"] = sum(row.zero for row in worse)
             numbers["eigenvalue nearest to zero"] = max(row.eigenvalue for row in worse)
         claim = "each critical point is at most the best linear predictor or has a negative eigenvalue"
         claim += "" if held else ", also where the conditions fail"

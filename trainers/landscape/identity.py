@@ -61,7 +61,7 @@ def symmetric_targets(dim: int, conditions: Sequence[float], targets: int) -> di
 def measure(targets: dict[str, NDArray[np.float64]], depth: int, steps: int, long_steps: int) -> Iterator[IdentityRow]:
     """Train residual networks from zero for all targets in parallel, and run the recursions."""
     R = np.array(list(targets.values()))
-    eigenvalues = np.linalg.eigvalsh(R)
+    eigenvalues: NDArray[np.float64] = np.linalg.eigvalsh(R).astype(np.float64)
     diagonal = eigenvalues[:, :, None] * np.eye(R.shape[1])
     rates = np.array([linear.identity_start_rate(matrix, depth) for matrix in R])
     maps = linear.FixedMaps(np.eye(R.shape[1]), np.eye(R.shape[1]))

@@ -8,11 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from idmatters_tf import linear
+from idmatters_tf.linear import depth_limit
 from trainers.experiments.panels import line, mark_sizes, panel_for_each
 from trainers.experiments.program import Results, Verdict, group_by
 
 # Kinds of starts with their parameters, and the exponents that are expected to be critical for one and two layers.
-STARTS = {
+STARTS: dict[str, tuple[depth_limit.Kind, float, tuple[float, float]]] = {
     "independent": ("independent", 0.0, (0.5, 0.5)),
     "fractional, H = 1/5": ("fractional", 0.2, (0.2, 0.5)),
     "fractional, H = 4/5": ("fractional", 0.8, (0.8, 0.8)),
