@@ -56,6 +56,7 @@ from idmatters_tf.linear.identity_start import (
     identity_start_rate,
     steps_to_loss,
 )
+from idmatters_tf.linear.power_projection import PowerProjection, power_projection, project_positive
 
 # Zou, Long & Gu: descent between fixed input and output maps.
 from idmatters_tf.linear.fixed_maps import (
@@ -93,6 +94,7 @@ __all__ = [
     "GradientDominance",
     "LinearPredictor",
     "Optimum",
+    "PowerProjection",
     "PrincipalComponents",
     "ResidualNetwork",
     "ShortcutHessian",
@@ -123,6 +125,8 @@ __all__ = [
     "least_squares_optimum",
     "linear_predictor",
     "population_risk",
+    "power_projection",
+    "project_positive",
     "risk_gradient",
     "shortcut_compose",
     "shortcut_gradient",

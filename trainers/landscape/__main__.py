@@ -13,6 +13,7 @@ experiments, each with tables (CSV) and figures in --out:
   optima           Hardt & Ma: norm of the best factorization against depth, with the theorem's bound and a lower
                    bound; gradient descent of residual and standard parameterizations; certificate (2.3)
   identity         Bartlett et al.: gradient descent from the identity for symmetric targets
+  regularized      Bartlett et al.: the power projection for positive targets that are not symmetric
   projections      Zou et al.: the targets with negative eigenvalues, between fixed input and output maps
   critical         Yun et al.: critical points of small residual networks, with TensorFlow or JAX for HessianOperator
   starts           Marion et al.: random starts by depth and scale
@@ -28,6 +29,7 @@ examples:
 _USED = {
     "optima": {"dim", "condition", "seeds", "depths", "steps"},
     "identity": {"dim", "condition", "targets", "depths", "steps"},
+    "regularized": {"dim", "condition", "targets", "depths", "steps"},
     "projections": {"dim", "condition", "targets", "depths", "steps", "maps", "width"},
     "critical": {"points", "samples"},
     "starts": {"depths", "width", "networks"},
@@ -48,7 +50,7 @@ class TargetSettings:
     )
     targets: int = setting(
         200,
-        help="identity, projections: number of symmetric targets, half of them with negative eigenvalues",
+        help="identity, regularized, projections: number of symmetric targets, half of them with negative eigenvalues",
         at_least=2,
         at_most=10_000,
     )
@@ -77,7 +79,7 @@ class RandomNetworkSettings:
 class LandscapeSettings:
     """All settings of the program."""
 
-    experiment: Literal["optima", "identity", "projections", "critical", "starts"] = setting(
+    experiment: Literal["optima", "identity", "regularized", "projections", "critical", "starts"] = setting(
         "optima", help="experiment"
     )
     targets: TargetSettings = group(TargetSettings, "targets")
@@ -99,7 +101,7 @@ class LandscapeSettings:
 def _measure(settings: LandscapeSettings, results: Results) -> None:
     import threadpoolctl
 
-    from trainers.landscape import critical, descent, factorization, identity, projections, starts
+    from trainers.landscape import critical, descent, factorization, identity, projections, regularized, starts
 
     asked, networks, random = settings.targets, settings.networks, settings.random
     if settings.experiment == "optima":
@@ -110,14 +112,18 @@ def _measure(settings: LandscapeSettings, results: Results) -> None:
         return
     # Threads slow the products and eigenvalues of small matrices.
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
-        if settings.experiment in ("identity", "projections"):
+        if settings.experiment in ("identity", "regularized", "projections"):
             chosen = identity.symmetric_targets(asked.dim, asked.condition, asked.targets)
             results.start("random", *chosen.values())
             if settings.experiment == "identity":
                 identity.run(results, chosen, networks.depths, networks.steps)
                 return
-            chosen = {name: R for name, R in chosen.items() if name.startswith(identity.INDEFINITE)}
-            projections.run(results, chosen, networks.maps, networks.width, networks.depths, networks.steps)
+            indefinite = {name: R for name, R in chosen.items() if name.startswith(identity.INDEFINITE)}
+            if settings.experiment == "regularized":
+                positive = {name: R for name, R in chosen.items() if name not in indefinite}
+                regularized.run(results, positive, networks.depths, networks.steps)
+                return
+            projections.run(results, indefinite, networks.maps, networks.width, networks.depths, networks.steps)
         elif settings.experiment == "critical":
             results.start("random")
             critical.run(results, random.points, random.samples)
