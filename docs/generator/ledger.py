@@ -1,4 +1,4 @@
-"""Pages of the ledger: one page per row or group of rows, and an index of both papers and of our own runs.
+"""Pages of the ledger: one page per row or group of rows, and an index by paper, with our own runs last.
 
 In the texts of a row, links are relative to docs/, `row:NAME` is the page of another row, and the name of a number in
 braces is replaced by its value.
@@ -22,10 +22,10 @@ _SECTION = re.MULTILINE | re.DOTALL
 _PROGRAMS = ("trainers.cifar", "trainers.imagenet")
 _INTRODUCTION = """# The ledger
 
-The ledger has rows for the theorems, tables and figures of both papers and for our own runs. Each row links to a
-page with the command to run it again, its cost, the recorded numbers and their tolerances. Tests named on a page are
-part of `make test`. [Reproduction of both papers](../../reference/reproduction.md) summarizes the results and
-conditions.
+The ledger has rows for the theorems, tables and figures of both papers, for the theorems of four later papers, and for
+our own runs. Each row links to a page with the command to run it again, its cost, the recorded numbers and their
+tolerances. Tests named on a page are part of `make test`. [Reproduction of both
+papers](../../reference/reproduction.md) summarizes the results and conditions.
 """
 
 

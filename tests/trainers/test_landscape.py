@@ -1,5 +1,6 @@
 """Tests of `trainers.landscape` on small cases, and of the numbers of its experiments."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from idmatters_tf import linear
 from tests.support.programs import run_here
 from trainers.experiments import program
-from trainers.landscape import descent, factorization
+from trainers.landscape import critical, descent, factorization, identity, projections, starts
 from trainers.landscape.factorization import random_target
 
 SMALL = ("--dim", 3, "--depths", 2, 8, "--steps", 12, "--seeds", 1, "--condition", 3)
@@ -61,3 +62,77 @@ def test_descent_certifies_its_path_and_the_standard_network_stays():
     zero = linear.gradient_dominance(np.zeros((8, 3, 3)), R)
     assert by_network["residual from zero"][0].gradient == pytest.approx(zero.gradient_norm_squared)
     assert by_network["residual from zero"][0].bound == pytest.approx(zero.lower_bound)
+
+
+@pytest.mark.parametrize(
+    ("words", "tables"),
+    [
+        ("identity --dim 4 --targets 6 --depths 3 8 --steps 300", {"identity": 12}),
+        ("projections --dim 4 --targets 6 --depths 1 4 --width 8", {"projections": 6}),
+        ("projections --dim 2 --targets 4 --depths 1 --width 32 --maps gaussian", {"projections": 2}),
+        ("regularized --dim 4 --targets 6 --depths 2 8 --steps 100", {"regularized": 6}),
+        ("critical --points 6", {"critical": 6}),
+        ("starts --depths 4 64 --width 8 --networks 12", {"starts": 80}),
+    ],
+)
+def test_experiments_of_later_papers(words, tables, monkeypatch, tmp_path):
+    monkeypatch.setattr(program, "save_figure", lambda figure, path: path)
+    result = run_here("trainers.landscape", "--experiment", *words.split(), "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    values = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert values["tables"] == tables
+    if not {"starts", "regularized"} & {*words.split()}:
+        assert not [verdict for verdict in values["verdicts"] if verdict.startswith("NOT SEEN")]
+
+
+def test_options_of_other_experiments_are_rejected(tmp_path):
+    rejected = run_here("trainers.landscape", "--experiment", "starts", "--dim", 10, "--out", tmp_path / "run")
+    assert rejected.returncode == 2
+    message = "--dim is not an option of --experiment starts, but of optima, identity, regularized, projections."
+    assert message in rejected.stderr
+
+
+def test_symmetric_targets_have_their_signs_and_condition():
+    targets = identity.symmetric_targets(10, (2.0, 100.0), 40)
+    for name, R in targets.items():
+        eigenvalues = np.linalg.eigvalsh(R)
+        assert 1 <= (eigenvalues < 0).sum() <= 5 if name.startswith("indefinite") else (eigenvalues > 0).all()
+        assert np.linalg.cond(R) == pytest.approx(100 if "κ = 100" in name else 2)
+    assert sum(name.startswith(identity.INDEFINITE) for name in targets) == 20
+
+
+def test_verdicts_of_the_identity_start_notice_violations():
+    targets = identity.symmetric_targets(4, (2.0,), 4)
+    rows = list(identity.measure(targets, 3, 300, 30_000))
+    assert all(verdict.seen is not False for verdict in identity.verdicts(rows))
+    indefinite = next(row for row in rows if row.negative)
+    for name, change in {
+        "positive": {"negative": 0, "steps": None, "bound": 10},
+        "indefinite": {"loss": 0.9 * indefinite.limit},
+        "rounding": {"rotated": 0.9 * indefinite.limit, "escape": None},
+        "recursion": {"difference": 1e-6},
+    }.items():
+        changed = [dataclasses.replace(row, **change) if row is indefinite else row for row in rows]
+        assert [verdict.name for verdict in identity.verdicts(changed) if verdict.seen is False] == [name]
+
+
+def test_verdicts_of_the_other_experiments_notice_violations():
+    row = critical.CriticalRow("d", 0, 0, 0, 2.0, -0.1, -0.1, True, False, False, True)
+    for change, seen in (({}, True), ({"saddle": False}, False), ({"better": True, "saddle": False}, True)):
+        assert next(iter(critical.verdicts([dataclasses.replace(row, **change)]))).seen is seen
+    assert not [*critical.verdicts([dataclasses.replace(row, operator=0.0)])][-1].seen
+    row = projections.ProjectionRow("R", 4, 0.1, 40, 0.9, 0.8, 0.1)
+    for change, seen in (
+        ({}, [True, True]),
+        ({"steps": None}, [False, True]),
+        ({"largest_factor": 0.95}, [True, False]),
+    ):
+        assert [each.seen for each in projections.verdicts([dataclasses.replace(row, **change)])] == seen
+    rows = [
+        starts.StartRow("independent", 2, depth, beta, depth**growth, 0, 1, 0, None)
+        for depth in (4, 16)
+        for beta, growth in ((0.25, 0.5), (0.5, 0.0), (0.8, -0.5), (1.0, -1.0))
+    ]
+    assert [each.seen for each in starts.verdicts(rows)] == [True]
+    grown = [dataclasses.replace(row, median=row.depth) if row.beta == 1 else row for row in rows]
+    assert [each.seen for each in starts.verdicts(grown)] == [False]

@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import ROOT
 from trainers.cli.arguments import UsageError
+from trainers.landscape import critical, identity, starts
 from trainers.landscape.descent import DescentRow
 from trainers.landscape.factorization import FactorizationRow
 from trainers.reproduce import __main__ as program
@@ -202,7 +203,19 @@ def test_rows_refer_to_existing_files():
 
 
 def verdicts():
-    """Yield verdicts of `trainers.shortcuts` on artificial results, with a row that reads its numbers from them."""
+    """Yield verdicts of experiments on artificial results, with a row that reads its numbers from them."""
+    targets = identity.symmetric_targets(4, (2.0,), 4)
+    yield from (("identity-start", each) for each in identity.verdicts([*identity.measure(targets, 3, 9, 900)]))
+    points = [critical.CriticalRow("d", 0, 0, 0, 2.0, -0.1, -0.1, held, False, True, True) for held in (True, False)]
+    yield from (("critical-points", each) for each in critical.verdicts(points))
+    changes = [
+        starts.StartRow(start, layers, depth, beta, 1.0, 1.0, 1.0, 1.0, None)
+        for start in starts.STARTS
+        for layers in (1, 2)
+        for depth in (4, 16)
+        for beta in starts.EXPONENTS.values()
+    ]
+    yield from (("depth-limit", each) for each in starts.verdicts(changes))
     kinds = ("xavier", "orthogonal", "1-shortcut", "2-shortcut", "3-shortcut")
     ends = [(kind, depth) for kind in kinds for depth in (3, 24)]
     yield "li-figure-5", conditions.verdict([ConditionsRow(*end, 10, 2, 0, 0, 0, 0) for end in ends])

@@ -30,7 +30,7 @@ from trainers.cli.arguments import UsageError
 from trainers.reproduce.numbers import NOT_RECORDED, Number, format_number
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "rows"
-PAPERS = ("Hardt & Ma", "Li et al.")
+PAPERS = ("Hardt & Ma", "Li et al.", "Bartlett et al.", "Zou et al.", "Yun et al.", "Marion et al.")
 
 
 @dataclasses.dataclass(frozen=True)
