@@ -11,7 +11,6 @@ import keras
 
 from idmatters_tf._keras_internals.keras_source import (
     Functional,
-    base_merge,
     functional_like_constructor,
     masking,
     numpy_operations,
@@ -20,9 +19,12 @@ from idmatters_tf._keras_internals.keras_source import (
 from idmatters_tf._keras_types import Tensor
 
 _layers: Any = keras.layers
-_ELEMENTWISE = (
-    base_merge.Merge,
-    *(getattr(_layers, name) for name in ("Activation", "ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax")),
+_ELEMENTWISE = tuple(
+    getattr(_layers, name)
+    for name in (
+        *("Activation", "ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax"),
+        *("Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multiply", "Subtract"),
+    )
 )
 
 

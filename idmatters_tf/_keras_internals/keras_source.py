@@ -6,7 +6,6 @@ import keras
 from keras.src import backend
 from keras.src.backend.common import global_state, masking, tensor_attributes
 from keras.src.backend.common.stateless_scope import get_stateless_scope
-from keras.src.layers.merging import base_merge
 from keras.src.losses import loss as loss_functions
 from keras.src.losses.losses import LossFunctionWrapper
 from keras.src.models.functional import Functional, functional_like_constructor

@@ -33,8 +33,7 @@ class Step:
     @property
     def kind(self) -> str:
         """Name of the class of one of Keras' operations, such as "Add"; empty for layers."""
-        is_operation = type(self.operation).__module__.startswith("keras.src.ops.")
-        return type(self.operation).__name__ if is_operation else ""
+        return type(self.operation).__name__ if is_kind_of_keras(type(self.operation), "ops") else ""
 
 
 def read_steps(model: keras.Model) -> tuple[list[Step], list[Any]] | None:
@@ -85,20 +84,26 @@ def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any
     return graph if is_alike and is_called_once and not given else None
 
 
+def is_kind_of_keras(kind: type, part: str) -> bool:
+    """Return True for a class of a part of Keras' source, such as "layers" or "applications"."""
+    return kind.__module__.startswith(f"keras.src.{part}.")
+
+
 def nested_models(layer: keras.layers.Layer) -> list[keras.Model]:
     """Return the functional and Sequential models in a layer, or the layer itself if it is one."""
     return [part for part in layers_within(layer) if isinstance(part, keras.Model) and get_graph(part) is not None]
 
 
 # Layers of Keras' applications and of KerasHub that multiply their input by a trained factor, and the variable.
+_CONVNEXT = "keras.src.applications.convnext"
 _FACTORS = {
-    ("keras.src.applications.convnext", "LayerScale"): "gamma",
+    (_CONVNEXT, "LayerScale"): "gamma",
     ("keras_hub.src.models.dinov2.dinov2_layers", "DINOV2LayerScale"): "lambda1",
     ("keras_hub.src.models.dinov3.dinov3_layers", "DINOV3LayerScale"): "lambda1",
 }
 # Layers that drop whole examples, or parts of them, in training.
 _DROPS = {
-    ("keras.src.applications.convnext", "StochasticDepth"),
+    (_CONVNEXT, "StochasticDepth"),
     ("keras_hub.src.models.dinov2.dinov2_layers", "DINOV2DropPath"),
     ("keras_hub.src.models.dinov3.dinov3_layers", "DINOV3DropPath"),
     ("keras_hub.src.models.swin_transformer.swin_transformer_layers", "DropPath"),

@@ -16,7 +16,7 @@ from idmatters_tf._keras_internals import (
     layers_within,
     own_trainable_variables,
 )
-from idmatters_tf._keras_internals.structure import Step, nested_models, read_steps
+from idmatters_tf._keras_internals.structure import Step, is_kind_of_keras, nested_models, read_steps
 from idmatters_tf.branches.last_weights import POSITIVE, last_weights
 from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.layers._images import ConvolutionBlock
@@ -76,9 +76,9 @@ def is_unknown(operation: Any) -> bool:
     """Return True for layers from elsewhere, and those with code of the user."""
     if not isinstance(operation, keras.layers.Layer) or is_from_hub(operation):
         return False
-    module = type(operation).__module__
-    is_known = module.startswith(("keras.", "idmatters_tf.")) and not module.startswith("keras.src.applications.")
-    return type(operation) is keras.layers.Lambda or not is_known
+    kind = type(operation)
+    is_known = kind.__module__.startswith(("keras.", "idmatters_tf.")) and not is_kind_of_keras(kind, "applications")
+    return kind is keras.layers.Lambda or not is_known
 
 
 def is_examined(layer: keras.layers.Layer) -> bool:
@@ -91,7 +91,7 @@ def is_examined(layer: keras.layers.Layer) -> bool:
 def extends_layer(layer: keras.layers.Layer) -> bool:
     """Return True if the class of a layer is one of Keras' layers, or derived from one."""
     kinds = [kind for kind in type(layer).__mro__ if kind not in (keras.layers.Layer, keras.Model)]
-    return any(kind.__module__.startswith("keras.src.layers.") for kind in kinds)
+    return any(is_kind_of_keras(kind, "layers") for kind in kinds)
 
 
 def known_branches(step: Step) -> list[Branch]:

@@ -232,7 +232,10 @@ class Reached:
     def set(self, saved: dict[str, Any]) -> None:
         """Restore the result of `get` for the same objects."""
         for key, node in self._walk(self._start).items():
-            for name in node.attributes.keys() - self._names.get(key, node.attributes.keys()):
+            # What a callback with `get_state` reaches is its own.
+            for name in (
+                () if node.has_methods else node.attributes.keys() - self._names.get(key, node.attributes.keys())
+            ):
                 delattr(node.value, name)
         known = {node.path: node.value for node in self._start.values()}
         restore(saved["changes"]["text"], saved["changes"]["arrays"], known)

@@ -116,7 +116,8 @@ def test_only_the_chief_writes_files(folder):
 
 def test_functions_without_the_defect_are_kept(monkeypatch):
     """A repair is made in the versions of Keras with the defect only, and once."""
-    owner = types.SimpleNamespace(__name__="owner", old=lambda: "old", sound=lambda: "sound", hooked=lambda: "hooked")
+    owner = types.ModuleType("owner")
+    vars(owner).update(old=lambda: "old", sound=lambda: "sound", hooked=lambda: "hooked")
     monkeypatch.setattr(changes, "CHANGES", [])
     for name, versions in {"old": ("3.13", "3.99"), "sound": ("3.1", "3.12")}.items():
         changes.repairs(owner, name, "a defect", versions=versions)(lambda original: f"{original()}, repaired")

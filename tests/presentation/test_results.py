@@ -59,7 +59,7 @@ def test_results_of_one_model(tmp_path):
     assert influence.table().splitlines()[1].startswith("block0  ")
 
 
-@pytest.mark.parametrize(("number", "axes"), [(0, 4), (1, 1), (2, 12)])
+@pytest.mark.parametrize(("number", "axes"), [(0, 2), (1, 1), (2, 12)])
 def test_monitors_draw_their_measurements(monitors, number, axes, tmp_path):
     monitor = monitors[number]
     panels = drawn(monitor, tmp_path / "monitor.png")

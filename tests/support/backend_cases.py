@@ -78,7 +78,7 @@ def distances(rng):
     isometry, norms = IsometryMonitor(images[:1]), BlockNorms()
     history = model.fit(images, targets, epochs=1, shuffle=False, verbose=0, callbacks=[isometry, norms])
     assert set(history.history) >= {"isometry_mean_distance", "norms_largest_spectral"}
-    results = {"tau": [measured.bounds["two"] for measured in norms.measurements.values()]}
+    results = {"norms": [measured.blocks["two"]["spectral"] for measured in norms.measurements.values()]}
     for epoch, measured in isometry.measurements.items():
         results[f"end to end {epoch}"] = measured.end_to_end.tolist()
         for name, block in measured.blocks.items():

@@ -337,7 +337,6 @@ LOSS_CASES = {
             keras.metrics.MeanMetricWrapper(keras.losses.dice, name="dice"),
             keras.metrics.MeanMetricWrapper(keras.losses.Tversky(), name="tversky"),
             keras.metrics.CosineSimilarity(axis=0, name="cosine"),
-            keras.metrics.PearsonCorrelation(axis=0, name="pearson"),
             Averaged("mean"),
             Averaged("only_first_replica"),
         ],
