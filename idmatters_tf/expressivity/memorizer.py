@@ -114,7 +114,7 @@ def memorize(
     order: Order = "norm",
     seed: int = 0,
     dtype: Dtype = "float64",
-    check: Sequence[Dtype] = ("float64", "float32"),
+    check: Sequence[Dtype] | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> keras.Model:
     """Build a network of ReLUs that maps every row of x to the one-hot vector of its label, in closed form.
@@ -139,7 +139,7 @@ def memorize(
             time or more. "paper" keeps the order of the rows, with one threshold for all units, for rows of norm 1.
         seed: seed of the random projection and the surrogate labels.
         dtype: "float64" or "float32". float32 is enough for relative margins above 1e-4.
-        check: dtypes in which every row is verified. () for none.
+        check: dtypes in which every row is verified; `dtype` and float32 if None, () for none.
         progress: callable that receives ("building", points done, n) and ("checking in DTYPE", rows done, n).
 
     Returns:
@@ -162,6 +162,7 @@ def memorize(
     width = positive_integer("width", width)
     seed = seed_number(seed)
     check_choice("order", order, get_args(Order))
+    check = (dtype, "float32") if check is None else check
     for kind in (dtype, *check):
         check_choice("dtype", kind, get_args(Dtype))
     if "float64" in (dtype, *check):
@@ -208,7 +209,7 @@ def _require_float64() -> None:
         if jax.dtypes.canonicalize_dtype("float64") != "float64":
             raise ValueError(
                 "Arguments `dtype` and `check` name float64, which JAX replaces by float32. Set the environment "
-                "variable JAX_ENABLE_X64=1, or pass dtype='float32' and check=('float32',)."
+                "variable JAX_ENABLE_X64=1, or pass dtype='float32'."
             )
 
 

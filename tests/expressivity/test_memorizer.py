@@ -138,7 +138,7 @@ def test_verify_finds_wrong_rows():
 def test_jax_without_float64_is_named(monkeypatch):
     pytest.importorskip("jax")
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    for changes in ({}, {"dtype": "float32"}, {"dtype": "float64", "check": ()}):
+    for changes in ({}, {"dtype": "float32", "check": ("float64",)}, {"dtype": "float64", "check": ()}):
         with pytest.raises(ValueError, match="JAX replaces by float32. Set the environment variable JAX_ENABLE_X64=1"):
             memorize(*sample(20, 3, 2), **changes)
 

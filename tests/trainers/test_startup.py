@@ -24,7 +24,6 @@ FOLDER = ["RUN", "RUN"]
         ("cifar", TRAIN, "tensorboard", "tensorboard is not installed. Run pip install '.[train]' in the checkout."),
         ("report", ["RUN"], "matplotlib", "matplotlib is not installed"),
         ("predict", FOLDER, "tensorflow", "tensorflow is not installed"),
-        ("depth", ["--block", "standard", "--dataset", "shapes", "--out", "run"], "matplotlib", "matplotlib is not"),
         ("landscape", ["--out", "run"], "matplotlib", "matplotlib is not installed"),
         ("shortcuts", ["sweep", "--out", "run"], "tensorflow", "tensorflow is not installed"),
         ("expressivity", ["--out", "run"], "tensorflow", "tensorflow is not installed"),
