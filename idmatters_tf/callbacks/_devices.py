@@ -25,7 +25,7 @@ _STRATEGIES = {
 class Reader:
     """Copies of variables in host memory, in arrays that the next copy overwrites."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._buffers: dict[tuple[int, int], NDArray[Any]] = {}
         # Parts of TensorFlow's variables, which stay the same.
         self._parts: dict[int, Sequence[Any]] = {}
