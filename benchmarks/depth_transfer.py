@@ -36,7 +36,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-os.environ["KERAS_BACKEND"] = "jax"
+os.environ.setdefault("KERAS_BACKEND", "jax")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import keras
