@@ -88,8 +88,10 @@ def find_difference(
         step = other + offset
         if (step, "weights") not in first:
             continue
-        rows = {phase: _differing(first, second, (step, other), phase, tolerances) for phase in PHASES}
-        differing = [phase for phase in PHASES if rows[phase]]
+        # Before the last state, only batches that are read ahead were recorded.
+        phases = PHASES if other < max(steps_of(second)) else PHASES[: rank("batch")]
+        rows = {phase: _differing(first, second, (step, other), phase, tolerances) for phase in phases}
+        differing = [phase for phase in phases if rows[phase]]
         if differing:
             phase = differing[0]
             key = rows[phase][0]
@@ -117,10 +119,32 @@ def find_generator(first: Records, seconds: Sequence[Records], against: Against)
     return None
 
 
-def find_detail(first: Records, second: Records, step: int, other: int) -> Difference | None:
-    """Return the first layer output, loss or gradient that differs between two eager executions of a step."""
+def find_detail(first: Records, second: Records, step: int, other: int, against: Against) -> Difference | None:
+    """Return the first layer output, loss or gradient that differs between two eager executions of a step.
+
+    For several replicas it is the gradient whose sum over the replicas differs by more than rounding.
+    """
     rows = first.get((step, DETAIL), {}), second.get((other, DETAIL), {})
-    return _first_in_order(*rows, step, other)
+    if against.kind != "replicas":
+        return _first_in_order(*rows, step, other)
+    one, several = (_sum_gradients(row) for row in rows)
+    for name, summary in one.items():
+        if name in several and not is_rounding(summary, several[name]):
+            pair = summary, several[name]
+            return Difference(step, other, DETAIL, name, pair, 0, (DETAIL,), describe_size(*pair))
+    return None
+
+
+def _sum_gradients(rows: dict[str, Any]) -> dict[str, Any]:
+    """Return the sums of the sampled entries of gradients over the replicas, by path."""
+    sums: dict[str, Any] = {}
+    for row in rows.values():
+        name = row["name"].partition(" (call ")[0]
+        if name.startswith("gradient:"):
+            before = sums.get(name, {}).get("sample", [0.0] * len(row["sample"]))
+            added = [a + b for a, b in zip(before, row["sample"], strict=True)]
+            sums[name] = {**row, "sample": added, "digest": ""}
+    return sums
 
 
 def find_nondeterminism(records: Records, step: int) -> Difference | None:

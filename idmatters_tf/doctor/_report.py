@@ -112,8 +112,8 @@ def examine(runner: Runner, against: Against, repetitions: int, show: Callable[[
     if at is not None:
         show(f"{against}: step {at[0]} again, with layers and gradients")
         again = runner.plain(against, detail=at[0]), runner.changed(against, detail=at[1])[0]
-        noise = find_nondeterminism(again[0], at[0])
-        detail = None if noise is not None else find_detail(*again, *at)
+        noise = find_nondeterminism(again[0], at[0]) if against.kind != "replicas" else None
+        detail = None if noise is not None else find_detail(*again, *at, against)
     cause = find_cause(difference, detail, noise, (first, second[0]), against, is_race)
     return Finding(str(against), compared, len(found), len(different), difference, detail or noise, cause)
 
