@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from idmatters_tf._keras_internals.keras_source import data_adapters, global_state, seed_generator
+from idmatters_tf._keras_internals.keras_source import data_adapters
 from idmatters_tf._tensorflow_internals.patching import Patch
 
 Observer = Callable[[Sequence[np.ndarray]], None]
@@ -71,12 +71,6 @@ def _show_tensorflow(dataset: Any, observer: Observer, is_reversed: bool, is_ser
         return kept if len(batch) > 1 else kept[0]
 
     return dataset.map(observed)
-
-
-def global_generators() -> dict[str, Any]:
-    """Return the states of Keras' and TensorFlow's global generators, without creating them."""
-    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
-    return {} if generator is None else {"keras.random without a seed": np.asarray(generator.state)}
 
 
 @contextlib.contextmanager

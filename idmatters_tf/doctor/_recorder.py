@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._environment import collect_versions, describe_numerics
-from idmatters_tf._keras_internals.observation import global_generators, observe_batches, observe_step
+from idmatters_tf._keras_internals import global_seed_state
+from idmatters_tf._keras_internals.observation import observe_batches, observe_step
 from idmatters_tf.callbacks._walk import FORMS, LEAVES, is_variable, walk
 from idmatters_tf.doctor._summaries import Summary, digest, summarize, summarize_rows, summarize_value
 
@@ -199,8 +200,8 @@ class Recorder(keras.callbacks.Callback):
         python = digest(repr(random.getstate()).encode())
         write("global generators", "Python's random", {"digest": python})
         write("global generators", "numpy.random", {"digest": digest(repr(np.random.get_state()).encode())})  # noqa: NPY002
-        for name, state in global_generators().items():
-            write("global generators", name, summarize(state))
+        if (state := global_seed_state()) is not None:
+            write("global generators", "keras.random without a seed", summarize(_value(state)))
         known = {id(variable) for row in phases.values() for variable in row}
         callbacks = [each for each in getattr(self._given, "callbacks", self._given) if each is not self]
         # Private attributes of Keras' callbacks are not state: they count epochs and batches from the start.
