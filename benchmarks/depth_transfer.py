@@ -36,7 +36,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
+if __name__ == "__main__":
+    # Whatever the backend of the program that starts it.
+    os.environ["KERAS_BACKEND"] = "jax"
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import keras
