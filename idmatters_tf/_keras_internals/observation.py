@@ -9,6 +9,7 @@ import numpy as np
 
 from idmatters_tf._keras_internals.keras_source import data_adapters
 from idmatters_tf._tensorflow_internals.patching import Patch
+from idmatters_tf._tensorflow_internals.pipelines import is_dataset
 
 Observer = Callable[[Sequence[np.ndarray]], None]
 
@@ -16,7 +17,9 @@ Observer = Callable[[Sequence[np.ndarray]], None]
 def observe_batches(
     observer: Observer, is_reversed: bool = False, is_serial: bool = False
 ) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which the batches of the next data adapter, that of `fit`, are shown before each step.
+    """Return a context in which the data of the next data adapter, that of `fit`, are observed.
+
+    On JAX, batches are shown by `observe_executions`.
 
     Args:
         observer: function of the arrays of a batch.
@@ -26,37 +29,37 @@ def observe_batches(
     original = data_adapters.get_data_adapter
     seen: list[Any] = []
 
-    def get_data_adapter(*args: Any, **kwargs: Any) -> Any:
-        data = kwargs.get("x", args[0] if args else None)
-        if is_serial and not seen and isinstance(data, keras.utils.PyDataset):
-            data.workers = 1
-        adapter = original(*args, **kwargs)
-        if not seen:
-            seen.append(adapter)
-            name = "get_jax_iterator" if keras.backend.backend() == "jax" else "get_tf_dataset"
-            get, show = getattr(adapter, name), _show_jax if name == "get_jax_iterator" else _show_tensorflow
-            setattr(adapter, name, lambda: show(get(), observer, is_reversed, is_serial))
+    def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if seen:
+            return original(x, *args, **kwargs)
+        adapter: Any = original(_read_serially(x) if is_serial else x, *args, **kwargs)
+        seen.append(adapter)
+        if keras.backend.backend() == "tensorflow":
+            get = adapter.get_tf_dataset
+            adapter.get_tf_dataset = lambda: _show_batches(get(), observer, is_reversed)
         return adapter
 
     return Patch((data_adapters, "get_data_adapter", get_data_adapter))
 
 
-def _show_jax(batches: Any, observer: Observer, is_reversed: bool, is_serial: bool) -> Iterator[Any]:
-    for batch in batches:
-        arrays = [np.asarray(part) for part in keras.tree.flatten(batch) if part is not None]
-        observer(arrays)
-        yield keras.tree.map_structure(lambda x: None if x is None else x[::-1], batch) if is_reversed else batch
+def _read_serially(data: Any) -> Any:
+    """Return data that are read with one thread."""
+    if isinstance(data, keras.utils.PyDataset):
+        data.workers = 1
+    elif is_dataset(data):
+        import tensorflow as tf
 
-
-def _show_tensorflow(dataset: Any, observer: Observer, is_reversed: bool, is_serial: bool) -> Any:
-    import tensorflow as tf
-
-    if not isinstance(dataset, tf.data.Dataset):
-        return dataset
-    if is_serial:
         options = tf.data.Options()
         options.threading.private_threadpool_size = options.threading.max_intra_op_parallelism = 1
-        dataset = dataset.with_options(options)
+        return data.with_options(options)
+    return data
+
+
+def _show_batches(dataset: Any, observer: Observer, is_reversed: bool) -> Any:
+    import tensorflow as tf
+
+    if not is_dataset(dataset):
+        return dataset
 
     def show(*arrays: Any) -> Any:
         observer(arrays)
@@ -71,6 +74,24 @@ def _show_tensorflow(dataset: Any, observer: Observer, is_reversed: bool, is_ser
         return kept if len(batch) > 1 else kept[0]
 
     return dataset.map(observed)
+
+
+def observe_executions(model: keras.Model, observer: Observer, is_reversed: bool = False) -> None:
+    """Show the batches that the training step of a running `fit` takes on JAX, where data are read ahead.
+
+    Args:
+        model: model whose training step has been made.
+        observer: function of the arrays of a batch.
+        is_reversed: True to reverse the order of the examples in each batch.
+    """
+    network: Any = model
+    execute = network.train_function
+
+    def show(batch: Any) -> Any:
+        observer([np.asarray(part) for part in keras.tree.flatten(batch) if part is not None])
+        return keras.tree.map_structure(lambda x: None if x is None else x[::-1], batch) if is_reversed else batch
+
+    network.train_function = lambda state, iterator: execute(state, map(show, iterator))
 
 
 @contextlib.contextmanager

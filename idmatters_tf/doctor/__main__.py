@@ -5,6 +5,7 @@ python -m idmatters_tf.doctor fit.py --steps 3 --against again restart workers=2
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -59,4 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # The processes of the runs end with this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -45,12 +45,15 @@ def find_cause(
         "attributes": _callbacks,
         "batch": _batch,
     }
-    if detail is None and noise is None and difference.phase in by_phase:
-        if difference.phase == "batch" or difference.other_step == 1:
-            return by_phase[difference.phase](difference, records, against, is_race)
-        if difference.phase in ("generators", "global generators", "callbacks", "attributes"):
-            return by_phase[difference.phase](difference, records, against, is_race)
-    return _step(difference, detail, noise, against)
+    # Weights, optimizer and state are computed by the step before, and after it only the others are causes.
+    is_computed = difference.phase in ("weights", "optimizer", "state") and difference.other_step > 1
+    if difference.phase not in by_phase or is_computed or noise is not None:
+        return _step(difference, detail, noise, against)
+    cause = by_phase[difference.phase](difference, records, against, is_race)
+    if detail is None:
+        return cause
+    text = f"{cause.text} The step computes another {_part(detail)} from equal inputs ({detail.size})."
+    return dataclasses.replace(cause, text=text)
 
 
 def _weights(difference, records, against, is_race):
@@ -59,7 +62,7 @@ def _weights(difference, records, against, is_race):
             f"The second process did not restore {_name(difference)}.",
             "model.load_weights(path)  # before `fit`; or callbacks=[ExactResume(folder)]",
         )
-    names = _differing_generators(difference, records)
+    names = _differing(difference, records)
     if "Python's random" in names:
         equal = "" if "numpy.random" in names else ", unlike NumPy's"
         return Cause(
@@ -72,6 +75,12 @@ def _weights(difference, records, against, is_race):
 
 def _optimizer(difference, records, against, is_race):
     if against.is_killed:
+        if difference.path == "learning rate" and "callbacks" in difference.phases:
+            name = _differing(difference, records, "callbacks")[0]
+            return Cause(
+                f"The learning rate was not continued: the callback's state `{name}` was not restored.",
+                "callbacks=[ExactResume(folder), ...]  # restores the attributes of callbacks",
+            )
         what = "slots and `iterations`" if difference.also else _name(difference)
         return Cause(
             f"The second process did not restore the optimizer ({what}); the weights are equal.",
@@ -114,13 +123,13 @@ def _callbacks(difference, records, against, is_race):
     return Cause(f"The attribute `{attribute}` of {owner} differs.", "set it from the arguments alone")
 
 
-def _differing_generators(difference, records):
-    """Return the names of the generators that differ before a step."""
+def _differing(difference, records, phase="global generators"):
+    """Return the names of the records of a phase before a step that differ."""
     first, second = (
-        part.get((number, "global generators"), {})
+        part.get((number, phase), {})
         for part, number in zip(records, (difference.step, difference.other_step), strict=True)
     )
-    return [name for name in {**first, **second} if differ(first.get(name), second.get(name))]
+    return [row["name"] for path, row in first.items() if path in second and differ(row, second[path])]
 
 
 def _batch(difference, records, against, is_race):
@@ -149,9 +158,18 @@ def _batch(difference, records, against, is_race):
             f"order of their draws varies.",
             "rng = np.random.default_rng([seed, index])  # a generator for each element, from its index",
         )
-    names = _differing_generators(difference, records)
+    names = _differing(difference, records)
+    if against.is_killed:
+        generator = names[0] if names else "a generator that the data draw from"
+        return Cause(
+            f"{what} after the restart: the position of the data, or {generator}, was not restored.",
+            "callbacks=[ExactResume(folder)]  # restores both; for any data with replay=True",
+        )
     if names:
         return Cause(f"{what}, and {names[0]} is in another state.", SEED)
+    if against.kind in ("threads", "folder"):
+        other = "number of threads" if against.kind == "threads" else "folder for temporary files"
+        return Cause(f"{what}: the data depend on the {other}.", f"make the data without the {other}")
     return Cause(
         f"{what}, although weights and generators are equal: the data draw from a generator that has no seed, or read "
         f"something that changes from run to run.",

@@ -60,17 +60,27 @@ def steps_of(records: Records) -> list[int]:
 
 def first_offset(first: Records, second: Records, against: Against) -> int:
     """Return the step of the first run, minus one, that corresponds to the first step of the second run."""
+    if not against.is_killed:
+        return 0
+    # The optimizer counts its steps. If it was not restored, either nothing was, or the script saves other parts.
+    counts = {step: _iteration(first, step) for step in steps_of(first)}
+    count = _iteration(second, 1)
+    beginning = first.get((1, "weights"), {}), second.get((1, "weights"), {})
+    if count is None or not differ(count, counts.get(1)):
+        if all(not differ(row, beginning[1].get(path)) for path, row in beginning[0].items()):
+            return 0
+    else:
+        same = [step for step, each in counts.items() if not differ(each, count)]
+        return same[0] - 1 if same else 0
     if against.kind == "resume":
-        found = [(records.get((1, "optimizer")) or {}) for records in (first, second)]
-        counts = [next((row for row in part.values() if row["name"].endswith("iteration")), None) for part in found]
-        for step in steps_of(first) if None not in counts else ():
-            now = first.get((step, "optimizer"), {})
-            if any(not differ(row, counts[1]) for row in now.values() if row["name"].endswith("iteration")):
-                return step - 1
-    if against.kind == "restart":
-        epochs = [step for step in steps_of(first) if first[step, "epoch"]["index"]["digest"] == "1"]
-        return epochs[0] - 1 if epochs else 0
-    return 0
+        return against.number
+    epochs = [step for step in counts if first[step, "epoch"]["index"]["digest"] == "1"]
+    return epochs[0] - 1 if epochs else 0
+
+
+def _iteration(records: Records, step: int) -> dict[str, Any] | None:
+    rows = records.get((step, "optimizer"), {}).values()
+    return next((row for row in rows if row["name"].endswith("iteration")), None)
 
 
 def find_difference(

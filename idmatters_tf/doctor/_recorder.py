@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from idmatters_tf._environment import collect_versions, describe_numerics
 from idmatters_tf._keras_internals import global_seed_state
-from idmatters_tf._keras_internals.observation import observe_batches, observe_step
+from idmatters_tf._keras_internals.observation import observe_batches, observe_executions, observe_step
+from idmatters_tf.callbacks import ExactResume
+from idmatters_tf.callbacks._state_callback import StateCallback
 from idmatters_tf.callbacks._walk import FORMS, LEAVES, is_variable, walk
 from idmatters_tf.doctor._summaries import Summary, digest, summarize, summarize_rows, summarize_value
 
@@ -119,8 +121,14 @@ class Recorder(keras.callbacks.Callback):
         self._trace, self._plan, self._end = trace, plan, end
         self._step, self._batches, self._epochs, self._counted = 0, 0, 0, 0
 
+    def get_state(self) -> None:
+        """Tell `ExactResume` that this callback does not belong to the run."""
+
+    def set_state(self, state: None) -> None:
+        """Do nothing, see `get_state`."""
+
     def record_batch(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Record a batch. It may be read before its step begins."""
+        """Record a batch. On TensorFlow it may be read before its step begins."""
         self._batches += 1
         for index, array in enumerate(arrays):
             self._trace.write(self._batches, "batch", f"array {index}", summarize(array))
@@ -135,6 +143,8 @@ class Recorder(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._step == 0:
             self._record_settings()
+            if keras.backend.backend() == "jax":
+                observe_executions(self._network, self.record_batch, self._plan.is_reversed)
         self._step += 1
         self._counted += self._epochs >= self._plan.epoch
         self._record_state()
@@ -203,7 +213,11 @@ class Recorder(keras.callbacks.Callback):
         if (state := global_seed_state()) is not None:
             write("global generators", "keras.random without a seed", summarize(_value(state)))
         known = {id(variable) for row in phases.values() for variable in row}
-        callbacks = [each for each in getattr(self._given, "callbacks", self._given) if each is not self]
+        callbacks = [
+            each
+            for each in getattr(self._given, "callbacks", self._given)
+            if each is not self and not isinstance(each, (ExactResume, StateCallback))
+        ]
         # Private attributes of Keras' callbacks are not state: they count epochs and batches from the start.
         private = tuple(f"{type(each).__name__}._" for each in callbacks if type(each).__module__.startswith("keras."))
         # Names of layers and optimizers depend on the models that were made before.
@@ -219,7 +233,7 @@ class Recorder(keras.callbacks.Callback):
         model = self._network
         model.train_function = self._original
         *state, iterator = arguments
-        batch = iterator[0] if isinstance(iterator, list) else next(iter(iterator))
+        batch = iterator[0] if isinstance(iterator, list) else next(iterator)
         variables = [*model.variables, *getattr(model.optimizer, "variables", ()), *model.metrics_variables]
         result: Any = None
         for attempt in ("detail", "repetition"):

@@ -25,6 +25,7 @@ UNEXAMINED = (
     "values inside of the compiled step, other calls of `fit`, validation, files, and steps after these; attributes of "
     "callbacks that are not plain data"
 )
+BEGAN_AGAIN = "after the restart, the script began at its first step again: nothing was restored"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Finding:
         difference: the first difference, or None.
         detail: the first part of the step that differs, or None.
         cause: cause and remedy, or None.
+        note: what the reader must know about the comparison, or an empty string.
     """
 
     against: str
@@ -47,6 +49,7 @@ class Finding:
     difference: Difference | None = None
     detail: Difference | None = None
     cause: Cause | None = None
+    note: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.against}: {self.steps} steps compared, {self.differing} of {self.repetitions} runs differ"]
@@ -63,6 +66,7 @@ class Finding:
             if self.detail is not None:
                 lines.append(f"  within the step:  {self.detail.path.replace(':', ' ', 1)}")
             lines += [f"  cause:            {self.cause.text}", f"  remedy:           {self.cause.remedy}"]
+        lines += [f"  note:             {self.note}"] if self.note else []
         return "\n".join([*lines, f"  not examined:     {UNEXAMINED}"])
 
     def as_dict(self) -> dict[str, Any]:
@@ -95,12 +99,14 @@ def examine(runner: Runner, against: Against, repetitions: int, show: Callable[[
         if number == 1 and all(part is None for _, part in found) and against.kind != "again":
             break
     different = [(second, part) for second, part in found if part is not None]
-    compared = min(runner.steps, max(len(steps_of(found[0][0][0])) - 1, 0))
+    seconds = found[0][0]
+    compared = min(runner.steps, max(len(steps_of(seconds[0])) - 1, 0))
+    note = BEGAN_AGAIN if against.is_killed and not first_offset(first, seconds[0], against) else ""
     generator = find_generator(first, [second[0] for second, _ in found], against) if not different else None
     if generator is not None:
         different = [(second, generator) for second, _ in found]
     if not different:
-        return Finding(str(against), compared, len(found), 0)
+        return Finding(str(against), compared, len(found), 0, note=note)
     second, difference = min(different, key=lambda pair: (pair[1].step, rank(pair[1].phase)))
     detail = noise = None
     at = _step_to_repeat(difference)
@@ -115,12 +121,12 @@ def examine(runner: Runner, against: Against, repetitions: int, show: Callable[[
         noise = find_nondeterminism(again[0], at[0]) if against.kind != "replicas" else None
         detail = None if noise is not None else find_detail(*again, *at, against)
     cause = find_cause(difference, detail, noise, (first, second[0]), against, is_race)
-    return Finding(str(against), compared, len(found), len(different), difference, detail or noise, cause)
+    return Finding(str(against), compared, len(found), len(different), difference, detail or noise, cause, note)
 
 
 def _step_to_repeat(difference: Difference) -> tuple[int, int] | None:
     """Return the steps, in both runs, that computed a difference from equal states and batches."""
-    if difference.phase == "logs":
+    if difference.phase in ("logs", "attributes"):
         return difference.step, difference.other_step
     is_computed = difference.phase in ("weights", "optimizer", "state") and difference.other_step > 1
     return (difference.step - 1, difference.other_step - 1) if is_computed else None

@@ -145,7 +145,7 @@ model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=call
 """,
     ('if not os.path.exists("backup"):\n    adapted', "if True:\n    adapted"),
     "restart",
-    ("output of `normalization`", "equal before it:  weights, optimizer, state"),
+    ("Adapted.shift", "normalization`", "equal before it:  weights, optimizer, state"),
 )
 
 # tf-keras 70: weights are saved, the optimizer is not.
@@ -240,6 +240,143 @@ model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
     ("exactly 2 times",),
 )
 
+EXACT = ('keras.callbacks.BackupAndRestore("backup")', 'ExactResume("backup", every=2)')
+
+# A counter of averaged weights starts again.
+averaged_weights = (
+    HEAD
+    + SEEDED
+    + MODEL
+    + """
+from idmatters_tf.callbacks import ExactResume
+class Average(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.count, self.average = 0, []
+    def on_train_batch_end(self, batch, logs=None):
+        self.count += 1
+        weights = self.model.get_weights()
+        before = self.average or weights
+        self.average = [a + (w - a) / self.count for a, w in zip(before, weights)]
+callbacks = [Average(), keras.callbacks.BackupAndRestore("backup")]
+build().fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+""",
+    EXACT,
+    "restart",
+    ("callbacks: Average.count", "was not restored", "ExactResume"),
+)
+
+# The state of a generator is restored before the last draw.
+off_by_one_draw = (
+    HEAD
+    + SEEDED
+    + MODEL
+    + """
+import json
+class Draws(keras.utils.PyDataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return x[:8] + rng.normal(size=(8, 4)).astype("float32"), y[:8]
+class Save(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        if os.path.exists("rng.json"):
+            rng.bit_generator.state = json.load(open("rng.json"))
+            rng.normal()
+    def on_epoch_end(self, epoch, logs=None):
+        json.dump(rng.bit_generator.state, open("rng.json", "w"))
+rng = np.random.default_rng(0)
+callbacks = [Save(), keras.callbacks.BackupAndRestore("backup")]
+build().fit(Draws(), epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+""",
+    ("            rng.normal()\n", ""),
+    "restart",
+    ("step 5, batch", "not restored"),
+)
+
+# The weights are equal, the masks of dropout are not.
+unseeded_dropout = (
+    HEAD
+    + MODEL
+    + """
+layers = [keras.layers.Dropout(0.5), keras.layers.Dense(1, kernel_initializer="ones")]
+model = keras.Sequential([keras.Input((4,)), *layers])
+model.compile("adam", "mse")
+model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+""",
+    ("Dropout(0.5)", "Dropout(0.5, seed=1)"),
+    "again",
+    ("step 1, generators", "layer's generator", "set_random_seed"),
+)
+
+order_of_a_set = (
+    HEAD
+    + SEEDED
+    + MODEL
+    + """
+names = "ant bat cat dog emu fox gnu hen".split()
+numbers = {name: number for number, name in enumerate(set(names))}
+y = np.array([[numbers[name]] for name in 4 * names], "float32")
+build().fit(x, y, batch_size=8, shuffle=False, verbose=0)
+""",
+    ("enumerate(set(names))", "enumerate(sorted(set(names)))"),
+    "hashseed",
+    ("step 1, batch", "order of a set", "sorted(names)"),
+)
+
+number_of_threads = (
+    HEAD
+    + SEEDED
+    + MODEL
+    + """
+threads = int(os.environ.get("OMP_NUM_THREADS", 4))
+x = np.concatenate([np.random.default_rng(part).normal(size=(32 // threads, 4)) for part in range(threads)])
+build().fit(x, y, batch_size=8, shuffle=False, verbose=0)
+""",
+    ('int(os.environ.get("OMP_NUM_THREADS", 4))', "4"),
+    "threads=1",
+    ("step 2, batch", "number of threads"),
+)
+
+metric_alone = (
+    HEAD
+    + SEEDED
+    + MODEL
+    + """
+offset = random.SystemRandom().random()
+def shifted(labels, outputs):
+    return keras.ops.mean(outputs) + offset
+model = build()
+model.compile("adam", "mse", metrics=[shifted])
+model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+""",
+    ("random.SystemRandom().random()", "1.0"),
+    "again",
+    ("logs: shifted", "Only logs differ", "check the metric"),
+)
+
+# The warm-up of a callback begins again.
+schedule = (
+    HEAD
+    + SEEDED
+    + MODEL
+    + """
+from idmatters_tf.callbacks import ExactResume
+class Warmup(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+    def on_train_batch_begin(self, batch, logs=None):
+        self.seen += 1
+        self.model.optimizer.learning_rate = 0.001 * self.seen
+callbacks = [Warmup(), keras.callbacks.BackupAndRestore("backup")]
+build().fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+""",
+    EXACT,
+    "restart",
+    ("optimizer: learning rate", "Warmup.seen", "ExactResume"),
+)
+
 CASES = {
     "initial weights": initial_weights,
     "threads of a PyDataset": threads_of_a_dataset,
@@ -251,4 +388,11 @@ CASES = {
     "position of the data": position_of_the_data,
     "best value": best_value,
     "scalar loss": scalar_loss,
+    "averaged weights": averaged_weights,
+    "off by one draw": off_by_one_draw,
+    "unseeded dropout": unseeded_dropout,
+    "order of a set": order_of_a_set,
+    "number of threads": number_of_threads,
+    "metric alone": metric_alone,
+    "schedule": schedule,
 }
