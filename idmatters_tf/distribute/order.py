@@ -17,6 +17,7 @@ from idmatters_tf.distribute.tasks import describe_cluster, gather
 # Arrays of more bytes are compared in evenly spaced rows.
 _COMPARED_BYTES = 1 << 26
 _COMPARED_ROWS = 1024
+_DATA = ("x", "y", "sample_weight")
 # Seeds are positive and below 2^31.
 _SEEDS = 2**31 - 1
 
@@ -36,23 +37,21 @@ def describe_data(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: the order of a `tf.data.Dataset` differs between the workers.
     """
-    described = describe_arrays(arguments)
-    given = arguments["validation_data"]
-    names = ("validation x", "validation y", "validation sample_weight")
-    described |= describe_arrays(dict(zip(names, given if isinstance(given, list | tuple) else (given,), strict=False)))
-    weights = arguments["class_weight"]
-    described["class_weight"] = weights and {str(name): float(weight) for name, weight in weights.items()}
+    given, weights = arguments["validation_data"], arguments["class_weight"]
+    given = given if isinstance(given, list | tuple) else (given,)
     names = ("batch_size", "shuffle", "steps_per_epoch", "validation_split", "validation_steps", "validation_freq")
-    described |= {name: arguments[name] for name in (*names, "validation_batch_size")}
-    return described
+    return {
+        **describe_arrays(arguments),
+        **describe_arrays(dict(zip(_DATA, given, strict=False)), "validation "),
+        "class_weight": weights and {str(name): float(weight) for name, weight in weights.items()},
+        **{name: arguments[name] for name in (*names, "validation_batch_size")},
+    }
 
 
-def describe_arrays(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON description of inputs, labels and weights by name, see `describe_data`."""
+def describe_arrays(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a JSON description of inputs, labels and weights, see `describe_data`."""
     described = {}
-    for name, value in data.items():
-        if name.split()[-1] not in ("x", "y", "sample_weight"):
-            continue
+    for name, value in ((f"{prefix}{name}", arguments[name]) for name in _DATA if name in arguments):
         if is_dataset(value):
             described[f"the operations of {name}"] = describe_order(value)
             described[f"the number of batches of {name}"] = int(value.cardinality())

@@ -2,9 +2,12 @@
 
 import keras
 import numpy as np
+from keras import layers, optimizers
 
-from idmatters_tf.layers import ResidualConv2D
+from idmatters_tf import scale_depth
+from idmatters_tf.layers import ResidualConv2D, ResidualDense
 from idmatters_tf.optimizers import Momentum, Muon
+from tests.support.fits import build, case
 
 RANDOM = np.random.default_rng(5)
 # Batches of 12, 12 and 3.
@@ -17,57 +20,50 @@ LABELS = RANDOM.integers(0, 3, 27)
 LARGE = np.concatenate([SERIES[:1], SERIES[1:2] * 1e6, SERIES[2:]])
 
 
-def network(shape, *layers, optimizer="sgd", policy="float32", **compiled):
-    keras.utils.set_random_seed(1)
-    keras.config.set_dtype_policy(policy)
-    try:
-        made = keras.Sequential([keras.Input(shape), *(make() for make in layers), keras.layers.Dense(3)])
-        optimizer = optimizer if isinstance(optimizer, str) else optimizer()
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        made.compile(optimizer, loss, metrics=["accuracy"], **compiled)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    return made
+def network(shape, *hidden, **compiled):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return build(shape, *hidden, lambda: layers.Dense(3), **{"loss": loss, "metrics": ["accuracy"], **compiled})
 
 
-def fit(made, x, y=LABELS, **arguments):
-    return made.fit(x, y, **{"batch_size": 12, "epochs": 2, "verbose": 0, "shuffle": False, **arguments}).history
+def images(*hidden):
+    return case(lambda: network((6, 6, 2), *hidden, layers.Flatten), IMAGES, LABELS)
 
 
-def images(*layers, **options):
-    return lambda: network((6, 6, 2), *layers, keras.layers.Flatten, **options), lambda made: fit(made, IMAGES)
+def series(*hidden):
+    return case(lambda: network((5, 3), *hidden), SERIES, LABELS)
 
 
-def series(*layers, x=SERIES, **options):
-    options, arguments = dict(options), {}
-    if "epochs" in options:
-        arguments["epochs"] = options.pop("epochs")
-    return lambda: network((5, 3), *layers, **options), lambda made: fit(made, x, **arguments)
+def tokens(*hidden):
+    return case(lambda: network((5,), lambda: layers.Embedding(9, 4, mask_zero=True), *hidden), TOKENS, LABELS)
 
 
-def tokens(*layers, **options):
-    embedding = lambda: keras.layers.Embedding(9, 4, mask_zero=True)  # noqa: E731
-    return lambda: network((5,), embedding, *layers, **options), lambda made: fit(made, TOKENS)
+def with_optimizer(make, x=SERIES, **options):
+    def dense():
+        return layers.Dense(4, "tanh", kernel_regularizer="l2")
+
+    # Six steps.
+    return case(lambda: network((5, 3), layers.Flatten, dense, optimizer=make, **options), x, LABELS, epochs=2)
+
+
+def scaled(scale=8.0, x=SERIES, **options):
+    """Return a case in mixed precision, whose loss scale grows after three steps."""
+
+    def make():
+        return optimizers.LossScaleOptimizer(optimizers.SGD(0.2, 0.5, **options), scale, dynamic_growth_steps=3)
+
+    return with_optimizer(make, x, policy="mixed_float16")
 
 
 def attention():
     x = keras.Input((5, 3))
-    return keras.Model(x, keras.layers.MultiHeadAttention(2, 4)(x, x))
+    return keras.Model(x, layers.MultiHeadAttention(2, 4)(x, x))
 
 
-def with_optimizer(make, **options):
-    dense = lambda: keras.layers.Dense(4, "tanh", kernel_regularizer="l2")  # noqa: E731
-    return series(keras.layers.Flatten, dense, optimizer=make, **options)
-
-
-def sgd(**options):
-    return lambda: keras.optimizers.SGD(0.2, momentum=0.5, **options)
-
-
-def scaled(scale=8.0, growth=3, x=SERIES, **options):
-    inner = sgd(**options)
-    make = lambda: keras.optimizers.LossScaleOptimizer(inner(), initial_scale=scale, dynamic_growth_steps=growth)  # noqa: E731
-    return with_optimizer(make, x=x, policy="mixed_float16")
+def scaled_branches():
+    blocks = [ResidualDense(15, kernel_regularizer="l2") for _ in range(3)]
+    made = build((5, 3), layers.Flatten(), *blocks, layers.Dense(3))
+    made.compile(scale_depth(made, 1, optimizers.SGD(0.1, 0.9, global_clipnorm=0.5)), "mse")
+    return made
 
 
 def gpt2():
@@ -80,7 +76,7 @@ def gpt2():
     made.preprocessor = None
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metrics = ["accuracy", Perplexity(from_logits=True, name="perplexity")]
-    made.compile(keras.optimizers.SGD(0.1), loss, weighted_metrics=metrics)
+    made.compile(optimizers.SGD(0.1), loss, weighted_metrics=metrics)
     return made
 
 
@@ -89,63 +85,67 @@ def vit():
 
     made = vit()
     made.preprocessor = None
-    made.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    made.compile(optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return made
 
 
-def fit_gpt2(made):
-    mask = (TOKENS > 0).astype("float32")
-    return fit(made, {"token_ids": TOKENS, "padding_mask": mask}, np.roll(TOKENS, -1, 1), sample_weight=mask)
-
-
 def layer(name, *arguments, **options):
-    return lambda: getattr(keras.layers, name)(*arguments, **options)
+    return lambda: getattr(layers, name)(*arguments, **options)
 
 
+PADDING = (TOKENS > 0).astype("float32")
+OPTIMIZERS = {
+    "accumulation": lambda: optimizers.SGD(0.2, 0.5, gradient_accumulation_steps=2),
+    "accumulation, clipped, averages": lambda: optimizers.SGD(
+        0.2, 0.5, gradient_accumulation_steps=3, global_clipnorm=0.1, use_ema=True, weight_decay=0.01
+    ),
+    "averages that overwrite": lambda: optimizers.SGD(
+        0.2, 0.5, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=2
+    ),
+    "a schedule": lambda: optimizers.AdamW(optimizers.schedules.CosineDecay(0.02, 8), 0.1, epsilon=0.1),
+    "clipped global norm": lambda: optimizers.SGD(0.5, global_clipnorm=0.05),
+    "clipped values": lambda: optimizers.Adam(0.1, clipvalue=0.01, epsilon=0.1),
+    "Adam, amsgrad": lambda: optimizers.Adam(0.02, amsgrad=True, epsilon=0.1),
+    "AdamW, clipped": lambda: optimizers.AdamW(0.02, epsilon=0.1, clipnorm=0.2),
+    "RMSprop": lambda: optimizers.RMSprop(0.01, centered=True, epsilon=0.1),
+    "Adagrad": lambda: optimizers.Adagrad(0.05),
+    "Adafactor": lambda: optimizers.Adafactor(0.05),
+    "Lamb": lambda: optimizers.Lamb(0.02, epsilon=0.1),
+    "Ftrl": lambda: optimizers.Ftrl(0.05),
+    "Muon": lambda: Muon(0.02),
+    "Muon and AdamW": lambda: Muon(0.02, norm="free", other="adamw", weight_decay=0.01),
+    "Muon, clipped": lambda: Muon(0.05, norm="free", global_clipnorm=0.05),
+    "momentum, accumulation": lambda: Momentum(0.1, 0.9, nesterov=True, gradient_accumulation_steps=2),
+}
 LAYER_CASES = {
-    "layers: convolution, pooling": images(layer("Conv2D", 4, 3, activation="relu"), keras.layers.MaxPooling2D),
+    "layers: convolution, pooling": images(layer("Conv2D", 4, 3, activation="relu"), layers.MaxPooling2D),
     "layers: depthwise, strides, average": images(
-        layer("SeparableConv2D", 4, 3, 2, "same"), layer("DepthwiseConv2D", 3), keras.layers.GlobalAveragePooling2D
+        layer("SeparableConv2D", 4, 3, 2, "same"), layer("DepthwiseConv2D", 3), layer("AveragePooling2D", 1)
     ),
     "layers: transposed convolution": images(layer("Conv2DTranspose", 3, 3, 2)),
-    "layers: residual convolution": images(lambda: ResidualConv2D(4), keras.layers.GlobalMaxPooling2D),
+    "layers: residual convolution": images(lambda: ResidualConv2D(4)),
     "layers: synchronized normalization": images(
-        layer("Conv2D", 4, 3), layer("BatchNormalization", synchronized=True), keras.layers.ReLU
+        layer("Conv2D", 4, 3), layer("BatchNormalization", synchronized=True), layers.ReLU
+    ),
+    "layers: synchronized normalization, mask": tokens(
+        layer("BatchNormalization", synchronized=True), layers.GlobalAveragePooling1D
     ),
     "layers: layer and group normalization": images(
-        layer("Conv2D", 8, 3), layer("GroupNormalization", 2), keras.layers.LayerNormalization
+        layer("Conv2D", 8, 3), layer("GroupNormalization", 2), layers.LayerNormalization
     ),
     "layers: LSTM": tokens(layer("LSTM", 4)),
-    "layers: bidirectional GRU": tokens(lambda: keras.layers.Bidirectional(keras.layers.GRU(3))),
-    "layers: attention": series(attention, keras.layers.GlobalAveragePooling1D),
-    "layers: masked average": tokens(keras.layers.GlobalAveragePooling1D),
-    "layers: spectral normalization": series(
-        keras.layers.Flatten, lambda: keras.layers.SpectralNormalization(keras.layers.Dense(4))
+    "layers: bidirectional GRU": tokens(lambda: layers.Bidirectional(layers.GRU(3))),
+    "layers: attention": series(attention, layers.GlobalAveragePooling1D),
+    "layers: masked average": tokens(layers.GlobalAveragePooling1D),
+    "layers: spectral normalization": series(layers.Flatten, lambda: layers.SpectralNormalization(layers.Dense(4))),
+    "layers: constraint": series(layers.Flatten, layer("Dense", 4, kernel_constraint="max_norm")),
+    "layers: scaled branches": case(scaled_branches, SERIES, SERIES[:, 0]),
+    **{f"optimizer: {name}": with_optimizer(make) for name, make in OPTIMIZERS.items()},
+    "optimizer: two to one step": with_optimizer(OPTIMIZERS["accumulation"], steps_per_execution=2),
+    "optimizer: loss scale, accumulation": scaled(gradient_accumulation_steps=2),
+    "optimizer: loss scale, overflow, clipped": scaled(2.0**15, LARGE, global_clipnorm=0.1),
+    "KerasHub: GPT-2": case(
+        gpt2, {"token_ids": TOKENS, "padding_mask": PADDING}, np.roll(TOKENS, -1, 1), sample_weight=PADDING
     ),
-    "layers: activity regularizer": series(keras.layers.Flatten, layer("Dense", 4, activity_regularizer="l2")),
-    "layers: constraint": series(keras.layers.Flatten, layer("Dense", 4, kernel_constraint="max_norm")),
-    "optimizer: accumulation": with_optimizer(sgd(gradient_accumulation_steps=2)),
-    "optimizer: accumulation, clipped, averages": with_optimizer(
-        sgd(gradient_accumulation_steps=3, global_clipnorm=0.1, use_ema=True, weight_decay=0.01)
-    ),
-    "optimizer: accumulation, loss scale": scaled(gradient_accumulation_steps=2),
-    "optimizer: averages that overwrite": with_optimizer(
-        sgd(use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=2)
-    ),
-    "optimizer: loss scale": scaled(),
-    "optimizer: loss scale, overflow": scaled(scale=2.0**15, x=LARGE),
-    "optimizer: two to one step, accumulation": with_optimizer(
-        sgd(gradient_accumulation_steps=2), steps_per_execution=2
-    ),
-    "optimizer: Adam, amsgrad, epsilon": with_optimizer(lambda: keras.optimizers.Adam(0.02, amsgrad=True, epsilon=0.1)),
-    "optimizer: AdamW, clipped": with_optimizer(lambda: keras.optimizers.AdamW(0.02, epsilon=0.1, clipnorm=0.2)),
-    "optimizer: RMSprop": with_optimizer(lambda: keras.optimizers.RMSprop(0.01, centered=True, epsilon=0.1)),
-    "optimizer: Adagrad": with_optimizer(lambda: keras.optimizers.Adagrad(0.05)),
-    "optimizer: Adafactor": with_optimizer(lambda: keras.optimizers.Adafactor(0.05)),
-    "optimizer: Lamb": with_optimizer(lambda: keras.optimizers.Lamb(0.02, epsilon=0.1)),
-    "optimizer: Ftrl": with_optimizer(lambda: keras.optimizers.Ftrl(0.05)),
-    "optimizer: Muon, uneven": with_optimizer(lambda: Muon(0.02)),
-    "KerasHub: GPT-2": (gpt2, fit_gpt2),
-    "KerasHub: ViT": (vit, lambda made: fit(made, PICTURES, LABELS % 2)),
-    "optimizer: momentum, accumulation": with_optimizer(lambda: Momentum(0.1, 0.9, gradient_accumulation_steps=2)),
+    "KerasHub: ViT": case(vit, PICTURES, LABELS % 2),
 }

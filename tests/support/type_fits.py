@@ -4,7 +4,10 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
+from keras import layers, ops
+
+from tests.support.fits import build, case, fit
+from tests.support.step_fits import compiled
 
 RANDOM = np.random.default_rng(9)
 X = RANDOM.normal(size=(27, 2)).astype("float32")
@@ -61,31 +64,17 @@ class Outputs(keras.Model):
         return {"float": found, "bool": found > 0, "string": tf.as_string(found, precision=3), **kinds}
 
 
-def build(kind="dense", policy="float32", **compiled):
-    keras.utils.set_random_seed(1)
-    keras.config.set_dtype_policy(policy)
-    try:
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]) if kind == "dense" else kind()
-        model.compile(**{"optimizer": keras.optimizers.SGD(0.05), **compiled})
-    finally:
-        keras.config.set_dtype_policy("float32")
-    return model
+def dense(policy="float32", **options):
+    return build((2,), lambda: layers.Dense(1), policy=policy, **{"loss": squares, "metrics": [squares], **options})
 
 
-def fit(model, x=X, y=None, **arguments):
-    arguments = {"batch_size": 12, "epochs": 2, "verbose": 0, "shuffle": False, **arguments}
-    return model.fit(x, y, **arguments).history
-
-
-def labels(kind, policy="float32", **compiled):
-    y = NUMBERS.astype(kind)
-    compiled = {"loss": squares, "metrics": [squares], **compiled}
-    return lambda: build(policy=policy, **compiled), lambda model: fit(model, y=y)
+def labels(kind, policy="float32", **options):
+    return case(lambda: dense(policy, **options), X, NUMBERS.astype(kind))
 
 
 def evaluate_first(model):
     found = model.evaluate(X, NUMBERS, 12, verbose=0, return_dict=True)
-    return {**{f"before {name}": [value] for name, value in found.items()}, **fit(model, y=NUMBERS)}
+    return {**{f"before {name}": [value] for name, value in found.items()}, **fit(model, X, NUMBERS)}
 
 
 def predict(model):
@@ -96,16 +85,12 @@ def predict(model):
 
 def speech():
     """Return a model with the loss CTC, which fails for no examples."""
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((6, 3)), keras.layers.Dense(4)])
-    model.compile(keras.optimizers.SGD(0.05), keras.losses.CTC())
-    return model
+    return build((6, 3), layers.Dense(4), loss=keras.losses.CTC())
 
 
-def tensors(model):
-    """Return the history of a fit of float64, which arrays do not keep."""
-    data = tf.data.Dataset.from_tensor_slices((X.astype("float64"), NUMBERS.astype("float64"))).batch(9)
-    return model.fit(data, epochs=2, verbose=0, validation_data=data).history
+def numbers():
+    """Return data of float64, which arrays do not keep."""
+    return tf.data.Dataset.from_tensor_slices((X.astype("float64"), NUMBERS.astype("float64"))).batch(9)
 
 
 TYPE_CASES = {
@@ -113,16 +98,12 @@ TYPE_CASES = {
     "types: uint8 labels, loss of Keras": labels("uint8", loss="mse"),
     "types: mixed bfloat16": labels("float32", "mixed_bfloat16"),
     "types: bfloat16": labels("float32", "bfloat16"),
-    "types: float64": (lambda: build(policy="float64", loss="mse", metrics=["mae", squares]), tensors),
-    "types: uint8 inputs, compute_loss": (
-        lambda: build(Images),
-        lambda model: fit(model, np.tile(NUMBERS, 2).astype("uint8"), NUMBERS.astype("float32")),
+    "types: float64": case(lambda: dense("float64", loss="mse"), numbers),
+    "types: uint8 inputs, compute_loss": case(
+        lambda: compiled(Images()), np.tile(NUMBERS, 2).astype("uint8"), NUMBERS.astype("float32")
     ),
-    "types: strings, compute_loss": (lambda: build(Words), lambda model: fit(model, tf.constant(WORDS))),
-    "types: predicted": (lambda: build(Outputs), predict),
-    "evaluation before a fit": (lambda: build(loss="mse", metrics=["mae"]), evaluate_first),
-    "evaluation of empty parts": (
-        speech,
-        lambda model: fit(model, SERIES, SYMBOLS, validation_data=(SERIES[:13], SYMBOLS[:13])),
-    ),
+    "types: strings, compute_loss": case(lambda: compiled(Words()), lambda: tf.constant(WORDS)),
+    "types: predicted": (lambda: compiled(Outputs()), predict),
+    "evaluation before a fit": (lambda: dense(loss="mse", metrics=["mae"]), evaluate_first),
+    "evaluation of empty parts": case(speech, SERIES, SYMBOLS, validation_data=(SERIES[:13], SYMBOLS[:13])),
 }

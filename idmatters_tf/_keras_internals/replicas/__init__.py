@@ -8,5 +8,4 @@ parts         layers, variables and metrics of a model while a step is traced
 optimizers    updates with the sum of the gradients
 steps         functions for training, evaluation and prediction
 data          equal data in an equal order on all workers
-absent        None in batches
 """

@@ -22,29 +22,22 @@ class Change:
         owner: module or class of the function.
         name: name of the function.
         reason: defect of the function, or purpose of a hook.
-        issue: number of the issue of Keras, 0 if none is known.
-        versions: first and last minor version of Keras with the defect; None for a hook.
         replacement: `replacement(original, *args, **kwargs)`.
+        issue: number of the issue of Keras, 0 if none is known.
+        versions: first and last minor version of Keras with the defect; empty for a hook.
     """
 
     owner: Any
     name: str
     reason: str
-    issue: int
-    versions: tuple[str, str] | None
     replacement: Callable[..., Any]
-
-    @property
-    def path(self) -> str:
-        """Name of the function with that of its class or module."""
-        return f"{self.owner.__name__.rpartition('.')[2]}.{self.name}"
+    issue: int = 0
+    versions: tuple[str, ...] = ()
 
     @property
     def is_due(self) -> bool:
         """True for a hook, and for a repair of a defect of this version of Keras."""
-        return self.versions is None or _minor(self.versions[0]) <= _minor(keras.__version__) <= _minor(
-            self.versions[1]
-        )
+        return not self.versions or _minor(self.versions[0]) <= _minor(keras.__version__) <= _minor(self.versions[1])
 
 
 CHANGES: list[Change] = []
@@ -53,19 +46,16 @@ _made: set[tuple[Any, str]] = set()
 
 def hook(owner: Any, name: str, reason: str) -> Callable[[Replacement], Replacement]:
     """Return a decorator for `replacement(original, *args, **kwargs)` of a function that has no defect."""
-    return _register(owner, name, reason, 0, None)
+    return repairs(owner, name, reason, versions=())
 
 
 def repairs(
-    owner: Any, name: str, reason: str, issue: int = 0, versions: tuple[str, str] = ("3.13", "3.16")
+    owner: Any, name: str, reason: str, issue: int = 0, versions: tuple[str, ...] = ("3.13", "3.16")
 ) -> Callable[[Replacement], Replacement]:
     """Return a decorator for `replacement(original, *args, **kwargs)` of a function with a defect."""
-    return _register(owner, name, reason, issue, versions)
 
-
-def _register(owner, name, reason, issue, versions):
     def register(replacement):
-        CHANGES.append(Change(owner, name, reason, issue, versions, replacement))
+        CHANGES.append(Change(owner, name, reason, replacement, issue, versions))
         return replacement
 
     return register
@@ -87,17 +77,17 @@ def _bind(replacement, original):
     return replaced
 
 
-def _minor(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
+def _minor(version):
+    return tuple(map(int, version.split(".")[:2]))
 
 
 def describe_changes() -> str:
     """Return a table in Markdown of all changes, as a page prints it."""
-    rows = ["| function | kind | defect, or purpose of a hook | versions |", "|---|---|---|---|"]
-    for change in sorted(CHANGES, key=lambda change: change.path):
-        kind, versions = ("hook", "") if change.versions is None else ("repair", " to ".join(change.versions))
-        link = f" ([keras#{change.issue}](https://github.com/keras-team/keras/issues/{change.issue}))" * bool(
-            change.issue
-        )
-        rows.append(f"| `{change.path}` | {kind} | {change.reason}{link} | {versions} |")
-    return "\n".join(rows)
+    rows = []
+    for change in CHANGES:
+        path = f"{change.owner.__name__.rpartition('.')[2]}.{change.name}"
+        link = f" ([keras#{change.issue}](https://github.com/keras-team/keras/issues/{change.issue}))"
+        kind, reason = "repair" if change.versions else "hook", change.reason + link * bool(change.issue)
+        rows.append(f"| `{path}` | {kind} | {reason} | {' to '.join(change.versions)} |")
+    head = ["| function | kind | defect, or purpose of a hook | versions |", "|---|---|---|---|"]
+    return "\n".join([*head, *sorted(rows)])

@@ -77,9 +77,9 @@ def count_replicas() -> int:
     return replica().num_replicas_in_sync
 
 
-def is_first() -> Tensor:
-    """Return True on the first replica."""
-    return tf.equal(replica().replica_id_in_sync_group, 0)
+def value_of_first(value: Any) -> Any:
+    """Return a tensor on the first replica, and zeros on others: their sum is the value of the first."""
+    return tf.where(tf.equal(replica().replica_id_in_sync_group, 0), value, tf.zeros_like(value))
 
 
 def scale_gradient(value: Any, factor: float) -> Any:
@@ -164,16 +164,14 @@ def _all_gather(tensor):
 
 
 def _all_gather_strings(tensor):
-    """Gather the bytes of strings, as numbers."""
-    shape, flat = tf.shape(tensor), tf.reshape(tensor, [-1])
-    lengths = tf.strings.length(flat)
-    longest = tf.reduce_max(_all_gather(tf.reshape(tf.reduce_max(tf.concat([lengths, [1]], 0)), [1])))
-    codes = tf.io.decode_raw(flat, tf.uint8, fixed_length=longest)
-    numbers = tf.concat([lengths[:, None], tf.cast(codes, tf.int32)], 1)
-    numbers = _all_gather(tf.reshape(numbers, tf.concat([shape, [longest + 1]], 0)))
-    bytes_by_code = tf.constant([bytes([code]) for code in range(256)])
-    is_within = tf.range(longest) < numbers[..., :1]
-    return tf.strings.reduce_join(tf.where(is_within, tf.gather(bytes_by_code, numbers[..., 1:]), ""), -1)
+    """Gather strings as the bytes of a serialized tensor of each replica."""
+    bytes_of_part = tf.io.decode_raw(tf.io.serialize_tensor(tensor), tf.uint8)
+    sizes = replica().all_gather(tf.shape(bytes_of_part), axis=0)
+    texts = tf.gather(
+        tf.constant([bytes([code]) for code in range(256)]), tf.cast(_all_gather(bytes_of_part), tf.int32)
+    )
+    parts = tf.split(texts, sizes, num=count_replicas())
+    return tf.concat([tf.io.parse_tensor(tf.strings.reduce_join(part), tf.string) for part in parts], 0)
 
 
 def on_global_batch(function: Callable[..., Any]) -> Callable[..., Any]:

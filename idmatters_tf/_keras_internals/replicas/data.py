@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from idmatters_tf._keras_internals.keras_source import data_adapters, tf_trainer
-from idmatters_tf._keras_internals.replicas.absent import replace_none, replace_none_of_batch
 from idmatters_tf._keras_internals.replicas.changes import hook
 from idmatters_tf._keras_internals.versions import epoch_of_order_since_3_16
 from idmatters_tf._tensorflow_internals.patching import Patch
@@ -78,11 +77,11 @@ def _initialize_epoch_iterator(original, self, distribute_strategy=None, **argum
     if is_multi_worker(strategy) and "class_weight" not in arguments:
         check_call[-1](strategy, "evaluate" if "sample_weight" in arguments else "predict", arguments)
     rows = None
-    if isinstance(x, keras.utils.PyDataset):
+    if order is not None and isinstance(x, keras.utils.PyDataset):
         rows = _Batches(x, self, order, arguments.get("shuffle", False))
-        arguments |= {"x": rows} if order is None else {"x": rows, "shuffle": False}
+        arguments |= {"x": rows, "shuffle": False}
     tf_trainer.EpochIterator.__init__(self, **arguments)
-    if rows is not None and order is not None:
+    if rows is not None:
         self.data_adapter.on_epoch_begin = rows.begin_epoch_of(self.data_adapter)
     self._distribute_strategy = strategy
     is_copied = isinstance(self.data_adapter, data_adapters.GeneratorDataAdapter | data_adapters.PyDatasetAdapter)
@@ -118,12 +117,47 @@ def distribute_batches(dataset: Any, strategy: Any, is_copied: bool) -> Any:
     if isinstance(dataset, tf.distribute.DistributedDataset):
         return dataset
     if strategy.num_replicas_in_sync > 1:
-        dataset = replace_none(dataset)
+        dataset = _replace_none(dataset)
         if is_copied:
             dataset = dataset.map(lambda *batch: keras.tree.map_structure(_copy, batch))
         if is_multi_worker(strategy):
             dataset = _tagged(_divide_by_examples(dataset))
     return strategy.experimental_distribute_dataset(dataset)
+
+
+# Shape of one example of a part of a batch that is None. Arrays of users have elements.
+_ABSENT = (0, 0)
+
+
+def _replace_none(dataset):
+    """Return a dataset with tensors without elements in place of None, since TensorFlow distributes tensors only."""
+    spec = dataset.element_spec
+    # TensorFlow 2.20 has no public name for the type of None.
+    kinds = tf.OptionalSpec, type(tf.type_spec_from_value(None))
+    if not any(isinstance(leaf, kinds) for leaf in keras.tree.flatten(spec)):
+        return dataset
+
+    def replace(*batch):
+        first = next(leaf for leaf in keras.tree.flatten(batch) if isinstance(leaf, tf.Tensor))
+        absent = tf.zeros([tf.shape(first)[0], *_ABSENT])
+        batch = batch if isinstance(spec, tuple) else batch[0]
+        return keras.tree.map_structure(lambda leaf: absent if _is_none(leaf) else leaf, batch)
+
+    return dataset.map(replace)
+
+
+def restore_none(batch: Any) -> Any:
+    """Return a batch, or the types of one, with None in place of tensors without elements."""
+
+    def restore(leaf):
+        is_tensor = isinstance(leaf, tf.Tensor | tf.TensorSpec) and leaf.shape.rank == 1 + len(_ABSENT)
+        return None if _is_none(leaf) or (is_tensor and tuple(leaf.shape[1:]) == _ABSENT) else leaf
+
+    return keras.tree.map_structure(restore, batch)
+
+
+def _is_none(leaf):
+    return leaf is None or isinstance(leaf, tf.experimental.Optional | tf.OptionalSpec)
 
 
 def _copy(value):
@@ -175,12 +209,12 @@ def _checksum(tensor):
 
 
 class _Batches(keras.utils.PyDataset):
-    """Batches of a `PyDataset` without None, on several workers in the order that the chief draws.
+    """Batches of a `PyDataset` on several workers, in the order that the chief draws.
 
     Keras draws it in a thread, which may run at any time.
     """
 
-    def __init__(self, data: keras.utils.PyDataset, iterator: Any, order: SharedOrder | None, shuffle: bool):
+    def __init__(self, data: keras.utils.PyDataset, iterator: Any, order: SharedOrder, shuffle: bool):
         super().__init__(data.workers, data.use_multiprocessing, data.max_queue_size)
         self._data = data
         self._iterator = iterator
@@ -193,7 +227,7 @@ class _Batches(keras.utils.PyDataset):
         return self._data.num_batches
 
     def __getitem__(self, index: int) -> Any:
-        return replace_none_of_batch(self._data[index if self._indices is None else self._indices[index]])
+        return self._data[index if self._indices is None else self._indices[index]]
 
     def __getstate__(self) -> dict[str, Any]:
         # For processes that load batches.
@@ -219,6 +253,5 @@ class _Batches(keras.utils.PyDataset):
         self._data.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        if self._order is not None:
-            self._order.synchronize()
+        self._order.synchronize()
         self._data.on_epoch_end()

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from idmatters_tf._keras_internals.keras_source import CompileMetrics
-from idmatters_tf._keras_internals.replicas.collectives import gather, is_first, step, sum_over_replicas, within
+from idmatters_tf._keras_internals.replicas.collectives import gather, step, sum_over_replicas, value_of_first, within
 from idmatters_tf._keras_internals.replicas.losses import SEPARABLE_FUNCTIONS, has_axis_of_values
 
 _SPARSE_NAMES = "SparseCategoricalAccuracy SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy"
@@ -76,11 +76,11 @@ def updates_of_global_batch(metric: keras.Metric) -> Callable[..., Any]:
         with within("counted"):
             if is_part and _is_sum(metric, *args, **kwargs):
                 update(*args, **kwargs)
-                _keep_sums(metric)
+                _keep(metric, sum_over_replicas([tf.identity(variable.value) for variable in metric.variables]))
                 return None
             # The state of one process, on all replicas.
-            for variable, value in zip(metric.variables, _totals(metric), strict=True):
-                variable.assign(value)
+            for variable in metric.variables:
+                variable.assign(_total(variable))
             args, kwargs = gather((args, kwargs)) if is_part else (args, kwargs)
             update(*args, **kwargs)
             _keep(metric, [tf.identity(variable.value) for variable in metric.variables])
@@ -115,24 +115,13 @@ def _rank(values):
     return len(shape)
 
 
-def _totals(metric):
-    """Return the values of the variables of a metric for all replicas."""
-    return [_total(variable) for variable in metric.variables]
-
-
 def _total(variable):
+    """Return the value of a variable for all replicas."""
     value = tf.identity(variable.value)
-    if variable.aggregation == "sum":
-        return sum_over_replicas(value)
-    return sum_over_replicas(tf.where(is_first(), value, tf.zeros_like(value)))
-
-
-def _keep_sums(metric):
-    _keep(metric, sum_over_replicas([tf.identity(variable.value) for variable in metric.variables]))
+    return sum_over_replicas(value if variable.aggregation == "sum" else value_of_first(value))
 
 
 def _keep(metric, values):
     """Assign values to the variables of a metric that are read as their sum over the replicas, or as one of them."""
     for variable, value in zip(metric.variables, values, strict=True):
-        is_kept = is_first() if variable.aggregation == "sum" else True
-        variable.assign(tf.where(is_kept, value, tf.zeros_like(value)))
+        variable.assign(value_of_first(value) if variable.aggregation == "sum" else value)

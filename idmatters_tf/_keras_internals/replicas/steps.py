@@ -11,18 +11,17 @@ import numpy as np
 import tensorflow as tf
 
 from idmatters_tf._keras_internals.replicas import data, losses, optimizers  # noqa: F401 - registers changes
-from idmatters_tf._keras_internals.replicas.absent import restore_none
 from idmatters_tf._keras_internals.replicas.changes import hook, make_changes, repairs
 from idmatters_tf._keras_internals.replicas.collectives import (
     SEVERAL,
     gather,
-    is_first,
     is_replica,
     replica,
     sum_over_replicas,
+    value_of_first,
     within,
 )
-from idmatters_tf._keras_internals.replicas.data import BATCH, TAGS, is_multi_worker
+from idmatters_tf._keras_internals.replicas.data import BATCH, TAGS, is_multi_worker, restore_none
 from idmatters_tf._keras_internals.replicas.parts import declarations_of, prepared
 from idmatters_tf._keras_internals.versions import SCHEDULE_FREE_SINCE_3_14
 
@@ -85,16 +84,12 @@ def _untagged(data):
     return (data[BATCH], data[TAGS]) if isinstance(data, dict) and TAGS in data else (data, None)
 
 
-def overrides_step(model: keras.Model, name: str) -> bool:
-    """Return True if a method is not that of `keras.Model`."""
-    return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
-
-
 def check_steps(model: keras.Model, names: tuple[str, ...]) -> None:
     """Raise ValueError if a step of the user has not been declared as checked."""
     own: Any = model
     for name in names:
-        if overrides_step(model, name) and not declarations_of(own.distribute_strategy).own_steps:
+        is_own = name in vars(own) or getattr(type(own), name) is not getattr(keras.Model, name)
+        if is_own and not declarations_of(own.distribute_strategy).own_steps:
             raise ValueError(
                 f"`{name}` of {model.name!r} is computed with a part of the batch on each replica. Replace its own "
                 f"means and sums over examples by `idmatters_tf.distribute.global_mean`, and pass own_steps=True to "
@@ -192,65 +187,49 @@ def _check_parts(parts, is_training):
 
 
 def _explain(error, strategy, names):
-    """Return an error that names the remedy, and the worker, in place of that of a check in a graph."""
+    """Return an error that names the remedy, and the worker, in place of that of a check in a graph.
+
+    Args:
+        error: error of TensorFlow. The text of `_check_parts` contains the number of examples, the size of the batch
+            and the checksums of its tensors for each replica.
+        strategy: strategy of the replicas.
+        names: names of the tensors.
+    """
     if SEVERAL in str(error):
         return ValueError(SEVERAL + str(error).partition(SEVERAL)[2].partition("]")[0])
-    text = str(error).partition(_PARTS)[2]
-    numbers = re.findall(r"\d+", text.partition("[")[2].partition("]")[0])
+    numbers = re.findall(r"\d+", str(error).partition(f"{_PARTS}] [")[2].partition("]")[0])
     if not numbers:
         return error
     parts = np.array(numbers, int).reshape(strategy.num_replicas_in_sync, -1)
-    return explain_parts(parts, names, strategy)
-
-
-def explain_parts(parts: np.ndarray, names: list[str], strategy: Any) -> ValueError:
-    """Return the error about the parts of a batch.
-
-    Args:
-        parts: number of examples, size of the batch and checksums of its tensors, of shape (replicas, 1 + N).
-        names: names of the tensors.
-        strategy: strategy of the replicas.
-    """
+    jobs = {} if parts.shape[1] == 1 else strategy.cluster_resolver.cluster_spec().as_dict()
+    workers = [f"{job} {task}" for job in ("chief", "worker") for task in range(len(jobs.get(job, ())))]
+    devices, rows = len(strategy.extended.worker_devices), parts[:, 0]
     others = np.argwhere((parts[:, 1:] != parts[0, 1:]) & (parts[:, :1] > 0))
-    if not len(others) and parts.shape[1] > 1 and parts[:, 0].sum() < parts[:, 1].max():
-        worker = int(np.argmin(parts[:, 0])) // len(strategy.extended.worker_devices)
+    if len(others):
+        index, column = others[0]
+        what = f"other values of {names[column - 1]} than {workers[0]}"
+        if not column:
+            what = f"a batch of {parts[index, 1]} examples, where {workers[0]} has {parts[0, 1]}"
         return ValueError(
-            f"The data of {describe_worker(strategy, worker)} end earlier than those of other workers. Give each "
+            f"{workers[index // devices]} has {what}. Give each worker the same data, and random numbers in it the "
+            f"same seed."
+        )
+    if workers and rows.sum() < parts[:, 1].max():
+        return ValueError(
+            f"The data of {workers[rows.argmin() // devices]} end earlier than those of other workers. Give each "
             f"worker the same data."
         )
-    if not len(others):
-        return ValueError(
-            f"A training batch of {parts[:, 0].sum()} examples leaves one of {len(parts)} replicas without any. Use "
-            f"batch(..., drop_remainder=True), or remove examples."
-        )
-    index, column = others[0]
-    worker = int(index) // len(strategy.extended.worker_devices)
-    if not column:
-        sizes = parts[index, 1], parts[0, 1]
-        what = f"a batch of {sizes[0]} examples, where {describe_worker(strategy, 0)} has {sizes[1]}"
-    else:
-        what = f"other values of {names[column - 1]} than {describe_worker(strategy, 0)}"
     return ValueError(
-        f"{describe_worker(strategy, worker)} has {what}. Give each worker the same data, and random numbers in it the "
-        f"same seed."
+        f"A training batch of {rows.sum()} examples leaves one of {len(parts)} replicas without any. Use "
+        f"batch(..., drop_remainder=True), or remove examples."
     )
-
-
-def describe_worker(strategy: Any, index: int) -> str:
-    """Return the name of a worker, such as "worker 1"."""
-    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
-    tasks = [f"{job} {task}" for job in ("chief", "worker") for task in range(len(jobs.get(job, ())))]
-    return tasks[index]
 
 
 def _names(data):
     """Return the names of the tensors of a batch."""
-    parts = data if isinstance(data, tuple) else (data,)
-    names: list[str] = []
-    for name, part in zip(("x", "y", "sample_weight"), parts, strict=False):
-        paths = keras.tree.flatten_with_path(part)
-        names += ["".join([name, *(f"[{key!r}]" for key in path)]) for path, _ in paths]
-    return names
+    parts = dict(zip(("x", "y", "sample_weight"), data if isinstance(data, tuple) else (data,), strict=False))
+    paths = [path for path, _ in keras.tree.flatten_with_path(parts)]
+    return ["".join([first, *(f"[{key!r}]" for key in path)]) for first, *path in paths]
 
 
 def _of_first_replica(strategy, name, log):
@@ -267,7 +246,7 @@ def _of_first_replica(strategy, name, log):
         value = tf.convert_to_tensor(value)
         if not is_multi_worker(strategy) or value.dtype == tf.string:
             return value
-        return sum_over_replicas(tf.where(is_first(), value, tf.zeros_like(value)))
+        return sum_over_replicas(value_of_first(value))
 
     return keras.tree.map_structure(of_first, log)
 
