@@ -1,4 +1,4 @@
-"""Claim: a checkpoint of `ExactResume` takes at most half of the training thread's time that `BackupAndRestore` takes.
+"""Claim: `ExactResume` takes at most half of `BackupAndRestore`'s time in the training thread, and 1.1 of its CPU time.
 
     python benchmarks/checkpoint_cost.py [--rounds N] [--steps N] [--width N]
 

@@ -18,12 +18,10 @@ from idmatters_tf._keras_internals import (
 )
 
 # Locations of classes, and seeds, since the states of their generators are restored.
-_DROPPED = {"build_config", "build_input_shape", "compile_config", "module", "registered_name", "seed"}
-_DROPPED |= {"shared_object_id"}
+_DROPPED = {"build_config", "build_input_shape", "compile_config", "module"}
+_DROPPED |= {"registered_name", "seed", "shared_object_id"}
 # Length of an array's JSON text that is saved in full.
 _LONGEST_ARRAY = 500
-
-
 Optimizers = Mapping[str, keras.optimizers.Optimizer]
 
 
@@ -36,25 +34,19 @@ def describe_configuration(model: keras.Model, optimizers: Optimizers) -> dict[s
         Numbers and strings by path, as in "the model: Dense 2.activation".
     """
     compiled = compile_arguments(model) or {}
-    parts = {
-        "the model": _describe_layers(model),
-        **_describe_optimizers(optimizers),
+    trained = {
         "the loss": {name: _to_plain_data(compiled.get(name)) for name in ("loss", "loss_weights")},
         "the metrics": {
             **{name: _to_plain_data(compiled.get(name)) for name in ("metrics", "weighted_metrics")},
             "own": [_to_plain_data(metric) for metric in model.metrics],
         },
     }
-    return _flatten(parts)
+    return _flatten({"the model": _describe_layers(model)}) | describe_optimizers(optimizers) | _flatten(trained)
 
 
 def describe_optimizers(optimizers: Optimizers) -> dict[str, Any]:
     """Return the part of `describe_configuration` that callbacks change between two checkpoints, as learning rates."""
-    return _flatten(_describe_optimizers(optimizers))
-
-
-def _describe_optimizers(optimizers):
-    return {label_optimizer(path): _to_plain_data(own) for path, own in optimizers.items()}
+    return _flatten({label_optimizer(path): _to_plain_data(own) for path, own in optimizers.items()})
 
 
 def _flatten(parts):

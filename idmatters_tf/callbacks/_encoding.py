@@ -37,7 +37,7 @@ from idmatters_tf.callbacks._walk import (
 from idmatters_tf.checkpointing import OtherRun
 
 # Number of the entries of a checkpoint, to be increased with each change; its negative for one without state of `fit`.
-FORMAT = 5
+FORMAT = 6
 # The arrays follow each other in one file in NumPy's format, which is faster than the archive of `numpy.savez`.
 ARRAYS, STATE = "arrays.npy", "state.json"
 _BUILTINS = {kind.__name__: kind for kind in FORMS}
@@ -87,26 +87,18 @@ class Snapshot:
         return json.dumps({"value": self._value, "objects": self._objects, "changes": self._changes})
 
     def add_change(self, node: Node, names: Iterable[str], deleted: Iterable[str], has_items: bool) -> dict[str, str]:
-        """Add the current content of a known object. Return the types of what is not plain data, by attribute.
+        """Add attributes of a known object, names of deleted ones, and its items or value.
 
-        Args:
-            node: node of the object.
-            names: names of the attributes to save.
-            deleted: names of attributes to be deleted.
-            has_items: True if the items of a container, array, generator or variable are saved as well.
+        Return the types of what is not plain data by attribute, "" for the items.
         """
-        others, attributes, items = {}, [], None
-        for name in names:
+        others: dict[str, str] = {}
+        encoded: dict[str, Any] = {}
+        for name in [*names, *([""] if has_items else [])]:
             try:
-                attributes.append([name, self._encode(node.attributes[name])])
+                encoded[name] = self._encode(node.attributes[name]) if name else self._encode_items(node.value)
             except NotPlainData as error:
                 others[name] = str(error)
-        if has_items:
-            try:
-                items = self._encode_items(node.value)
-            except NotPlainData as error:
-                others[""] = str(error)
-        self._changes.append([node.path, items, attributes, [*deleted]])
+        self._changes.append([node.path, encoded.pop("", None), [*encoded.items()], [*deleted]])
         return others
 
     def _encode_items(self, value):
@@ -127,7 +119,9 @@ class Snapshot:
         if isinstance(value, np.generic):
             return {"scalar": self._store(np.asarray(value))}
         if type(value) in VALUES:
-            return {"value": [type(value).__name__, self._encode_value(value)]}
+            if getattr(value, "tzinfo", None) is not None:
+                raise NotPlainData("a time with a time zone")
+            return {"value": [type(value).__name__, VALUES[type(value)][0](value)]}
         if id(value) in self._known or id(value) in self._numbers:
             return {"object": self._number(value)}
         name = global_name(value)
@@ -135,7 +129,11 @@ class Snapshot:
             return {"global": name}
         inner = inner_values(value)
         if inner is not None:
-            return self._encode_immutable(value, inner)
+            content = list(map(self._encode, inner))
+            if isinstance(value, types.MethodType):
+                return {"method": [*content, value.__name__]}
+            is_partial = type(value) is functools.partial
+            return {"partial": content} if is_partial else {"immutable": [self._class_name(type(value)), content]}
         if isinstance(value, enum.Enum):
             return {"enum": [self._class_name(type(value)), value.name]}
         if form_of(type(value)) is not None and not isinstance(value, type):
@@ -147,19 +145,6 @@ class Snapshot:
             if keras.ops.is_tensor(value) and not hasattr(value, "assign"):
                 return {"tensor": self._store(np.asarray(keras.ops.convert_to_numpy(value)))}
         raise NotPlainData(describe_type(value))
-
-    def _encode_value(self, value):
-        if getattr(value, "tzinfo", None) is not None:
-            raise NotPlainData("a time with a time zone")
-        return VALUES[type(value)][0](value)
-
-    def _encode_immutable(self, value, inner):
-        content = list(map(self._encode, inner))
-        if isinstance(value, types.MethodType):
-            return {"method": [*content, value.__name__]}
-        if type(value) is functools.partial:
-            return {"partial": content}
-        return {"immutable": [self._class_name(type(value)), content]}
 
     def _class_name(self, kind):
         name = global_name(kind)
@@ -203,14 +188,12 @@ class Snapshot:
             shares = id(owner) in self._known or id(owner) in self._numbers
             if shares or self._views.setdefault(id(owner), array) is not array:
                 raise NotPlainData("a view of an array that something else contains as well")
-        name = f"a{len(self.arrays)}"
-        is_constant = array.flags.owndata and not array.flags.writeable
-        self.arrays[name] = array if is_constant else array.copy(order="K")
-        if array.dtype.isbuiltin != 2:
-            return [name]
+        copied = array if array.flags.owndata and not array.flags.writeable else array.copy(order="K")
         # bfloat16 and other types of `ml_dtypes`.
-        self.arrays[name] = self.arrays[name].view(f"u{array.itemsize}")
-        return [name, array.dtype.name]
+        is_extension = array.dtype.isbuiltin == 2
+        name = f"a{len(self.arrays)}"
+        self.arrays[name] = copied.view(f"u{array.itemsize}") if is_extension else copied
+        return [name, array.dtype.name] if is_extension else [name]
 
     def write(self, folder: str | os.PathLike) -> None:
         """Write the copy to the files `state.json` and `arrays.npy` in a folder. Raises OSError."""
@@ -258,9 +241,7 @@ class _Decoder:
         if kind == "json":
             return content
         if kind == "object":
-            if content not in self._decoded:
-                self._make(content)
-            return self._decoded[content]
+            return self._decoded[content] if content in self._decoded else self._make(content)
         if kind in ("scalar", "tensor"):
             array = self._load(content)
             return array[()] if kind == "scalar" else keras.ops.convert_to_tensor(array)
@@ -294,26 +275,25 @@ class _Decoder:
     def _make(self, number):
         """Create an object, or find a known one. It exists before its content, which may refer to it."""
         if isinstance(self._objects[number], str):
-            self._decoded[number] = self._find(self._objects[number])
-            return
+            made = self._find(self._objects[number])
+            return self._decoded.setdefault(number, made)
         form, name, items, attributes, length = self._objects[number]
         if form == np.ndarray.__name__:
             # Arrays of callbacks must own their data.
             array = self._load(items)
-            self._decoded[number] = array.copy("K") if self._known else array
-            return
-        kind: Any = _BUILTINS.get(form, object) if name is None else self._load_global(name)
+            return self._decoded.setdefault(number, array.copy("K") if self._known else array)
+        base: Any = _BUILTINS.get(form, object)
+        kind: Any = base if name is None else self._load_global(name)
         if form in _MAKERS:
             made = _MAKERS[form](items["tuple"][0] if form == "Generator" else length)
         else:
             # Without a call of methods of the user.
-            is_simple = name is None or kind is types.SimpleNamespace
-            base: Any = _BUILTINS.get(form, object)
-            made = kind() if is_simple else base.__new__(kind)
+            made = kind() if kind in (base, types.SimpleNamespace) else base.__new__(kind)
         self._decoded[number] = made
         if items is not None:
             self._fill(made, items)
         self._set_attributes(made, attributes)
+        return made
 
     def _fill(self, target, items):
         form = form_of(type(target))
@@ -357,8 +337,7 @@ def describe_format(saved: dict[str, Any]) -> str:
 
 def read(folder: str | os.PathLike) -> Any:
     """Return the value that `Snapshot.write` has written to a folder."""
-    text = _read_text(folder)
-    return restore(text, read_arrays(folder))
+    return restore(_read_text(folder), read_arrays(folder))
 
 
 def read_arrays(folder: str | os.PathLike) -> dict[str, NDArray[Any]]:

@@ -14,7 +14,7 @@ from idmatters_tf._keras_internals import DERIVED, OBSERVERS, compile_arguments,
 from idmatters_tf._presentation.monitor import Monitor
 from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, describe_type, restore
 from idmatters_tf.callbacks._log_files import LogFile
-from idmatters_tf.callbacks._walk import KERAS, Nodes, are_equal, has_methods
+from idmatters_tf.callbacks._walk import KERAS, Nodes, are_equal, has_methods, is_moving
 
 
 class Reached:
@@ -36,6 +36,7 @@ class Reached:
     ):
         losses = keras.tree.flatten((compile_arguments(model) or {}).get("loss"))
         optimizers = [each for each in [getattr(model, "optimizer", None)] if each is not None]
+        self._model: Any = model
         self._roots = [model, *optimizers, *(each for each in losses if each is not None)], list(callbacks)
         self._ignore = ignore
         self._closed = closed
@@ -65,13 +66,10 @@ class Reached:
     @property
     def optimizers(self) -> dict[str, keras.optimizers.Optimizer]:
         """Optimizers of the model by path, the compiled one first, under the name "optimizer"."""
-        found: dict[str, Any] = {}
-        for node in self._start.values():
-            if node.in_step and isinstance(node.value, keras.optimizers.Optimizer):
-                found["optimizer" if node.value is getattr(self._roots[0][0], "optimizer", None) else node.path] = (
-                    node.value
-                )
-        return found
+        compiled = getattr(self._model, "optimizer", None)
+        found = [each for each in self._start.values() if each.in_step]
+        found = [each for each in found if isinstance(each.value, keras.optimizers.Optimizer)]
+        return {"optimizer" if each.value is compiled else each.path: each.value for each in found}
 
     @property
     def variables(self) -> list[Any]:
@@ -84,16 +82,33 @@ class Reached:
 
         A callback whose `get_state` returns None has declared that it does not belong to the run.
         """
-        return [
-            name
-            for name, each in self._callbacks.items()
-            if type(each) not in OBSERVERS
-            and not isinstance(each, Monitor)
-            and not (has_methods(each) and self._read_state(name) is None)
-        ]
+        return self._select_participants(self._get_states())
 
-    def attributes(self) -> dict[str, Any]:
-        """Return the attributes and items of objects of the model, to be compared by `end_traced`."""
+    def _select_participants(self, states):
+        callbacks = self._callbacks.items()
+        found = [name for name, each in callbacks if type(each) not in OBSERVERS and not isinstance(each, Monitor)]
+        return [name for name in found if states.get(name, ()) is not None]
+
+    def _get_states(self):
+        return {name: each.get_state() for name, each in self._callbacks.items() if has_methods(each)}
+
+    @property
+    def is_eager(self) -> bool:
+        """True if the training steps are not compiled, so that all attributes of the model can be restored."""
+        return self._model.run_eagerly or (keras.backend.backend() == "jax" and not self._model.jit_compile)
+
+    def begin_step(self) -> None:
+        """Record the attributes of the model before a step of training or validation that may be traced."""
+        self._before_step = {} if self.is_eager else self._attributes()
+
+    def end_step(self) -> None:
+        """Leave out attributes that a compiled step has assigned while it was traced, which it does again."""
+        before, now = self._before_step, {} if self.is_eager else self._attributes()
+        names = {**before, **now}
+        self._traced |= {name for name in names if not are_equal(before.get(name, before), now.get(name, now))}
+
+    def _attributes(self):
+        """Return the attributes and items of objects of the model by path."""
         found: dict[str, Any] = {}
         for node in self._walk(self._start).values():
             if node.in_step:
@@ -101,23 +116,12 @@ class Reached:
                 found |= {node.label: node.items} if node.items is not None else {}
         return found
 
-    def end_traced(self, before: dict[str, Any]) -> None:
-        """Leave out the attributes that a compiled step has assigned while it was traced, since `before`."""
-        now = self.attributes()
-        self._traced |= {
-            name for name in {**before, **now} if not are_equal(before.get(name, before), now.get(name, now))
-        }
-
-    def get(self, is_eager: bool, restored: Iterable[Any] = (), full: bool = False) -> dict[str, Any]:
-        """Return what has changed since training began, as plain data.
+    def get(self, restored: Iterable[Any] = (), full: bool = False) -> dict[str, Any]:
+        """Return what has changed since training began, as plain data. Raise ValueError if anything else has.
 
         Args:
-            is_eager: True if the training steps are not compiled, so that all attributes can be restored.
             restored: variables that are restored with the model.
             full: if True, unchanged plain data of callbacks is included.
-
-        Raises:
-            ValueError: anything else has changed.
         """
         now = self._walk(self._start)
         skipped = set(map(id, restored))
@@ -130,33 +134,28 @@ class Reached:
             if node.kind == "variable":
                 if start is not None and id(node.value) not in skipped:
                     snapshot.add_change(start, (), (), has_items=True)
-            elif node.moves:
+            elif node.kind == "other" and is_moving(node.value):
                 others[node.label] = describe_type(node.value)
             elif start is not None and (node is not start or full):
-                self._add(snapshot, node, start, is_eager, full and not node.in_step, others)
+                self._add(snapshot, node, start, full and not node.in_step, others)
         if others and not full:
             self._refuse(others)
-        states, logs = {}, {}
-        for name, callback in self._callbacks.items():
+        for callback in self._callbacks.values():
             if isinstance(callback, keras.callbacks.TensorBoard):
                 # A resumed process does not write the points before the checkpoint again.
                 flush_events(callback)
-            if name in self._logs:
-                logs[name] = self._logs[name].read()
-            if has_methods(callback):
-                states[name] = self._read_state(name)
         if full:
             self._names = {key: set(node.attributes) for key, node in now.items()}
-        states = Snapshot(states)
-        changes = {"text": snapshot.text, "arrays": snapshot.arrays}
+        states = self._get_states()
         return {
-            "participants": self.participants,
-            "logs": logs,
-            "states": {"text": states.text, "arrays": states.arrays},
-            "changes": changes,
+            "participants": self._select_participants(states),
+            "logs": {name: log.read() for name, log in self._logs.items()},
+            # A state of None is not restored.
+            "states": {name: self._copy_state(name, state) for name, state in states.items() if state is not None},
+            "changes": _to_dict(snapshot),
         }
 
-    def _add(self, snapshot, node, start, is_eager, full, others):
+    def _add(self, snapshot, node, start, full, others):
         """Add the changes of a node to a snapshot."""
         names = [
             name
@@ -167,7 +166,7 @@ class Reached:
         deleted = [name for name in start.attributes if name not in node.attributes]
         has_items = (full and start.items is not None) or not are_equal(node.items, start.items)
         has_items = has_items and self._is_compared(node.label)
-        if node.in_step and not is_eager:
+        if node.in_step and not self.is_eager:
             changed = [f"{node.label}.{name}" for name in names + deleted if name in start.attributes]
             changed += [node.label] if has_items else []
             for label in changed:
@@ -186,15 +185,13 @@ class Reached:
     def _is_compared(self, label):
         return label not in self._traced and label not in self._ignore
 
-    def _read_state(self, name):
-        state = self._callbacks[name].get_state()
+    def _copy_state(self, name, state):
         try:
-            Snapshot(state)
+            return _to_dict(Snapshot(state))
         except NotPlainData as error:
             raise ValueError(
                 f"`get_state` of the callback {name} must return plain data and arrays. Received: {error}"
             ) from error
-        return state
 
     def _refuse(self, others):
         """Raise ValueError with all attributes, also those of the same callbacks that may change later."""
@@ -233,19 +230,21 @@ class Reached:
         """Restore the result of `get` for the same objects."""
         for key, node in self._walk(self._start).items():
             # What a callback with `get_state` reaches is its own.
-            for name in (
-                () if node.has_methods else node.attributes.keys() - self._names.get(key, node.attributes.keys())
-            ):
+            names = () if node.has_methods else node.attributes.keys() - self._names.get(key, node.attributes.keys())
+            for name in names:
                 delattr(node.value, name)
         known = {node.path: node.value for node in self._start.values()}
         restore(saved["changes"]["text"], saved["changes"]["arrays"], known)
-        for name, state in restore(saved["states"]["text"], saved["states"]["arrays"]).items():
-            # Without a state, `set_state` is not called.
-            if state is not None and name in self._callbacks:
-                self._callbacks[name].set_state(state)
+        for name, state in saved["states"].items():
+            if name in self._callbacks:
+                self._callbacks[name].set_state(restore(state["text"], state["arrays"]))
         for name, text in saved["logs"].items():
             if name in self._logs:
                 self._logs[name].restore(text)
+
+
+def _to_dict(snapshot):
+    return {"text": snapshot.text, "arrays": snapshot.arrays}
 
 
 def _refuse_compiled(label, before, now):

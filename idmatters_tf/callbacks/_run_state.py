@@ -1,5 +1,6 @@
 """State of a training run for `ExactResume`: its identity, its checkpoints and their restoration."""
 
+import itertools
 import json
 import pathlib
 import warnings
@@ -77,8 +78,8 @@ class RunState:
 
     def describe(self, callbacks: list[keras.callbacks.Callback]) -> dict[str, Any]:
         """Describe the run at its beginning. Return the values that must be equal on all workers."""
-        self._reached = Reached(self._model, callbacks, self._resume.ignore, [self._resume])
-        self._optimizers = self._reached.optimizers
+        self.reached = Reached(self._model, callbacks, self._resume.ignore, [self._resume])
+        self._optimizers = self.reached.optimizers
         self._owners = self._list_variables()
         self._variables = _training_state.describe_variables(self._owners)
         # Configuration at the start of the run.
@@ -100,7 +101,7 @@ class RunState:
                 f"further optimizers, before `fit`."
             )
         if not self._is_complete:
-            _training_state.check_complete(self._model, [*self._restored(), *self._reached.variables])
+            _training_state.check_complete(self._model, [*self._restored(), *self.reached.variables])
             self._is_complete = True
         return {
             "format": _encoding.FORMAT,
@@ -121,12 +122,12 @@ class RunState:
             "state": _training_state.read(self._model, self._owners, self._reader),
             "data": self.source.state(batch),
             "validation": None if self._validation is None else self._validation.state(),
-            "reached": self._reached.get(self._is_eager(), self._restored()),
+            "reached": self.reached.get(self._restored()),
         }
 
     def _restored(self):
         """Return the variables that are restored with the model."""
-        return [variable for several in self._owners.values() for variable in several]
+        return list(itertools.chain(*self._owners.values()))
 
     def compute_checksums(self, state: dict[str, Any]) -> dict[str, list[int]]:
         """Return the checksums of the values of the variables, by owner, for `select_own`."""
@@ -141,22 +142,9 @@ class RunState:
             state |= {"state": {**state["state"], "variables": differing}, "data": None}
         return state
 
-    def begin_step(self) -> None:
-        """Record the attributes of the model before a step of training or validation that may be traced."""
-        if not self._is_eager():
-            self._before_step = self._reached.attributes()
-
-    def end_step(self) -> None:
-        """Leave out attributes that a compiled step has assigned while it was traced, which it does again."""
-        if not self._is_eager():
-            self._reached.end_traced(self._before_step)
-
-    def _is_eager(self):
-        return self._model.run_eagerly or (keras.backend.backend() == "jax" and not self._model.jit_compile)
-
     def check(self) -> None:
         """Raise ValueError if state has changed that cannot be restored."""
-        self._reached.get(self._is_eager(), self._restored())
+        self.reached.get(self._restored())
 
     def load(self) -> dict[str, Any] | None:
         """Return the newest intact checkpoint, or None. Raise OtherRun if it does not belong to this run."""
@@ -202,9 +190,13 @@ class RunState:
         difference = _training_state.find_difference(saved["description"], self._variables)
         if difference is not None:
             return f"is a checkpoint of another model: {difference}"
-        start = saved["configuration"]["start"]
-        current = saved["configuration"]["current"]
-        now = self._configuration | self._select_interrupted(start)
+        # An exception leaves any learning rate, which is restored instead of compared.
+        optimizers = self._optimizers.items()
+        skipped = {label_optimizer(path) for path, each in optimizers if _unfinished.get(each) == self._resume.folder}
+        start, current, now = (
+            {path: value for path, value in each.items() if path.partition(":")[0] not in skipped}
+            for each in (saved["configuration"]["start"], saved["configuration"]["current"], self._configuration)
+        )
         # Callbacks change learning rates and other values, which may equal those at the start or in the checkpoint.
         differences = describe_differences(start, now, {**now, **start}, current)
         if differences:
@@ -213,7 +205,7 @@ class RunState:
             )
             is_optimizer = differences[0].startswith("the optimizer")
             return f"is a checkpoint of another run: {differences[0]}{advice if is_optimizer else ''}"
-        listed, participants = saved["reached"]["participants"], self._reached.participants
+        listed, participants = saved["reached"]["participants"], self.reached.participants
         if listed != participants and is_own:
             return (
                 f"is a checkpoint of a run with the callbacks {', '.join(listed) or 'none'}. Received: "
@@ -230,21 +222,9 @@ class RunState:
             )
         return None
 
-    def _select_interrupted(self, start):
-        """Return the configuration at the start of the optimizers of a `fit` that ended with an exception.
-
-        An exception leaves any learning rate, which is restored instead of compared.
-        """
-        optimizers = self._optimizers.items()
-        names = [label_optimizer(path) for path, each in optimizers if _unfinished.get(each) == self._resume.folder]
-        return dict.fromkeys(_select(self._configuration, *names)) | _select(start, *names)
-
     def mark_unfinished(self, unfinished: bool = True) -> None:
         """Record that the optimizers belong to a `fit` that has not ended, or that it has."""
-        for optimizer in self._optimizers.values():
-            _unfinished.pop(optimizer, None)
-            if unfinished:
-                _unfinished[optimizer] = self._resume.folder
+        _unfinished.update(dict.fromkeys(self._optimizers.values(), self._resume.folder if unfinished else None))
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a checkpoint when training begins."""
@@ -258,19 +238,14 @@ class RunState:
             self._validation.restore(saved["validation"])
         self.restore(saved)
         # The callbacks handle the beginning of the epoch again, which may change other attributes.
-        saved["reached"] = self._reached.get(self._is_eager(), self._restored(), full=True)
+        saved["reached"] = self.reached.get(self._restored(), full=True)
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Restore the variables, the generators and the callbacks."""
         _training_state.assign(self._model, self._owners, saved["state"], saved["parts"], self._workers.index)
-        self._reached.rebase()
-        self._reached.set(saved["reached"])
-
-
-def _select(configuration, *parts):
-    """Return the entries of parts of a configuration, such as "the model"."""
-    return {path: value for path, value in configuration.items() if path.partition(":")[0] in parts}
+        self.reached.rebase()
+        self.reached.set(saved["reached"])
 
 
 # Folders of `fit`s that have begun and not ended, by optimizer.
-_unfinished: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDictionary()
+_unfinished: weakref.WeakKeyDictionary[Any, pathlib.Path | None] = weakref.WeakKeyDictionary()

@@ -30,40 +30,30 @@ class PauseOnSignal:
                 f"Argument `pause_on` of ExactResume requires `fit` in the main thread. Received: "
                 f"pause_on={list(numbers)} in another thread. Call `pause()` from a handler of your own."
             )
-        self._fit, self._pause = fit, pause
-        self._previous = {number: _find_previous(number) for number in numbers}
+        self.fit, self._pause = fit, pause
+        # Handlers outside of this `fit`.
+        self.previous: dict[int, Any] = {number: _find_previous(number) for number in numbers}
         for number in numbers:
             signal.signal(number, self)
 
     def __call__(self, number: int, frame: types.FrameType | None) -> None:
-        self._restore(number)
-        if self._fit.is_running(frame):
+        signal.signal(number, self.previous[number])
+        if self.fit.is_running(frame):
             self._pause()
         else:
             signal.raise_signal(number)
 
     def close(self) -> None:
         """Restore the previous handlers."""
-        for number in self._previous:
+        for number, previous in self.previous.items():
             if signal.getsignal(number) is self:
-                self._restore(number)
-
-    def previous(self, number: int) -> Any:
-        """Return the handler of a signal outside of this `fit`, or None while `fit` is running."""
-        is_running = self._fit.is_running(inspect.currentframe())
-        return None if is_running else self._previous[signal.Signals(number)]
-
-    def _restore(self, number):
-        signal.signal(number, self._previous[signal.Signals(number)])
+                signal.signal(number, previous)
 
 
 def _find_previous(number):
     """Return the current handler, or the one before a `fit` that has raised."""
     found = signal.getsignal(number)
-    while isinstance(found, PauseOnSignal):
-        previous = found.previous(number)
-        if previous is None:
-            return found
-        found = previous
+    while isinstance(found, PauseOnSignal) and not found.fit.is_running(inspect.currentframe()):
+        found = found.previous[number]
     # None stands for a handler that was not installed by Python.
     return signal.SIG_DFL if found is None else found

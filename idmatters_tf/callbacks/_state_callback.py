@@ -103,16 +103,14 @@ class StateCallback(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         is_last = batch + self._fit.steps_per_execution >= self._steps
-        if not self._is_checked:
-            self._begin_traced("on_train_batch_end", self._state.end_step)
-        elif is_last and not self._has_ended:
-            # A smaller batch is traced again.
-            self._begin_traced("on_train_batch_end", self._state.end_step)
+        # A smaller last batch is traced again.
+        if not self._is_checked or (is_last and not self._has_ended):
+            self._begin_traced("on_train_batch_end")
         self._has_ended |= is_last
 
-    def _begin_traced(self, event, end):
-        self._state.begin_step()
-        self._fit.before_next(event, end)
+    def _begin_traced(self, event):
+        self._state.reached.begin_step()
+        self._fit.before_next(event, self._state.reached.end_step)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         # With several steps per execution the last step may be beyond the epoch.
@@ -135,7 +133,7 @@ class StateCallback(keras.callbacks.Callback):
     def on_test_begin(self, logs: Logs = None) -> None:
         if not self._is_tested:
             self._is_tested = True
-            self._begin_traced("on_test_batch_end", self._state.end_step)
+            self._begin_traced("on_test_batch_end")
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self._is_paused():

@@ -16,7 +16,6 @@ import decimal
 import enum
 import fractions
 import functools
-import hashlib
 import io
 import operator
 import pathlib
@@ -48,21 +47,15 @@ def _set_generator(generator, content):
     generator.bit_generator.__setstate__((content[1], np.random.SeedSequence(**content[2])))
 
 
-def _set_items(container, content):
-    container.clear()
-    for key, value in content:
-        container[key] = value
-
-
 def _refill(container, content):
     container.clear()
-    (container.update if isinstance(container, set) else container.extend)(content)
+    (container.update if hasattr(container, "update") else container.extend)(content)
 
 
 # Functions that return the content of a mutable object as plain data, and that restore it.
 FORMS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     list: (tuple, _refill),
-    dict: (lambda value: tuple(value.items()), _set_items),
+    dict: (lambda value: tuple(value.items()), lambda value, content: _refill(value, dict(content))),
     set: (tuple, _refill),
     collections.deque: (tuple, _refill),
     bytearray: (bytes, _refill),
@@ -72,19 +65,16 @@ FORMS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     np.random.Generator: (_get_generator, _set_generator),
 }
 # Immutable values, with functions that convert them to JSON and back.
+_AS_TEXT = (complex, decimal.Decimal, fractions.Fraction, uuid.UUID, type(pathlib.Path()), type(pathlib.PurePath()))
 VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     bytes: (bytes.hex, bytes.fromhex),
-    complex: (str, complex),
     range: (lambda value: [value.start, value.stop, value.step], lambda content: range(*content)),
-    datetime.date: (datetime.date.isoformat, datetime.date.fromisoformat),
-    datetime.datetime: (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
-    datetime.time: (datetime.time.isoformat, datetime.time.fromisoformat),
     datetime.timedelta: (
         lambda value: [value.days, value.seconds, value.microseconds],
         lambda content: datetime.timedelta(*content),
     ),
-    **{kind: (str, kind) for kind in (decimal.Decimal, fractions.Fraction, uuid.UUID)},
-    **{kind: (str, kind) for kind in (type(pathlib.Path()), type(pathlib.PurePath()))},
+    **{kind: (kind.isoformat, kind.fromisoformat) for kind in (datetime.date, datetime.datetime, datetime.time)},
+    **{kind: (str, kind) for kind in _AS_TEXT},
 }
 # Containers of the standard library, and attributes that they have beside their items.
 _CONTAINERS: dict[type, tuple[str, ...]] = {
@@ -230,36 +220,35 @@ def is_moving(value: Any) -> bool:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Node:
-    """An object with an identity.
-
-    Attributes:
-        path: path of the object, such as "Logger.meter" or "class Logger".
-        kind: "variable", "plain" or "other".
-        value: the object.
-        items: content by a function of FORMS, a checksum for arrays and generators; None without.
-        attributes: attributes by name.
-        in_step: True if the object was reached from the model, so that a compiled step may contain its attributes.
-        has_methods: True for what a callback with `get_state` and `set_state` reaches.
-        signature: attributes of a layer of the model, which has the same node if they are the same.
-        children: paths and values of the parts that are no immutable data.
-        moves: True for an iterator, see `is_moving`.
-    """
+    """An object with an identity, and its path, such as "Logger.meter" or "class Logger"."""
 
     path: str
     kind: Kind
     value: Any
-    items: Any
-    attributes: dict[str, Any]
+    # True if the object was reached from the model, so that a compiled step may contain its attributes.
     in_step: bool
+    # True for what a callback with `get_state` and `set_state` reaches.
     has_methods: bool
+    # Content by a function of FORMS, in another form for arrays and generators; None without.
+    items: Any = None
+    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # Attributes of a layer of the model, which has the same node if they are the same.
     signature: Any = None
+    # Paths and values of the parts that are no immutable data.
     children: Any = None
-    moves: bool = False
 
     @property
     def label(self) -> str:
         """Path for messages and `ignore`."""
         return self.path.removeprefix("class ")
+
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """Yield the items and attributes with the ends of their paths, such as "[0]" and ".file"."""
+        form = form_of(type(self.value))
+        if isinstance(self.items, tuple) and form is not np.ndarray:
+            pairs = ((repr(key), each) for key, each in self.items) if form is dict else enumerate(self.items)
+            yield from ((f"[{key}]", each) for key, each in pairs)
+        yield from ((f".{name}", each) for name, each in self.attributes.items())
 
 
 class Nodes(dict[int, Node]):
@@ -324,9 +313,9 @@ class Nodes(dict[int, Node]):
         if earlier is not None and earlier.kind != "plain":
             return earlier
         if is_variable(value):
-            return Node(path, "variable", value, None, {}, in_step, methods)
+            return Node(path, "variable", value, in_step, methods)
         if id(value) in self._closed:
-            return Node(path, "other", value, None, {}, in_step, methods)
+            return Node(path, "other", value, in_step, methods)
         signature = None
         if isinstance(value, KERAS) and in_step:
             # Layers are many, and change rarely.
@@ -334,41 +323,24 @@ class Nodes(dict[int, Node]):
             before = None if earlier is None else earlier.signature
             if before is not None and len(signature) == len(before) and all(map(operator.is_, signature, before)):
                 return earlier
-        form, attributes = form_of(type(value)), attributes_of(value, in_step)
+        form, attributes = form_of(type(value)), attributes_of(value, in_step) or {}
         if form in (None, object) or isinstance(value, type):
             kind: Kind = "plain" if attributes or form is object or isinstance(value, _SEARCHED) else "other"
-            node = Node(path, kind, value, None, attributes or {}, in_step, methods, signature)
-            node.moves = kind == "other" and is_moving(value)
-            return node
-        items = FORMS[form][0](value)
-        if form is np.ndarray:
-            items = describe_array(value)
-        elif form in (random.Random, np.random.RandomState, np.random.Generator):
-            items = hashlib.blake2b(repr(_to_tuples(items)).encode()).hexdigest()
-        return Node(path, "plain", value, items, attributes or {}, in_step, methods, signature)
+            return Node(path, kind, value, in_step, methods, None, attributes, signature)
+        items = describe_array(value) if form is np.ndarray else FORMS[form][0](value)
+        if form in (random.Random, np.random.RandomState, np.random.Generator):
+            with np.printoptions(threshold=sys.maxsize):
+                items = repr(items)
+        return Node(path, "plain", value, in_step, methods, items, attributes, signature)
 
     def _list_children(self, node):
-        items = node.items if isinstance(node.items, tuple) and form_of(type(node.value)) is not np.ndarray else ()
-        if form_of(type(node.value)) is dict:
-            named = [(f"[{key!r}]", each) for key, each in items]
-        else:
-            named = [(f"[{index}]", each) for index, each in enumerate(items)]
-        named += [(f".{name}", each) for name, each in node.attributes.items()]
-        for name, each in named:
+        for name, each in node.parts():
             label = node.label + name
             if not is_leaf(each) and label not in self._ignore:
                 yield label, each
         for kind in type(node.value).__mro__ if node.attributes and not isinstance(node.value, type) else ():
             if is_own_class(kind) and kind is not types.SimpleNamespace:
                 yield f"class {kind.__qualname__.rpartition('.')[2]}", kind
-
-
-def _to_tuples(value):
-    if isinstance(value, np.ndarray):
-        return tuple(value.tolist())
-    if isinstance(value, dict):
-        return tuple((key, _to_tuples(each)) for key, each in value.items())
-    return tuple(map(_to_tuples, value)) if isinstance(value, tuple) else value
 
 
 def has_methods(callback: Any) -> bool:
@@ -410,14 +382,8 @@ def walk(
     """
     for node in Nodes(model, callbacks, ignore).values():
         yield node.path, node.kind, node.value
-        if node.kind != "plain":
-            continue
-        items = node.items if isinstance(node.items, tuple) and form_of(type(node.value)) is not np.ndarray else ()
-        for index, each in enumerate(items):
-            if is_leaf(each):
-                yield f"{node.path}[{index}]", "plain", each
-            elif isinstance(each, tuple) and len(each) == 2 and is_leaf(each[1]):
-                yield f"{node.path}[{each[0]!r}]", "plain", each[1]
-        for name, each in node.attributes.items():
-            if is_leaf(each) and f"{node.label}.{name}" not in ignore:
-                yield f"{node.path}.{name}", "plain", each
+        queue = [*node.parts()] if node.kind == "plain" else []
+        for name, each in queue:
+            if is_leaf(each) and node.label + name not in ignore:
+                yield node.path + name, "plain", each
+            queue += [(f"{name}[{index}]", part) for index, part in enumerate(inner_values(each) or ())]

@@ -20,7 +20,7 @@ from idmatters_tf.checkpointing.locks import check_held
 
 MANIFEST = "manifest.json"
 # Number of bytes that are read at once.
-_BLOCK = 2**22
+_BLOCK = 2**18
 _REPLACED, _WRITING = ".replaced-", ".writing-"
 
 
@@ -122,8 +122,10 @@ def fingerprint(path: pathlib.Path, checksum: str = "crc32") -> dict[str, Any]:
         if checksum != "crc32":
             return {"bytes": path.stat().st_size, checksum: hashlib.file_digest(stream, checksum).hexdigest()}
         value = 0
-        while block := stream.read(_BLOCK):
-            value = zlib.crc32(block, value)
+        # Memory of new blocks costs more than their checksum.
+        block = memoryview(bytearray(_BLOCK))
+        while size := stream.readinto(block):
+            value = zlib.crc32(block[:size], value)
     return {"bytes": path.stat().st_size, checksum: f"{value:08x}"}
 
 

@@ -21,9 +21,10 @@ class InPlace(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.counts = np.zeros(3)
-        self.seen = []
+        self.seen, self.reads = [], 0
 
     def get_state(self):
+        self.reads += 1
         return {"counts": self.counts}
 
     def set_state(self, state):
@@ -77,8 +78,10 @@ def test_training_continues_during_a_write_of_the_values_of_a_step(tmp_path, mon
         saved = _encoding.read(tmp_path / f"step-0000000{step}")
         found = saved["state"]["variables"]
         assert [each.tolist() for each in (*found["model"], *found["optimizer"])] == kept.seen[step - 1]
-        [counts] = [array for array in saved["reached"]["states"]["arrays"].values() if array.shape == (3,)]
+        [counts] = saved["reached"]["states"]["InPlace"]["arrays"].values()
         assert counts.tolist() == [step] * 3
+    # After the first step, and for each checkpoint.
+    assert kept.reads == 4
 
 
 @pytest.mark.parametrize(("write", "kept"), [(2, [2]), (3, [2, 4])])
