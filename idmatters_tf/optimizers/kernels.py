@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -87,22 +88,21 @@ def rank_matrices(variables: Sequence[keras.Variable]) -> list[KernelMatrices | 
     """Return the matrices of variables by their ranks, without their layers.
 
     Variables with two, four or more axes map all axes but the last to the last one, except for the last of them, which
-    belongs to the last layer.
-
-    Raises:
-        ValueError: for another variable with three axes, which is a 1-D convolution or a projection of attention.
+    belongs to the last layer. Those with three axes, 1-D convolutions or projections of attention, have no matrices,
+    with a warning.
     """
     ranks = [len(variable.shape) for variable in variables]
     last = max((index for index, rank in enumerate(ranks) if rank > 1), default=None)
-    found: list[KernelMatrices | None] = []
-    for index, (variable, rank) in enumerate(zip(variables, ranks, strict=True)):
-        if rank == 3 and index != last:
-            raise ValueError(
-                f"Muon cannot tell the inputs and outputs of {variable.path!r}, of shape {tuple(variable.shape)}, "
-                f"without its layer. Pass the model before training: `optimizer.build_for(model)`."
-            )
-        found.append(_flat(variable) if rank > 1 and index != last else None)
-    return found
+    unknown = [v for index, (v, rank) in enumerate(zip(variables, ranks, strict=True)) if rank == 3 and index != last]
+    if unknown:
+        warnings.warn(
+            f"Muon treats {len(unknown)} kernels with three axes as other variables, such as {unknown[0].path!r}, of "
+            f"shape {tuple(unknown[0].shape)}: their inputs and outputs depend on the layer. Pass the model before "
+            f"training: `optimizer.build_for(model)`.",
+            stacklevel=2,
+        )
+    kernels = [index != last and rank > 1 and rank != 3 for index, rank in enumerate(ranks)]
+    return [_flat(variable) if kernel else None for variable, kernel in zip(variables, kernels, strict=True)]
 
 
 def find_matrices(model: keras.Model, rule: Rule) -> dict[int, KernelMatrices]:

@@ -71,7 +71,8 @@ class Muon(Momentum):
 
     `build_for(model)` gives the optimizer the layers, which Keras does not pass to it. Without it, variables with two,
     four or more axes are kernels whose last axis is the outputs, also embeddings and transposed convolutions, except
-    for the last of them; three axes raise an error. A saved model keeps the matrices of `build_for`.
+    for the last of them. Those with three axes, such as the projections of attention, count as other variables, with
+    a warning. A saved model keeps the matrices of `build_for`.
 
     Example:
 
@@ -105,9 +106,8 @@ class Muon(Momentum):
 
     Raises:
         ValueError: For another `norm`, `scale` or `other`, for `weight_decay` or `scale="rms"` with `norm="keep"`, and
-            for a momentum of 0 with AdamW; in `build` and `model.fit` for a kernel of zeros with `norm="keep"`, for a
-            variable with three axes or `matrices` without `build_for`, and for a model whose variables are not those of
-            the table.
+            for a momentum of 0 with AdamW; in `build` and `model.fit` for a kernel of zeros with `norm="keep"`, for
+            `matrices` without `build_for`, and for a model whose variables are not those of the table.
     """
 
     def __init__(

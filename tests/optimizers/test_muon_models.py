@@ -119,11 +119,12 @@ def test_ranks_alone_use_embeddings_and_all_gates_as_one_matrix():
         (multiheaded, r"\(8, 2, 4\)"),
     ],
 )
-def test_three_axes_without_a_layer_raise(build, shape):
+def test_three_axes_without_a_layer_are_named(build, shape):
     model = build()
-    message = rf"cannot tell the inputs and outputs of '.*/kernel', of shape {shape}.*`optimizer.build_for\(model\)`"
-    with pytest.raises(ValueError, match=message):
-        Muon(norm="free").build(model.trainable_variables)
+    optimizer = Muon(norm="free")
+    with pytest.warns(UserWarning, match=rf"'.*/kernel', of shape {shape}.*`optimizer.build_for\(model\)`"):
+        optimizer.build(model.trainable_variables)
+    assert not any(len(matrices.shape) == 3 for matrices in optimizer._kernels.values())
     with pytest.raises(ValueError, match=r"Muon needs the layers for `matrices`. Pass the model .*build_for\(model\)"):
         Muon(norm="free", matrices=lambda *_: None).build(model.trainable_variables)
 
