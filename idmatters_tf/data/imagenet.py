@@ -21,7 +21,7 @@ from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
 from idmatters_tf.data._sources import Location, Path, as_data_error, data_root, is_prepared
-from idmatters_tf.data.images import DataError, check_held_out
+from idmatters_tf.data.images import DataError, _check_held_out
 
 TFDS_NAME = "imagenet2012"
 
@@ -103,7 +103,7 @@ class StreamedImageData:
         Raises:
             DataError: `count` is less than 1, or no training image would be left.
         """
-        check_held_out(count, len(self.train))
+        _check_held_out(count, len(self.train))
         indices = self.train.shuffle()
         return dataclasses.replace(
             self,
