@@ -50,6 +50,8 @@ nightly:  ## run the tests with keras-nightly, which may fail (TESTS=tests/linea
 
 lint: $(VENV)/installed  ## check style, docstrings, spelling, annotations, imports and types
 	$(BIN)/ruff check .
+	@# Private names of other packages, without exceptions.
+	$(BIN)/ruff check --isolated --ignore-noqa --select SLF001 --exclude '_keras_internals,_tensorflow_internals' idmatters_tf models trainers benchmarks examples
 	$(BIN)/ruff check --select ANN201,ANN204,ANN205,ANN206 --config lint.flake8-annotations.ignore-fully-untyped=false .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/ruff format --check .

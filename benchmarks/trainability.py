@@ -39,7 +39,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from idmatters_tf.data import cifar, shapes
+from idmatters_tf.data import official, shapes
 from idmatters_tf.data.augmentations import AUGMENTATIONS
 from idmatters_tf.data.batches import TrainBatches
 from idmatters_tf.data.images import DataError
@@ -127,7 +127,7 @@ class Trainee:
 def load_data(options):
     """Load the images; exit with an error message if they are missing."""
     try:
-        return cifar.load("cifar10", options.data_dir) if options.dataset == "cifar10" else shapes.load()
+        return official.load("cifar10", options.data_dir) if options.dataset == "cifar10" else shapes.load()
     except DataError as error:
         sys.exit(f"error: {error}")
 

@@ -13,7 +13,7 @@ import pathlib
 import keras
 
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
-from idmatters_tf.data import cifar, shapes
+from idmatters_tf.data import official, shapes
 from idmatters_tf.data.batches import TrainBatches, standardize
 from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.models.cifar import identity_resnet
@@ -33,7 +33,7 @@ def main():
     options = parser.parse_args()
 
     make_deterministic(0)
-    data = shapes.load() if options.dataset == "shapes" else cifar.load(options.dataset, options.data_dir)
+    data = shapes.load() if options.dataset == "shapes" else official.load(options.dataset, options.data_dir)
     source = TrainBatches(data.train_images, data.train_labels, options.batch_size)
     tests = standardize(data.test_images), data.test_labels
     model = identity_resnet(blocks=options.blocks, widths=tuple(options.widths), classes=data.classes)

@@ -50,7 +50,6 @@ def make_muon(rate):
         other="adamw",
         other_rate=1.0,
         weight_decay=DECAY,
-        other_weight_decay=DECAY,
     )
 
 

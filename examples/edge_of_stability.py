@@ -35,9 +35,9 @@ NETWORKS = {
 def load(options):
     """Return standardized images and labels."""
     if options.data_dir:
-        from idmatters_tf.data import cifar
+        from idmatters_tf.data import official
 
-        data = cifar.load("cifar10", options.data_dir)
+        data = official.load("cifar10", options.data_dir)
     else:
         data = shapes.load(options.images, 10)
     images = data.train_images[: options.images].astype("float32")

@@ -7,7 +7,7 @@ import keras
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
-from idmatters_tf.initializers import mix_seed
+from idmatters_tf._seeds import mix_seed
 from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
 
 # Channels, kernel size, stride and padding of all convolutions but the last. Dropout follows the strided ones.

@@ -9,11 +9,11 @@ import keras
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
-from idmatters_tf.initializers import mix_seed
+from idmatters_tf._seeds import mix_seed
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers._images import channel_axis
+from idmatters_tf.models._parts import logits, normalize_and_rectify
 from idmatters_tf.models.layout import densenet_layers
-from idmatters_tf.models.resnet import logits, normalize_and_rectify
 
 
 def densenet(

@@ -4,17 +4,17 @@ This is the common builder of `idmatters_tf.models.cifar` and `idmatters_tf.mode
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_types import Initializer, Regularizer, Tensor
-from idmatters_tf.initializers import IdentityNormal, StandardNormal, mix_seed
-from idmatters_tf.layers import RandomProjection, ResidualConv2D
-from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
+from idmatters_tf._seeds import mix_seed
+from idmatters_tf.initializers import IdentityNormal, StandardNormal
+from idmatters_tf.layers import ResidualConv2D
+from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers._images import batch_normalization
-from idmatters_tf.models.layout import Head, Layout
+from idmatters_tf.models._parts import classify
+from idmatters_tf.models.layout import Layout
 
 
 def identity_network(
@@ -78,35 +78,6 @@ def identity_network(
         features = batch_normalization(layout.norm, momentum=layout.norm_momentum, name="last_norm")(features)
     kind = "zero" if layout.initializer == "fixup" and layout.head == "trained" else layout.head
     return keras.Model(inputs, classify(features, kind, classes, seed, regularizer), name=name)
-
-
-def classify(features: Tensor, kind: Head, classes: int, seed: int, regularizer: Regularizer) -> Tensor:
-    """Return the logits: the mean over space and the last layer, see `build_head`.
-
-    Both use at least float32: class scores need more than bfloat16's 8 bits.
-    """
-    wide = wide_dtype(keras.config.dtype_policy())
-    features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
-    return build_head(kind, classes, seed, kernel_regularizer=regularizer, dtype=wide, name="head")(features)
-
-
-def build_head(
-    kind: Head, classes: int, seed: int, kernel_regularizer: Regularizer = None, **options: Any
-) -> keras.layers.Layer:
-    """Return the last layer of a classifier.
-
-    Args:
-        kind: see `Layout.head`.
-        classes: number of classes.
-        seed: non-negative integer that determines the kernel.
-        kernel_regularizer: regularizer of a trained kernel.
-        options: `dtype` and `name` of the layer.
-    """
-    if kind == "random":
-        return RandomProjection(classes, seed=seed, **options)
-    random: Initializer = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mix_seed(seed, 1))
-    initializer = "zeros" if kind == "zero" else random
-    return keras.layers.Dense(classes, kernel_initializer=initializer, kernel_regularizer=kernel_regularizer, **options)
 
 
 def _branch_initializers(name: str, branches: int) -> tuple[Callable, Callable]:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.initializers import ScaledGlorot, reseed
+from idmatters_tf._seeds import reseed
+from idmatters_tf.initializers import ScaledGlorot
 from idmatters_tf.layers import LinearResidual, ShortcutUnit
 from idmatters_tf.layers._arguments import decay_regularizer
 

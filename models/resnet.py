@@ -10,12 +10,11 @@ from typing import Any, get_args
 import keras
 
 from idmatters_tf._arguments import check_choice, positive_integer
-from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import mix_seed
+from idmatters_tf._keras_types import Initializer, Shape
+from idmatters_tf._seeds import mix_seed
 from idmatters_tf.layers import BasicBlock2D
-from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
-from idmatters_tf.layers._images import batch_normalization
-from idmatters_tf.layers.basic_block import TORCH_NORM
+from idmatters_tf.layers._arguments import decay_regularizer
+from idmatters_tf.models._parts import logits, normalize_and_rectify
 from idmatters_tf.models.layout import RESNET_IMAGENET, Shortcut, resnet_blocks
 
 WIDTHS = (16, 32, 64)
@@ -112,24 +111,3 @@ def preresnet(
     `resnet`, whose arguments it has.
     """
     return resnet(input_shape, classes, depth, name=name, preactivated=True, **options)
-
-
-def normalize_and_rectify(features: Tensor, norm: str, regularizer: Regularizer, name: str) -> Tensor:
-    """Return the features after batch normalization, as in the published Torch code, and ReLU."""
-    normalized = batch_normalization(norm, regularizer, name=f"{name}_norm", **TORCH_NORM)(features)
-    return keras.layers.ReLU(name=f"{name}_relu")(normalized)
-
-
-def logits(features: Tensor, classes: int, regularizer: Regularizer, seed: int) -> Tensor:
-    """Return the logits: the mean over space and a dense layer, initialized as in the published Torch code."""
-    wide = wide_dtype(keras.config.dtype_policy())
-    features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
-    initializer: Initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", mix_seed(seed, 1))
-    return keras.layers.Dense(
-        classes,
-        kernel_initializer=initializer,
-        kernel_regularizer=regularizer,
-        bias_regularizer=regularizer,
-        dtype=wide,
-        name="head",
-    )(features)

@@ -9,7 +9,7 @@ from idmatters_tf._arguments import check_choice, positive_integer, seed_number
 from idmatters_tf._keras_internals import get_graph, overrides_call, producer
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.layers import ClassNames, RandomProjection
-from idmatters_tf.models.identity import build_head
+from idmatters_tf.models._parts import build_head
 from idmatters_tf.models.layout import Head
 
 

@@ -2,7 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.initializers import IdentityNormal, ScaledGlorot, StandardNormal, reseed
+from idmatters_tf._seeds import reseed
+from idmatters_tf.initializers import IdentityNormal, ScaledGlorot, StandardNormal
 
 EXPECTED = [
     (IdentityNormal(seed=1), lambda k, i, c: 1 / (k**2 * c)),

@@ -28,15 +28,6 @@ def test_the_extras_contain_the_optional_packages():
     assert [package for package, extra in EXTRAS.items() if f"\n{package}>=" not in everything[extra]] == []
 
 
-def test_the_use_of_private_modules_of_keras_does_not_grow():
-    """Each name that is not public may change with the next version of Keras."""
-    files = [path for room in ("idmatters_tf", "trainers") for path in (ROOT / room).rglob("*.py")]
-    lines = [(path, line) for path in files for line in path.read_text().splitlines() if "keras.src" in line]
-    importing = {path.name for path, line in lines if line.lstrip().startswith(("from keras.src", "import keras.src"))}
-    assert importing == {"keras_source.py"}
-    assert len(lines) <= 17
-
-
 def test_install_commands_have_one_form():
     """The package is on no index."""
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.backends import import_tensorflow
@@ -20,8 +20,36 @@ if TYPE_CHECKING:
     from idmatters_tf.data.images import ImageData
     from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches
 
+Data = TypeVar("Data", "ImageData", "StreamedImageData")
 # Maximum batch size of `ImageSource.examples`.
 EXAMPLES_AT_ONCE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """Location of a data set in files."""
+
+    data_dir: str | None = setting(
+        None, help="folder with the data", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR", common=True
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class OfficialFiles(Files):
+    """Location of a data set of `idmatters_tf.data.official`."""
+
+    download: bool = setting(False, help="download the data set if it is missing", common=True)
+
+    def load_official(self, name: str) -> "ImageData":
+        """Load a data set. Raises DataError if it was not found."""
+        from idmatters_tf.data import official
+
+        location = official.locate(name, self.data_dir)
+        if self.download if location is None else location.kind == "tfds":
+            import_tensorflow()
+        if self.download and location is None:
+            print_message(f"downloading {name} to {self.data_dir or 'the folder of TensorFlow Datasets'}")
+        return official.load(name, self.data_dir, self.download)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +85,12 @@ class DataOptions(abc.ABC):
     def test_split(self) -> str:
         """Name of the part of the data set that contains the test images."""
         return "test" if self.held_out is None else "train"
+
+    def select(self, data: Data) -> Data:
+        """Return the data set with the selected numbers of images."""
+        if self.held_out is None:
+            return data.first(self.train_images, self.test_images)
+        return data.first(self.train_images).hold_out(self.held_out).first(test=self.test_images)
 
     @abc.abstractmethod
     def source(self, batch_size: int, seed: int) -> "ImageSource":
@@ -96,36 +130,11 @@ class InMemory(DataOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class Stored(InMemory):
-    """Options of data sets in files."""
-
-    data_dir: str | None = setting(
-        None, help="folder with the data", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR", common=True
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Cifar(Stored):
+class Cifar(OfficialFiles, InMemory):
     """Options of `--dataset cifar10` and `--dataset cifar100`."""
 
-    download: bool = setting(False, help="download CIFAR if it is missing", common=True)
-
     def load(self) -> "ImageData":
-        from idmatters_tf.data import cifar
-        from idmatters_tf.data.images import DataError
-
-        location = cifar.locate(self.dataset, self.data_dir)
-        if location is not None and location.kind == "tfds":
-            import_tensorflow()
-        elif location is None and self.download:
-            print_message(f"downloading {self.dataset} to {self.data_dir or 'the folder of TensorFlow Datasets'}")
-        try:
-            data = cifar.load(self.dataset, self.data_dir, self.download).first(self.train_images, self.test_images)
-        except DataError as error:
-            if location is None and not self.download:
-                error.arguments += ("download",)
-            raise
-        return data if self.held_out is None else data.hold_out(self.held_out)
+        return self.select(self.load_official(self.dataset))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,12 +145,11 @@ class Shapes(InMemory):
         from idmatters_tf.data import shapes
 
         sizes = {"train": self.train_images, "test": self.test_images}
-        data = shapes.load(**{split: size for split, size in sizes.items() if size is not None})
-        return data if self.held_out is None else data.hold_out(self.held_out)
+        return self.select(shapes.load(**{split: size for split, size in sizes.items() if size is not None}))
 
 
 @dataclasses.dataclass(frozen=True)
-class Folder(Stored):
+class Folder(Files, InMemory):
     """Options of `--dataset folder`."""
 
     size: int = setting(32, help="rows and columns of the images", at_least=16, at_most=4096, common=True)
@@ -177,43 +185,25 @@ class Folder(Stored):
     def list_images(self) -> "StreamedImageData":
         """Return the selected images, listed but not read."""
         from idmatters_tf.data import imagenet
-        from idmatters_tf.data.images import DataError
 
         location = imagenet.locate(self.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
-        try:
-            data = imagenet.load(self.data_dir, size=self.size, train_only=self.held_out is not None)
-        except DataError as error:
-            if "val_fraction" not in error.arguments:
-                raise
-            raise UsageError(
-                f"there are no validation images in {self.data_dir}, in a folder val/ beside train/. Add them, or hold "
-                f"out N of the training images with --held-out N."
-            ) from error
+        data = imagenet.load(self.data_dir, size=self.size, train_only=self.held_out is not None)
         if self.skip_broken:
             import_tensorflow()
             data = data.without_broken(_find_broken)
-        data = data.first(self.train_images, None if self.held_out else self.test_images)
-        return data if self.held_out is None else data.hold_out(self.held_out).first(test=self.test_images)
+        return self.select(data)
 
     def source(self, batch_size: int, seed: int) -> "ImageSource":
+        data = self.list_images()
+        note = _describe_files(data)
         if self.in_memory:
-            return super().source(batch_size, seed)
-        return StreamedSource(self, self.list_images(), batch_size, seed)
+            return InMemorySource(self, _decode(data), batch_size, seed, note)
+        return StreamedSource(self, data, batch_size, seed, note)
 
     def load(self) -> "ImageData":
-        data = self.list_images()
-        import_tensorflow()
-        from idmatters_tf.data.streams import decode_all
-
-        try:
-            return decode_all(data)
-        except Exception as error:
-            sentences = _explain_unreadable(error, "", (data.train, None), (data.test, None))
-            if not sentences:
-                raise
-            raise UsageError(sentences) from error
+        return _decode(self.list_images())
 
 
 DATA_SETS: Mapping[str, type[DataOptions]] = {
@@ -228,13 +218,14 @@ class ImageSource(abc.ABC):
     """Loaded images as batches of a global size.
 
     Attributes:
+        note: end of the description of the data.
         preprocessing: layer fitted to the training images, for exports; None if each image is standardized on its own.
     """
 
     preprocessing: "keras.layers.Layer | None" = None
 
-    def __init__(self, options: Any, data: Any, batch_size: int, seed: int):
-        self.options, self.data, self.batch_size, self.seed = options, data, batch_size, seed
+    def __init__(self, options: Any, data: Any, batch_size: int, seed: int, note: str = ""):
+        self.options, self.data, self.batch_size, self.seed, self.note = options, data, batch_size, seed, note
         self.training_images, self.test_images = map(len, self._parts())
 
     @abc.abstractmethod
@@ -243,7 +234,7 @@ class ImageSource(abc.ABC):
 
     def summary(self) -> str:
         """Return a description of the size of the data."""
-        return f"{self.training_images:,} + {self.test_images:,} images"
+        return f"{self.training_images:,} + {self.test_images:,} images{self.note}"
 
     @abc.abstractmethod
     def train_batches(self) -> TrainBatchSource:
@@ -313,15 +304,6 @@ class StreamedSource(ImageSource):
     def _parts(self) -> tuple[Any, Any]:
         return self.data.train, self.data.test
 
-    def summary(self) -> str:
-        """Return a description of the size of the data, with the numbers of skipped files."""
-        data = self.data
-        skipped = f", {data.skipped:,} broken image{'s' * (data.skipped != 1)} skipped" if data.skipped else ""
-        if data.ignored:
-            named = ", ".join(data.ignored[:3]) + (", ..." if len(data.ignored) > 3 else "")
-            skipped += f", not read as images: {len(data.ignored):,} ({named})"
-        return f"{super().summary()} of {len(data.class_names):,} classes{skipped}"
-
     def train_batches(self) -> "StreamTrainBatches":
         from idmatters_tf.data.streams import StreamTrainBatches
 
@@ -354,6 +336,29 @@ class StreamedSource(ImageSource):
         positions = tf.range(step * self.batch_size, (step + 8) * self.batch_size, dtype=tf.int64)
         ahead = self.train_batches().indices(positions).numpy().tolist()
         return _explain_unreadable(error, " and another --out", (self.data.train, ahead), (self.data.test, None))
+
+
+def _decode(data: "StreamedImageData") -> "ImageData":
+    """Return decoded images. Raises a UsageError that names an image that cannot be decoded."""
+    import_tensorflow()
+    from idmatters_tf.data.streams import decode_all
+
+    try:
+        return decode_all(data)
+    except Exception as error:
+        sentences = _explain_unreadable(error, "", (data.train, None), (data.test, None))
+        if not sentences:
+            raise
+        raise UsageError(sentences) from error
+
+
+def _describe_files(data: "StreamedImageData") -> str:
+    """Return the number of classes and of the files that are not used, for the summary of a source."""
+    skipped = f", {data.skipped:,} broken image{'s' * (data.skipped != 1)} skipped" if data.skipped else ""
+    if data.ignored:
+        named = ", ".join(data.ignored[:3]) + (", ..." if len(data.ignored) > 3 else "")
+        skipped += f", not read as images: {len(data.ignored):,} ({named})"
+    return f" of {len(data.class_names):,} classes{skipped}"
 
 
 def _explain_unreadable(error: Exception, more: str, *parts: tuple[Any, Any]) -> str:

@@ -1,14 +1,30 @@
 """Internals of Keras 3.13 to 3.16. No other module of the package uses any.
 
-graphs      graphs of functional models, their calls, copies and masks
-hub         tables of KerasHub's models: repeated layers, and last weights of their blocks
-structure   operations of models in order, with those of nested models in their place
-variables   variables of random generators, recurrent layers and optimizers
-fit         the running `model.fit`, its callbacks, the arguments of `model.compile`
-losses      compiled losses, their labels and weights
-scope       evaluation and training of models without changing them
-versions    differences between the versions
-replicas    training on several replicas of tf.distribute
+The modules, with the private names that they need. All versions have these names, unless a version is given.
+
+fit           the running `model.fit`: its frame on the call stack and its local variables, `_initial_epoch`,
+              `_symbolic_build`, `_compile_config`, `_should_eval`, `_enumerate_iterator` of its iterator, and
+              attributes of its callbacks
+graphs        graphs of functional models, their calls, copies and masks: `Functional`, `_functional`, `_inbound_nodes`,
+              `_nodes_by_depth`, `_keras_history`, `_run_through_graph`, `_standardize_inputs`, `_flatten_layers`,
+              `_call_context_args`, `_set_mask_metadata`
+hub           tables of KerasHub's models: repeated layers, last weights of their blocks, and `_lora_rank`; names of
+              KerasHub 0.29.1 (Keras 3.13 and 3.14) to 0.32
+keras_source  all modules and classes below `keras.src` that the others use
+losses        compiled losses, their labels and weights: `CompileLoss`, `_compile_loss`, `_flat_losses`,
+              `_user_loss_weights`, `_compute_loss`
+observation   batches, outputs and gradients that `fit` computes: `get_data_adapter`
+optimizers    points within an update: `_clip_gradients`, `_get_variable_index`
+random_state  generators behind random operations without a seed: `global_state`, `seed_generator`
+replicas      training on several replicas of tf.distribute; functions that it replaces, see `replicas.changes`
+scope         evaluation and training of models without changing them: `get_stateless_scope`, `_compile_metrics`,
+              `_clear_losses`, `_losses`, `_loss_ids`, `_metrics`, `_value`
+structure     operations of models in order, with those of nested models in their place: `_nodes_by_depth`
+variables     variables of random generators, recurrent layers and optimizers: `_trainable_variables`, `_path`,
+              `_var_key`, `_model_variables_moving_average`, `_exclude_from_weight_decay`, `_learning_rate`,
+              `_layout_map`
+versions      `OrbaxCheckpoint`, `ScheduleFreeAdamW` and the division of activity losses (since 3.14), `OptimizerMap`
+              (since 3.15), and `_epoch` of data adapters (since 3.16)
 """
 
 # ruff: noqa: F401 - the modules above under one name
@@ -57,6 +73,7 @@ from idmatters_tf._keras_internals.hub import (
     hub_blocks_within,
     is_from_hub,
     is_unlisted,
+    lora_rank,
     repeated_blocks,
 )
 from idmatters_tf._keras_internals.losses import (
@@ -69,6 +86,7 @@ from idmatters_tf._keras_internals.losses import (
     plain_function,
     weighted,
 )
+from idmatters_tf._keras_internals.optimizers import GradientObserver, variable_index
 from idmatters_tf._keras_internals.scope import kept_training_state, substitute_values
 from idmatters_tf._keras_internals.variables import (
     DERIVED,

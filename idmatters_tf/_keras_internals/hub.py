@@ -114,6 +114,11 @@ def backbone_of(model: Any) -> tuple[Any, RepeatedLayers] | None:
     return None if known is None else (backbone, known)
 
 
+def lora_rank(backbone: Any) -> int | None:
+    """Return the rank of the LoRA matrices of a backbone; None without any."""
+    return getattr(backbone, "_lora_rank", None)
+
+
 def repeated_blocks(model: keras.Model) -> Iterator[tuple[str, Any]]:
     """Yield (name, layer or sum) of the residual blocks of KerasHub's backbones in a model."""
     for part in layers_within(model):

@@ -1,8 +1,7 @@
 """Data sets, and batches that are pure functions of (seed, step).
 
 images     ImageData: labeled images in memory
-cifar      CIFAR-10 and CIFAR-100, from the official binary files or through TensorFlow Datasets
-mnist      MNIST, from the official idx files or through TensorFlow Datasets
+official   CIFAR-10, CIFAR-100 and MNIST, from their official files or through TensorFlow Datasets
 shapes     a built-in, generated data set that needs no files
 protocols  interfaces between data sets and training code
 batches    batches of images in memory: order, augmentation and shares of replicas, by NumPy

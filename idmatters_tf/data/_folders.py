@@ -11,9 +11,13 @@ from idmatters_tf._arguments import as_utf8, distinguish
 from idmatters_tf.data._sources import Path
 from idmatters_tf.data.images import DataError
 
-SUFFIXES = (".jpeg", ".jpg", ".png")
+SUFFIXES = (".jpeg", ".jpg", ".jpe", ".jfif", ".png")
 # Formats of images that are not read.
-OTHER_SUFFIXES = (".bmp", ".gif", ".tif", ".tiff", ".webp")
+OTHER_SUFFIXES = (
+    *(".apng", ".avif", ".bmp", ".dib", ".dng", ".exr", ".gif", ".hdr", ".heic", ".heif", ".hif", ".ico", ".j2k"),
+    *(".jls", ".jp2", ".jpf", ".jpm", ".jpx", ".jxl", ".jxr", ".pbm", ".pcx", ".pgm", ".pnm", ".ppm", ".psd", ".qoi"),
+    *(".raw", ".svg", ".tga", ".tif", ".tiff", ".webp"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,25 +46,6 @@ class ImageFiles:
         kept = sorted(set(range(len(self))).difference(broken))
         names = [self.names[index] for index in kept]
         return dataclasses.replace(self, names=names, labels=[self.labels[index] for index in kept])
-
-    def hold_out(self, fraction: float) -> "tuple[ImageFiles, ImageFiles]":
-        """Split the images of each class into two parts, in the order of a checksum of their names.
-
-        Args:
-            fraction: fraction of each class in the second part, at least one image and not all of them.
-
-        Raises:
-            DataError: a class has only one image.
-        """
-        members: dict[int, list[int]] = {}
-        for index in self.shuffle():
-            members.setdefault(self.labels[index], []).append(index)
-        held_out: set[int] = set()
-        for label, indices in members.items():
-            if len(indices) < 2:
-                raise DataError(f"class {self.class_names[label]} has only one image, so none can be held out.")
-            held_out |= set(indices[: min(max(1, round(fraction * len(indices))), len(indices) - 1)])
-        return self.without(held_out), self.without(set(range(len(self))) - held_out)
 
     def shuffle(self) -> list[int]:
         """Return all indices, sorted by a checksum of the names of the images."""
@@ -109,9 +94,12 @@ def list_classes(folder: Path) -> ImageFiles:
             )
         ignored += [f"{name}/{other}" for other in others]
         if not images:
+            inner = [
+                other for other in others if (folder / name / other).is_dir() and holds_images(folder / name / other)
+            ]
+            where = f" itself, but its folder {inner[0]}/ does. Move them up" if inner else ". Add images"
             raise DataError(
-                f"class folder {folder / name} contains no images ({', '.join(SUFFIXES)}). Add images or remove the "
-                f"folder."
+                f"class folder {folder / name} contains no images ({', '.join(SUFFIXES)}){where}, or remove the folder."
             )
         names += [f"{name}/{image}" for image in images]
         labels += [label] * len(images)

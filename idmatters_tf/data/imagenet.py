@@ -3,7 +3,7 @@
 The first of these sources that is found is used:
 
 - a tree `train/CLASS/*.JPEG` with `val/CLASS/*.JPEG`;
-- class folders `CLASS/*.JPEG` only, of whose images a part is held out;
+- class folders `CLASS/*.JPEG` only, without validation images;
 - `imagenet2012` prepared by TensorFlow Datasets.
 
 Finding them requires neither TensorFlow nor the network. Nothing is downloaded, because ImageNet requires registration.
@@ -21,7 +21,7 @@ from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
 from idmatters_tf.data._sources import Location, Path, as_data_error, data_root, is_prepared
-from idmatters_tf.data.images import DataError, check_held_out
+from idmatters_tf.data.images import DataError, _check_held_out
 
 TFDS_NAME = "imagenet2012"
 
@@ -103,7 +103,7 @@ class StreamedImageData:
         Raises:
             DataError: `count` is less than 1, or no training image would be left.
         """
-        check_held_out(count, len(self.train))
+        _check_held_out(count, len(self.train))
         indices = self.train.shuffle()
         return dataclasses.replace(
             self,
@@ -161,21 +161,12 @@ def locate(data_dir: Path | None = None) -> Location | None:
     return None
 
 
-def load(
-    data_dir: Path | None = None,
-    val: str = "val",
-    size: int = 224,
-    val_fraction: float | None = None,
-    train_only: bool = False,
-) -> StreamedImageData:
+def load(data_dir: Path | None = None, size: int = 224, train_only: bool = False) -> StreamedImageData:
     """Find and list the images without reading them.
 
     Args:
         data_dir: see `locate`.
-        val: folder of the validation images of a tree, relative to `data_dir`.
         size: side in pixels of the square to which images are resized.
-        val_fraction: fraction of the training images of each class that is held out for validation, if there is no
-            folder of validation images or `val` is "train".
         train_only: True uses the training images as test images as well, for `StreamedImageData.hold_out`.
 
     Raises:
@@ -193,46 +184,26 @@ def load(
             f"{TFDS_NAME} prepared by TensorFlow Datasets. {remedy}",
             arguments=("data_dir",),
         )
-    if location.kind in ("tree", "classes"):
-        train = _folders.list_classes(root / "train" if location.kind == "tree" else root)
-        test = train
-        if not train_only:
-            train, test = _split(train, root / val, val_fraction)
-        ignored = train.ignored + (test.ignored if test.root != train.root else ())
-        name = as_utf8(root.resolve().name)
-        return StreamedImageData(name, train, test, f"image files, {root}", size, ignored=ignored)
-    if val_fraction is not None:
-        raise DataError(
-            f"{TFDS_NAME} in {root} has its own validation images. Omit `val_fraction`.",
-            arguments=("val_fraction",),
-        )
-    return _prepared(root, size)
+    if location.kind == "tfds":
+        return _prepared(root, size)
+    train = _folders.list_classes(root / "train" if location.kind == "tree" else root)
+    test = train if train_only else _list_validation(train, root / "val")
+    ignored = train.ignored + (test.ignored if test is not train else ())
+    return StreamedImageData(as_utf8(root.resolve().name), train, test, f"image files, {root}", size, ignored=ignored)
 
 
-def _split(train, folder, val_fraction):
-    """Return training images and the validation images in a folder, or a fraction of the training images."""
-    if val_fraction is not None:
-        if folder.is_dir() and folder.name != "train":
-            raise DataError(
-                f"`val_fraction` would leave the validation images in {folder} unused. Omit it, or hold out training "
-                f"images with val='train'.",
-                arguments=("val_fraction", "val"),
-            )
-        return train.hold_out(val_fraction)
+def _list_validation(train, folder):
     if not folder.is_dir():
         raise DataError(
-            f"there are no validation images: {folder} is not a folder. Pass another folder as `val`, or a "
-            f"`val_fraction`, such as 0.1, to hold out, or val='train' to evaluate on the training images.",
-            arguments=("val", "val_fraction"),
+            f"there are no validation images: {folder} is not a folder. Add it, or hold out some of the training "
+            f"images.",
+            arguments=("held_out",),
         )
     if _folders.holds_images(folder):
-        raise DataError(
-            f"{folder} contains images outside of class folders. Sort the validation images into {folder}/CLASS/.",
-            arguments=("val",),
-        )
+        raise DataError(f"{folder} contains images outside of class folders. Sort them into {folder}/CLASS/.")
     test = _folders.list_classes(folder)
     _folders.check_same_classes(train, test)
-    return train, test
+    return test
 
 
 def _prepared(root, size):

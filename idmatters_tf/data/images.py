@@ -26,7 +26,7 @@ class DataError(ValueError):
         self.arguments = arguments
 
 
-def check_held_out(count: int, images: int) -> None:
+def _check_held_out(count: int, images: int) -> None:
     """Raise DataError unless 0 < `count` < `images`, the number of training images."""
     if not 0 < count < images:
         message = f"Argument `count` must be positive and less than the {images} training images. Received: {count}"
@@ -95,7 +95,7 @@ class ImageData:
         Raises:
             DataError: `count` is less than 1, or no training image would be left.
         """
-        check_held_out(count, len(self.train_images))
+        _check_held_out(count, len(self.train_images))
         return dataclasses.replace(
             self,
             train_images=self.train_images[:-count],

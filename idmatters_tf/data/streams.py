@@ -25,7 +25,7 @@ from idmatters_tf.data.protocols import ALONE, Int, Share
 _ORDER, _FLIPS, _AUGMENTATION = 1, 2, 3
 
 
-def shuffle_positions(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
+def _shuffle_positions(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
     """Return the index of the image at each position of the endless sequence, a permutation for each epoch.
 
     Args:
@@ -87,7 +87,7 @@ class StreamTrainBatches:
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """Return the index of the image at each position of the endless sequence, int64 `(count,)`."""
-        return shuffle_positions(positions, self.count, self.seed)
+        return _shuffle_positions(positions, self.count, self.seed)
 
     def batch(self, step: Int) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the preprocessed images and labels of a step."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import keras
 from keras import ops
 
-from idmatters_tf._keras_internals import dense_gradient, optimized_variables
+from idmatters_tf._keras_internals import dense_gradient, optimized_variables, variable_index
 from idmatters_tf._presentation.results import Result, tabulate
 from idmatters_tf.optimizers import Momentum, Muon
 from idmatters_tf.surgery._carrying import new_optimizer
@@ -166,14 +166,19 @@ class DepthScaled(keras.optimizers.Optimizer):
 
     def _factors(self, variable: Any) -> Factors:
         factors = self._factors_by_index
-        return Factors() if factors is None else factors[self._get_variable_index(variable)]
+        return Factors() if factors is None else factors[variable_index(self, variable)]
 
-    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            if not self.built:
+                self.build(trainable_variables)
+        variables = trainable_variables or optimized_variables(self)
         scaled = [
-            gradient if (factor := self._factors(variable).gradient) == 1 else dense_gradient(gradient) * factor
-            for gradient, variable in zip(grads, trainable_variables, strict=True)
+            _scale(gradient, self._factors(variable).gradient)
+            for gradient, variable in zip(grads, variables, strict=True)
         ]
-        super()._backend_apply_gradients(scaled, trainable_variables)
+        super().apply(scaled, trainable_variables)
 
     def _finish_gradient(self, gradient: Any, variable: Any) -> Any:
         """Return a gradient after clipping and the sum over replicas, with the share of the penalty."""
@@ -184,11 +189,8 @@ class DepthScaled(keras.optimizers.Optimizer):
             gradient = gradient + factors.penalty * value
         return gradient
 
-    def _rate(self, variable: Any, learning_rate: Any) -> Any:
-        return _times(learning_rate, self._factors(variable).step)
-
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        rate = self._rate(variable, learning_rate)
+        rate = _times(learning_rate, self._factors(variable).step)
         super().update_step(self._finish_gradient(gradient, variable), variable, rate)
 
     def get_config(self) -> dict[str, Any]:
@@ -201,13 +203,6 @@ class DepthScaledKernels(DepthScaled, Muon):
 
     def _keeps_norm(self, index: int) -> bool:
         return self.norm == "keep" and index in self._kernels
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        self.update_steps([gradient], [variable], learning_rate)
-
-    def update_steps(self, gradients: Sequence[Any], variables: Sequence[Any], learning_rate: Any) -> None:
-        pairs = zip(gradients, variables, strict=True)
-        super().update_steps([self._finish_gradient(*pair) for pair in pairs], variables, learning_rate)
 
 
 def _match_in_order(weights: Sequence[ScaledWeight], variables: Iterable[keras.Variable]) -> list[ScaledWeight]:
@@ -227,6 +222,10 @@ def _match_in_order(weights: Sequence[ScaledWeight], variables: Iterable[keras.V
 
 def _are_equal_paths(a: str, b: str) -> bool:
     return a in (b, b.partition("/")[2]) or b == a.partition("/")[2]
+
+
+def _scale(gradient: Any, factor: float) -> Any:
+    return gradient if gradient is None or factor == 1 else dense_gradient(gradient) * factor
 
 
 def _times(value: Any, factor: float) -> Any:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf.expressivity._samples import check_sample, distinct_rows, slices
 from idmatters_tf.expressivity._surrogates import directions
-from idmatters_tf.expressivity.construction import PANEL, highest_products, products_with_others, project
+from idmatters_tf.expressivity.construction import PANEL, highest_products, project
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class AssumptionCheck:
 
     @property
     def some_threshold_works(self) -> bool:
-        """True if some common threshold has this property, which `memorize(order="paper")` requires."""
+        """True if some common threshold has this property."""
         return self.largest_other < self.smallest_own
 
 
@@ -68,7 +68,7 @@ def check_assumption(
         labels: (n,) integers as in `memorize`. Without labels there is one surrogate label.
         classes: r as in `memorize`.
         width: k.
-        seed: seed of A_0 and the surrogate labels, which are those of `memorize(order="paper")`.
+        seed: seed of A_0 and the surrogate labels.
 
     Returns:
         An `AssumptionCheck`.
@@ -105,9 +105,16 @@ def check_assumption(
         excess=6 * deviation - squared,
         threshold=1 - 2 * deviation,
         smallest_own=float(own.min()),
-        largest_other=float(products_with_others(Z, surrogates).max()),
+        largest_other=float(_largest_product(Z, surrogates)),
         surrogate_product=float(between.max()),
     )
+
+
+def _largest_product(Z, surrogates):
+    """Return the largest product of two rows of Z, or of a row and a surrogate label."""
+    panels = list(slices(len(Z), PANEL))
+    later = [highest_products(Z[panel], Z, np.arange(panel.start, panel.stop)).max() for panel in panels]
+    return float(max(*later, *((Z[panel] @ surrogates.T).max() for panel in panels)))
 
 
 def _smallest_squared_distance(Z, surrogates):

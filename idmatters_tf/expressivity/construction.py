@@ -27,7 +27,7 @@ from idmatters_tf.expressivity._samples import (
 )
 from idmatters_tf.expressivity._surrogates import directions, last_block, surrogate_labels
 
-Order: TypeAlias = Literal["norm", "ridge", "paper"]
+Order: TypeAlias = Literal["norm", "ridge"]
 
 # Rows and columns of the tiles of inner products, which fit into the cache.
 PANEL = 256
@@ -90,8 +90,7 @@ def construct(
     The arguments are those of `memorize`, with `progress(points done, n)`.
 
     Raises:
-        ValueError: if equal rows have different labels, if two rows cannot be separated in float64, or if no common
-            threshold exists for order="paper".
+        ValueError: if equal rows have different labels, or if two rows cannot be separated in float64.
     """
     rng = np.random.default_rng(seed)
     kept = distinct_rows(x, labels)
@@ -100,21 +99,15 @@ def construct(
     projection, bias, Z = project(x, width, rng)
     norms = np.linalg.norm(Z, axis=1)
     # A stable sort keeps points of equal norm in the order of the rows.
-    rows = np.arange(len(Z)) if order == "paper" else np.argsort(-norms, kind="stable")
+    rows = np.argsort(-norms, kind="stable")
     Z = Z[rows]
     norms = norms[rows]
-    if order == "paper":
-        units = Z
-        surrogates = directions(rng, classes, width)
-        thresholds, margins, last = _common_threshold(Z, surrogates, progress)
-    else:
-        surrogates = surrogate_labels(classes, width, norms[-1] / 2, rng)
-        units, highest, margins = _unit_by_unit(Z, norms, surrogates, order, progress)
-        _check_margins(margins, kept[rows], Z, norms, units)
-        thresholds = (np.einsum("nk,nk->n", units, Z) + highest) / 2
-        last = last_block(surrogates)
+    surrogates = surrogate_labels(classes, width, norms[-1] / 2, rng)
+    units, highest, margins = _unit_by_unit(Z, norms, surrogates, order, progress)
+    _check_margins(margins, kept[rows], Z, norms, units)
+    thresholds = (np.einsum("nk,nk->n", units, Z) + highest) / 2
     U, s, V = _stack_units(units, thresholds, Z, surrogates[labels[rows]], width)
-    return Weights(projection, bias, U, s, V, *last, kept[rows], margins)
+    return Weights(projection, bias, U, s, V, *last_block(surrogates), kept[rows], margins)
 
 
 def project(x: Points, width: int, rng: np.random.Generator) -> tuple[Floats, Floats | None, Floats]:
@@ -160,17 +153,6 @@ def highest_products(units: Points, Z: Points, own: Integers) -> Points:
         if start <= own[-1]:
             products[np.arange(start, start + len(tile)) <= own[:, None]] = -np.inf
         np.maximum(highest, products.max(axis=1), out=highest)
-    return highest
-
-
-def products_with_others(Z: Floats, surrogates: Floats, progress: Callable[[int, int], object] | None = None) -> Floats:
-    """Return the largest product of each point with a later point or a surrogate label, (n,)."""
-    highest = np.empty(len(Z))
-    for panel in slices(len(Z), PANEL):
-        later = highest_products(Z[panel], Z, np.arange(panel.start, panel.stop))
-        np.maximum(later, (Z[panel] @ surrogates.T).max(axis=1), out=highest[panel])
-        if progress is not None:
-            progress(panel.stop, len(Z))
     return highest
 
 
@@ -337,25 +319,6 @@ def _fill_blocks(
         return U, s, V, largest
     unused = [(0, 0), (0, width - used)]
     return np.pad(U, [(0, 0), *unused]), np.pad(s, unused), np.pad(V, [*unused, (0, 0)]), largest
-
-
-def _common_threshold(Z, surrogates, progress):
-    """Return the paper's thresholds, all midway between the smallest <z, z> and all other products, and last block."""
-    own = np.einsum("nk,nk->n", Z, Z)
-    highest = products_with_others(Z, surrogates, progress)
-    if own.min() <= highest.max():
-        raise ValueError(
-            f"order='paper' is impossible here: the largest product with another point or surrogate label, "
-            f"{highest.max():.3g}, must be below the smallest ||z||^2, {own.min():.3g}. Use order='norm', rows of "
-            f"norm 1, or a larger width than {Z.shape[1]}."
-        )
-    thresholds = np.full(len(Z), (own.min() + highest.max()) / 2)
-    products = surrogates @ surrogates.T
-    np.fill_diagonal(products, 0.0)
-    between = products.max()
-    classes = len(surrogates)
-    last = surrogates.T.copy(), np.full(classes, -(1 + between) / 2), 2 / (1 - between) * np.eye(classes)
-    return thresholds, (own.min() - highest.max()) / own, last
 
 
 def _check_margins(margins, rows, Z, norms, units):

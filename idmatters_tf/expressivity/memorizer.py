@@ -136,7 +136,7 @@ def memorize(
         width: k >= 1, width of the residual blocks.
         order: "norm" moves the points in descending order of their norms, each with its own threshold. "ridge" also
             tries directions away from each point's neighbors, for a larger margin on clustered data, in ten times the
-            time or more. "paper" keeps the order of the rows, with one threshold for all units, for rows of norm 1.
+            time or more.
         seed: seed of the random projection and the surrogate labels.
         dtype: "float64" or "float32". float32 is enough for relative margins above 1e-4.
         check: dtypes in which every row is verified; `dtype` and float32 if None, () for none.
@@ -147,8 +147,7 @@ def memorize(
 
     Raises:
         ValueError: if an argument is invalid, on JAX with float64 but without JAX_ENABLE_X64, if equal rows have
-            different labels, if two rows cannot be separated in float64, if the paper's order is impossible, or if
-            verification finds a wrong row.
+            different labels, if two rows cannot be separated in float64, or if verification finds a wrong row.
 
     Example:
 

@@ -8,7 +8,7 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
-from idmatters_tf.initializers import reseed
+from idmatters_tf._seeds import reseed
 from idmatters_tf.layers._arguments import WideLayer
 from idmatters_tf.layers.dense import ResidualDense, last_dimension
 

@@ -7,7 +7,7 @@ from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import reseed
+from idmatters_tf._seeds import reseed
 from idmatters_tf.layers._arguments import serialize_arguments, wide_dtype
 
 

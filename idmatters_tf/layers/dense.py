@@ -15,7 +15,8 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer, seed_number
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import ScaledGlorot, reseed
+from idmatters_tf._seeds import reseed
+from idmatters_tf.initializers import ScaledGlorot
 from idmatters_tf.layers._arguments import WideLayer
 
 

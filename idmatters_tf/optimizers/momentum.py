@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import keras
 from keras import ops
 
-from idmatters_tf._keras_internals import dense_gradient
+from idmatters_tf._keras_internals import dense_gradient, variable_index
 from idmatters_tf._keras_types import Tensor
 
 LearningRate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule | Callable[[], float]
@@ -53,7 +53,7 @@ class Momentum(keras.optimizers.SGD):
         """Update the velocity of a variable. Return the step without the learning rate."""
         step: Tensor = ops.cast(gradient, variable.dtype)
         if self.momentum:
-            velocity = self.momentums[self._get_variable_index(variable)]
+            velocity = self.momentums[variable_index(self, variable)]
             new_velocity: Tensor = ops.multiply(velocity, self.momentum)
             new_velocity = new_velocity + step
             step = step + self.momentum * new_velocity if self.nesterov else new_velocity

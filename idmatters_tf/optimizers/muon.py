@@ -7,11 +7,10 @@ References:
       scale of free steps.
     - Liu et al., *Muon is scalable for LLM training* (arXiv 2502.16982): the scale "rms", weight decay, AdamW for the
       other variables.
-    - Li et al., *NorMuon: Making Muon more efficient and scalable* (arXiv 2510.05491): normalized outputs.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self, get_args
 
 import keras
@@ -19,15 +18,18 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
-from idmatters_tf._keras_internals import replicas, value_outside_functions
+from idmatters_tf._keras_internals import value_outside_functions, variable_index
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf._presentation.results import tabulate
-from idmatters_tf.optimizers.kernels import KernelMatrices, find_kernels_by_layer, find_kernels_by_path
+from idmatters_tf.optimizers.kernels import KernelMatrices, Rule, find_matrices, layer_matrices, rank_matrices
 from idmatters_tf.optimizers.momentum import LearningRate, Momentum
 from idmatters_tf.optimizers.orthogonalization import orthogonalize
 
 Norm = Literal["keep", "free"]
 Scale = Literal["spectral", "rms"]
 Other = Literal["momentum", "adamw"]
+# Decay rates of AdamW's two moments.
+BETAS = (0.9, 0.95)
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -58,36 +60,26 @@ class Muon(Momentum):
     start near the identity, as the paper's, need this mode. With "rms" (Liu et al., 2025), the entries of a step have
     a root mean square of about 0.2 lr, as those of AdamW, so that AdamW's learning rate and weight decay can be kept.
 
-    With `neuron_beta`, 0.95 in NorMuon (Li et al., 2025, Algorithm 1), the column of D of each output is divided by the
-    root of a moving average s of its mean square. Then D gets the norm of an orthogonal matrix:
-
-        s = neuron_beta s + (1 - neuron_beta) mean_rows(D^2);  D = D / (sqrt(s) + 1e-8)
-        D = D sqrt(min(rows, columns)) / ||D||
-
-    With "rms" this is NorMuon: the entries of a step have a root mean square of exactly 0.2 lr. With `norm="keep"`, the
-    step before the last division is exactly lr ||W|| long.
-
     Weight decay is decoupled: `weight_decay=` subtracts `lr * weight_decay * W` first, as in all Keras optimizers.
 
-    The rows and columns of a kernel follow from its layer: dense layers, `EinsumDense`, so also the projections of
-    attention in Keras and KerasHub, banks of experts with a matrix for each expert, ordinary, transposed and separable
-    convolutions, and recurrent layers. `describe` lists them. All other variables are updated by momentum or AdamW,
-    with the learning rate multiplied by `other_rate`: biases, gains, embeddings, normalization, depthwise convolutions,
-    LoRA's matrices, and the last layer.
+    The rows and columns of a kernel follow from the kind of its layer: `layer_matrices` knows dense layers,
+    `EinsumDense`, so also the projections of attention in Keras and KerasHub, ordinary, transposed and separable
+    convolutions, and recurrent layers. A function of one's own in its place decides for others, such as banks of
+    experts. `describe` lists the result. All other variables are updated by momentum or AdamW, with the learning rate
+    multiplied by `other_rate`: biases, gains, embeddings, normalization, depthwise convolutions, LoRA's matrices,
+    layers of other kinds, and the last layer.
 
-    `build_for(model)` gives the optimizer the layers. Keras passes variables to optimizers without their layers, so
-    that an optimizer which has been compiled only reads their paths and shapes, by the rules in
-    `docs/reference/api/layers.md`, and raises an error where they are ambiguous. A saved model keeps its matrices.
-
-    Kernels whose matrices have equal shapes are orthogonalized in one batched product, except in `model.fit` under a
-    `tf.distribute` strategy of several replicas.
+    `build_for(model)` gives the optimizer the layers, which Keras does not pass to it. Without it, variables with two,
+    four or more axes are kernels whose last axis is the outputs, also embeddings and transposed convolutions, except
+    for the last of them. Those with three axes, such as the projections of attention, count as other variables, with
+    a warning. A saved model keeps the matrices of `build_for`.
 
     Example:
 
     ```python
     # For a transformer, in place of keras.optimizers.AdamW(3e-4, weight_decay=0.1).
-    decays = {"weight_decay": 0.1, "other_weight_decay": 0.1}
-    optimizer = Muon(3e-4, 0.95, norm="free", scale="rms", iterations=5, other="adamw", other_rate=1.0, **decays)
+    settings = {"norm": "free", "scale": "rms", "iterations": 5, "other": "adamw", "other_rate": 1.0}
+    optimizer = Muon(3e-4, 0.95, weight_decay=0.1, **settings)
     model.compile(optimizer.build_for(model), "sparse_categorical_crossentropy")
     print(optimizer.describe(model))
     ```
@@ -102,31 +94,20 @@ class Muon(Momentum):
         norm: `"keep"` or `"free"`.
         scale: `"spectral"` or, with `norm="free"`, `"rms"`.
         iterations: Number of Newton-Schulz iterations in `orthogonalize`.
-        other: Update of the other variables, `"momentum"` or `"adamw"`, the step of `keras.optimizers.AdamW`.
+        other: Update of the other variables, `"momentum"` or `"adamw"`, the step of `keras.optimizers.AdamW` with decay
+            rates of 0.9 and 0.95.
         other_rate: Factor on the learning rate of the other variables. With `scale="rms"` and `other="adamw"`, 1.0
             gives all variables AdamW's rate.
-        other_weight_decay: Decoupled weight decay of the other variables with `other="adamw"`, times their learning
-            rate. With momentum, `weight_decay` applies to all variables. Both follow `exclude_from_weight_decay`.
-        betas: Decay rates of AdamW's two moments.
-        neuron_beta: Decay rate of the mean squares of NorMuon, in [0, 1). None leaves D as it is.
-        exclude: Layers, or names of layers, whose kernels count as other variables. A name may be a part of the path
-            of the variables, such as "decoder/attention".
-        per_head: If True, each head of an attention projection is orthogonalized by itself.
-        split: Dict from names, as in `exclude`, to numbers of equal parts of the last axis of a kernel's outputs, each
-            of which is a matrix. `{"query_key_value": 3}` separates the queries, keys and values of GPT-NeoX.
-        orthogonalize_dtype: Type of the matrix products of the orthogonalization. With `"bfloat16"`, the steps of
-            2,400 random matrices from 2 x 2 to 256 x 64 differed in norm from those of float32 by at most 12 % with 3
-            iterations (median 1 to 9 % by kind of matrix) and 33 % with 5. With 5, matrices of rank one, whose
-            rounding errors are amplified, differed by up to 128 %. Singular values stayed below 1.25.
-        kernels: Matrices of all variables, from the configuration of an optimizer that `build_for` has built. They hold
-            for a model whose variables have the same paths.
-        kwargs: See `keras.optimizers.SGD`.
+        matrices: Function of (layer, variable) that returns the `KernelMatrices` of a trainable variable, or None for
+            the other update. `build_for` calls it, not for the last layers. If None, `layer_matrices`. The
+            configuration of a built optimizer has a table of all variables in its place.
+        kwargs: See `keras.optimizers.SGD`. `weight_decay` applies to all variables, except for those of
+            `exclude_from_weight_decay`.
 
     Raises:
-        ValueError: For another `norm`, `scale` or `other`, for `weight_decay` or `scale="rms"` with `norm="keep"`, for
-            `other_weight_decay` with momentum, and for a momentum of 0 with AdamW; in `build` and `model.fit` for a
-            name in `exclude` or `split` that is in no path, parts that do not divide an axis, a kernel of zeros with
-            `norm="keep"`, and, without `build_for`, variables whose paths and shapes do not determine their matrices.
+        ValueError: For another `norm`, `scale` or `other`, for `weight_decay` or `scale="rms"` with `norm="keep"`, and
+            for a momentum of 0 with AdamW; in `build` and `model.fit` for a kernel of zeros with `norm="keep"`, for
+            `matrices` without `build_for`, and for a model whose variables are not those of the table.
     """
 
     def __init__(
@@ -139,14 +120,7 @@ class Muon(Momentum):
         iterations: int = 3,
         other: Other = "momentum",
         other_rate: float = 0.5,
-        other_weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.95),
-        neuron_beta: float | None = None,
-        exclude: Iterable[str | keras.layers.Layer] = (),
-        per_head: bool = False,
-        split: Mapping[str, int] | None = None,
-        orthogonalize_dtype: str = "float32",
-        kernels: Sequence[Any] | None = None,
+        matrices: Rule | Sequence[Any] | None = None,
         name: str = "muon",
         **kwargs: Any,
     ):
@@ -162,50 +136,37 @@ class Muon(Momentum):
                 )
         if other == "adamw" and not momentum:
             raise ValueError("Argument `momentum` must be positive with other='adamw'. Received: momentum=0.")
-        if other_weight_decay and other == "momentum":
-            raise ValueError(
-                f"Argument `other_weight_decay` requires other='adamw'. Received: other_weight_decay="
-                f"{other_weight_decay}. Use `weight_decay`, which applies to all variables."
-            )
-        if neuron_beta is not None and not 0 <= neuron_beta < 1:
-            raise ValueError(f"Argument `neuron_beta` must be None or in [0, 1). Received: neuron_beta={neuron_beta}")
         self.norm: Norm = norm
         self.scale: Scale = scale
-        self.iterations_of_orthogonalization = int(iterations)
+        self.iterations_of_orthogonalization = positive_integer("iterations", iterations)
         self.other: Other = other
-        self.other_rate, self.other_weight_decay = float(other_rate), float(other_weight_decay)
-        # Attributes that `keras.optimizers.Adam.update_step` reads, with `_momentums` and `_velocities`.
-        self.beta_1, self.beta_2 = map(float, betas)
-        self.epsilon, self.amsgrad = 1e-7, False
-        self.neuron_beta = neuron_beta
-        self.exclude = tuple(entry if isinstance(entry, str) else entry.path for entry in exclude)
-        self.per_head = bool(per_head)
-        self.split = {name: positive_integer(f"split[{name!r}]", parts) for name, parts in (split or {}).items()}
-        self.orthogonalize_dtype = orthogonalize_dtype
+        self.other_rate = float(other_rate)
+        # Of AdamW.
+        self.epsilon = 1e-7
+        self.matrices: Rule | None = matrices if callable(matrices) else None
+        # Path and matrices of each variable.
+        self._table: list[tuple[str, KernelMatrices | None]] = []
+        if matrices is not None and not callable(matrices):
+            self._table = [(path, axes and KernelMatrices.from_config(axes)) for path, axes in matrices]
+        # Matrices by the index of the variable.
         self._kernels: dict[int, KernelMatrices] = {}
-        # Paths of the variables and their matrices, if they follow from the layers of a model.
-        self._table = [(path, matrices and KernelMatrices.from_config(matrices)) for path, matrices in kernels or ()]
+        self._squares: list[keras.Variable | None] = []
 
-    def build(self, variables: Any) -> None:
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
-        kernels = self._find_kernels(variables)
-        if zeros := self._filter_zeros(variable for variable, _ in kernels):
+        found = self._find(variables)
+        kernels = [variable for variable, matrices in zip(variables, found, strict=True) if matrices is not None]
+        if zeros := self._filter_zeros(kernels):
             raise ValueError(
                 f"Muon with norm='keep' keeps the norm of every kernel. {zeros[0].path!r} is zero and would never "
                 f"learn. Initialize it otherwise, such as with HeNormal, or use ScaledResidualConv2D(branch_gain=0)"
                 f" or norm='free'."
             )
         super().build(variables)
-        self._kernels = {self._get_variable_index(variable): matrices for variable, matrices in kernels}
-        if self.neuron_beta is not None:
-            self._neuron_squares: list[Any] = [None] * len(variables)
-            for index, matrices in self._kernels.items():
-                shape, name = (matrices.size[0], 1, matrices.size[2]), f"neuron_squares_{index}"
-                self._neuron_squares[index] = self.add_variable(shape, dtype=variables[index].dtype, name=name)
+        self._kernels = {index: matrices for index, matrices in enumerate(found) if matrices is not None}
         if self.other == "adamw":
-            self._momentums = self.momentums
-            self._velocities = [
+            self._squares = [
                 None if index in self._kernels else self.add_variable_from_reference(variable, "velocity")
                 for index, variable in enumerate(variables)
             ]
@@ -219,8 +180,8 @@ class Muon(Momentum):
         """
         if not self.built:
             variables = model.trainable_variables if variables is None else variables
-            matrices = {id(variable): view for variable, view in self._find_kernels(variables, model)}
-            self._table = [(variable.path, matrices.get(id(variable))) for variable in variables]
+            found = self._find_for(model, variables)
+            self._table = [(variable.path, matrices) for variable, matrices in zip(variables, found, strict=True)]
             self.build(variables)
         return self
 
@@ -230,106 +191,74 @@ class Muon(Momentum):
         Args:
             model: A built model.
         """
-        matrices = {id(variable): view.size for variable, view in self._find_kernels(model.trainable_variables, model)}
+        variables = model.trainable_variables
         lines = []
-        for variable in model.trainable_variables:
-            count, rows, columns = matrices.get(id(variable), (0, 0, 0))
+        for variable, matrices in zip(variables, self._find_for(model, variables), strict=True):
+            count, rows, columns = (0, 0, 0) if matrices is None else matrices.size
             use = f"{rows} x {columns}" if count == 1 else f"{count} of {rows} x {columns}" if count else self.other
             lines.append((variable.path, " x ".join(map(str, variable.shape)) or "scalar", use))
         return tabulate(("variable", "shape", "use"), lines)
 
-    def select_kernels(self, model: keras.Model) -> list[keras.Variable]:
-        """Return the trainable variables of a built model that are orthogonalized."""
-        return [variable for variable, _ in self._find_kernels(model.trainable_variables, model)]
-
     def kernels_of_zeros(self, model: keras.Model) -> list[keras.Variable]:
         """Return the kernels of a model that would stay zero: those whose values are all zero, with `norm="keep"`."""
-        return self._filter_zeros(self.select_kernels(model))
+        variables = model.trainable_variables
+        found = zip(variables, self._find_for(model, variables), strict=True)
+        return self._filter_zeros([variable for variable, matrices in found if matrices is not None])
 
-    def _filter_zeros(self, kernels: Iterable[keras.Variable]) -> list[keras.Variable]:
+    def _filter_zeros(self, kernels: Sequence[keras.Variable]) -> list[keras.Variable]:
         return [kernel for kernel in kernels if self.norm == "keep" and not np.any(value_outside_functions(kernel))]
 
-    def _find_kernels(
-        self, variables: Sequence[keras.Variable], model: keras.Model | None = None
-    ) -> list[tuple[keras.Variable, KernelMatrices]]:
-        """Return the variables that are orthogonalized and their matrices."""
-        if model is None and [variable.path for variable in variables] == [path for path, _ in self._table]:
-            pairs = zip(variables, self._table, strict=True)
-            return [(variable, matrices) for variable, (_, matrices) in pairs if matrices is not None]
-        excluded = {id(variable) for name in self.exclude for variable in _find_named("exclude", name, variables)}
-        if model is None:
-            found, last = find_kernels_by_path(variables, self.per_head, excluded)
+    def _find_for(self, model: keras.Model, variables: Sequence[keras.Variable]) -> list[KernelMatrices | None]:
+        """Return the matrices of each variable of a model, by its layers or, if it is in the table, by its path."""
+        found = find_matrices(model, self.matrices or layer_matrices)
+        known = {} if self.matrices else dict(self._table)
+        return [known[v.path] if v.path in known else found.get(id(v)) for v in variables]
+
+    def _find(self, variables: Sequence[keras.Variable]) -> list[KernelMatrices | None]:
+        """Return the matrices of each variable, by the table or without layers."""
+        if self._table:
+            if [variable.path for variable in variables] == [path for path, _ in self._table]:
+                return [matrices for _, matrices in self._table]
+            problem = "has the matrices of other variables"
+        elif self.matrices is None:
+            return rank_matrices(variables)
         else:
-            found, last = find_kernels_by_layer(model, self.per_head)
-        kernels = [v for v in variables if id(v) in found and id(v) not in excluded | last]
-        for name, parts in self.split.items():
-            for variable in _find_named("split", name, kernels):
-                try:
-                    found[id(variable)] = found[id(variable)].divide(parts)
-                except ValueError as error:
-                    raise ValueError(f"Argument `split`: {variable.path!r} has {error}.") from None
-        return [(variable, found[id(variable)]) for variable in kernels]
+            problem = "needs the layers for `matrices`"
+        raise ValueError(f"Muon {problem}. Pass the model before training: `optimizer.build_for(model)`.")
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        self.update_steps([gradient], [variable], learning_rate)
-
-    def update_steps(self, gradients: Sequence[Any], variables: Sequence[Any], learning_rate: Any) -> None:
-        """Update all variables. Kernels with matrices of equal shape are orthogonalized in one batched product.
-
-        Args:
-            gradients: One tensor for each variable.
-            variables: Variables that the optimizer was built for.
-            learning_rate: A scalar.
-        """
-        groups: dict[tuple[Any, ...], list[tuple[Any, Any, KernelMatrices, Any]]] = {}
-        for gradient, variable in zip(gradients, variables, strict=True):
-            own_rate = self._rate(variable, learning_rate)
-            matrices = self._kernels.get(self._get_variable_index(variable))
-            if matrices is not None:
-                step = matrices.split(self.advance_velocity(gradient, variable))
-                groups.setdefault((*matrices.size[1:], variable.dtype), []).append((step, variable, matrices, own_rate))
-                continue
-            rate: Any = ops.multiply(ops.cast(own_rate, variable.dtype), self.other_rate)
-            if self.other == "momentum":
-                super().update_step(gradient, variable, rate)
-                continue
-            if self.other_weight_decay and super()._use_weight_decay(variable):
-                # As in Keras, of the learning rate itself, which subclasses may scale for a variable.
-                decay: Any = ops.cast(self.learning_rate, variable.dtype)
-                self.assign_sub(variable, variable * self.other_weight_decay * (decay * self.other_rate))
-            adam: Any = keras.optimizers.Adam
-            adam.update_step(self, gradient, variable, rate)
-        for members in groups.values():
-            steps = ops.concatenate([step for step, *_ in members])
-            directions = orthogonalize(steps, self.iterations_of_orthogonalization, self.orthogonalize_dtype)
-            start = 0
-            for _, variable, matrices, own_rate in members:
-                stop = start + matrices.size[0]
-                self._move(variable, directions[start:stop], matrices, own_rate)
-                start = stop
-
-    def _rate(self, variable: Any, learning_rate: Any) -> Any:
-        """Return the learning rate of a variable, which subclasses may scale."""
-        return learning_rate
-
-    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
-        # With several replicas Keras reduces the gradients and updates one variable at a time, each in its own context.
-        if replicas(self) > 1:
-            super()._backend_update_step(grads, trainable_variables, learning_rate)
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
+        index = variable_index(self, variable)
+        matrices = self._kernels.get(index)
+        if matrices is not None:
+            step = matrices.split(self.advance_velocity(gradient, variable))
+            dtype = keras.backend.result_type(variable.dtype, "float32")
+            direction = orthogonalize(step, self.iterations_of_orthogonalization, dtype)
+            self._move(variable, direction, matrices, learning_rate)
+            return
+        rate: Tensor = ops.multiply(ops.cast(learning_rate, variable.dtype), self.other_rate)
+        if self.other == "momentum":
+            super().update_step(gradient, variable, rate)
         else:
-            self.update_steps(grads, trainable_variables, learning_rate)
+            self._update_by_adam(gradient, variable, rate, self.momentums[index], self._squares[index])
 
-    def _use_weight_decay(self, variable: Any) -> bool:
-        # With AdamW, other variables have a weight decay of their own, which `update_steps` applies.
-        is_decayed = self.other == "momentum" or self._get_variable_index(variable) in self._kernels
-        return is_decayed and super()._use_weight_decay(variable)
+    def _update_by_adam(self, gradient: Any, variable: Any, rate: Any, mean: Any, square: Any) -> None:
+        gradient = ops.cast(gradient, variable.dtype)
+        steps: Any = self.iterations
+        first, second = (self._bias_correction(beta, steps + 1, variable.dtype) for beta in BETAS)
+        self.assign_add(mean, (gradient - mean) * (1 - BETAS[0]))
+        self.assign_add(square, (ops.square(gradient) - square) * (1 - BETAS[1]))
+        root: Any = ops.sqrt(square)
+        self.assign_sub(variable, mean * (rate * ops.sqrt(second) / first) / (root + self.epsilon))
+
+    @staticmethod
+    def _bias_correction(beta: float, steps: Any, dtype: str) -> Any:
+        power: Any = ops.power(ops.cast(beta, dtype), ops.cast(steps, dtype))
+        return 1 - power
 
     def _move(self, variable: Any, direction: Any, matrices: KernelMatrices, learning_rate: Any) -> None:
         _, rows, columns = matrices.size
         rate: Any = ops.cast(learning_rate, variable.dtype)
         direction = ops.cast(direction, variable.dtype)
-        if self.neuron_beta is not None:
-            direction = self._normalize_neurons(variable, direction)
         step: Any = direction * rate
         if self.norm == "free":
             scale = 0.2 * math.sqrt(max(rows, columns)) if self.scale == "rms" else math.sqrt(columns / rows)
@@ -342,16 +271,6 @@ class Muon(Momentum):
         moved = moved * (norm / ops.maximum(_norm(moved), 1e-30))
         self.assign(variable, matrices.join(moved, variable.shape))
 
-    def _normalize_neurons(self, variable: Any, direction: Any) -> Any:
-        """Return orthogonalized matrices with columns of about equal norm, (n, rows, columns), by Li et al. (2025)."""
-        squares: Any = self._neuron_squares[self._get_variable_index(variable)]
-        mean: Any = ops.mean(ops.square(direction), axis=-2, keepdims=True)
-        beta: Any = self.neuron_beta
-        new: Any = beta * ops.cast(squares, direction.dtype) + (1 - beta) * mean
-        self.assign(squares, new)
-        direction = direction / (new**0.5 + 1e-8)
-        return direction * (math.sqrt(min(direction.shape[1:])) / (_norm(direction) + 1e-30))
-
     def get_config(self) -> dict[str, Any]:
         config = {
             "norm": self.norm,
@@ -359,30 +278,19 @@ class Muon(Momentum):
             "iterations": self.iterations_of_orthogonalization,
             "other": self.other,
             "other_rate": self.other_rate,
-            "other_weight_decay": self.other_weight_decay,
-            "betas": (self.beta_1, self.beta_2),
-            "neuron_beta": self.neuron_beta,
-            "exclude": self.exclude,
-            "per_head": self.per_head,
-            "split": dict(self.split),
-            "orthogonalize_dtype": self.orthogonalize_dtype,
+            "matrices": self.matrices,
         }
         if self._table:
-            config["kernels"] = [[path, matrices and matrices.get_config()] for path, matrices in self._table]
+            config["matrices"] = [[path, matrices and matrices.get_config()] for path, matrices in self._table]
         return {**super().get_config(), **config}
 
-
-def _find_named(argument: str, name: str, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
-    """Return the variables with a name in their path."""
-    named = [variable for variable in variables if f"/{name}/" in f"/{variable.path}/"]
-    if not named:
-        kind = "kernels" if argument == "split" else "trainable variables"
-        example = f", such as {variables[0].path!r}" if variables else ""
-        raise ValueError(
-            f"Argument `{argument}` must name layers with {kind}. Received: {name!r}, which is in none of the paths"
-            f"{example}."
-        )
-    return named
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
+        if isinstance(config.get("matrices"), dict):
+            # A registered function in a file.
+            function = keras.saving.deserialize_keras_object(config["matrices"], custom_objects)
+            config = config | {"matrices": function}
+        return super().from_config(config, custom_objects)
 
 
 def _norm(matrices: Any) -> Any:

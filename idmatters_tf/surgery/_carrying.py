@@ -151,6 +151,9 @@ def new_optimizer(
     if schedule is not None:
         # The object itself, because its class may not be registered.
         config["learning_rate"] = schedule
+    if isinstance(optimizer, Muon) and optimizer.matrices is not None:
+        # The function, because the configuration has the matrices of the original's variables only.
+        config["matrices"] = optimizer.matrices
     try:
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             config["inner_optimizer"] = new_optimizer(optimizer.inner_optimizer, original, variables, make)

@@ -121,7 +121,7 @@ class ConfiguredModel:
             (counts,) = counts
         rows = {name: [config[name][slot.index] for slot in sources] for name in self._known.entries}
         backbone = type(self.backbone).from_config(config | rows | {self._known.count: counts})
-        rank = getattr(self.backbone, "_lora_rank", None)
+        rank = _keras_internals.lora_rank(self.backbone)
         if rank is not None:
             layers = _keras_internals.layers_within(self.backbone)
             names = {layer.name for layer in layers if getattr(layer, "lora_enabled", False)}

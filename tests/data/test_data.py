@@ -1,136 +1,13 @@
-"""Data sets: shapes, and CIFAR from binary files, archives and TensorFlow Datasets."""
+"""Data sets in memory: shapes, and held-out images."""
 
 import dataclasses
 import re
-import tarfile
 
 import numpy as np
 import pytest
 
-from idmatters_tf.data import cifar, shapes
+from idmatters_tf.data import shapes
 from idmatters_tf.data.images import DataError
-
-rng = np.random.default_rng(5)
-OFFICIAL = cifar.VARIANTS
-
-
-@pytest.fixture(autouse=True)
-def few_records(monkeypatch):
-    """Expect files of 10 records in the official layout."""
-    few = {name: dataclasses.replace(variant, train_records=10, test_records=10) for name, variant in OFFICIAL.items()}
-    monkeypatch.setattr(cifar, "VARIANTS", few)
-
-
-def write_files(parent, name, count=10):
-    """Write random files in the official layout. Return the folder and the contents by file."""
-    variant = OFFICIAL[name]
-    folder, tables = parent / variant.folder, {}
-    folder.mkdir()
-    for file in (*variant.train_files, variant.test_file):
-        table = rng.integers(0, 256, (count, variant.record_bytes), dtype=np.uint8)
-        table[:, 0] = rng.integers(0, 10, count)
-        table[:, variant.label_bytes - 1] = rng.integers(0, len(variant.class_names), count)
-        table.tofile(folder / file)
-        tables[file] = table
-    return folder, tables
-
-
-def test_binary_folder(tmp_path):
-    folder, tables = write_files(tmp_path, "cifar10")
-    for data_dir in (tmp_path, folder, tmp_path.parent):
-        assert cifar.locate("cifar10", data_dir) == cifar.Location("folder", folder)
-    data = cifar.load("cifar10", tmp_path)
-    assert data.train_images.shape == (50, 32, 32, 3)
-    assert data.test_images.shape == (10, 32, 32, 3)
-    # Record 3 of the second file: red, green, blue planes, row by row.
-    record = tables["data_batch_2.bin"][3]
-    assert data.train_labels[13] == record[0]
-    for channel, row, col in [(0, 0, 0), (1, 2, 30), (2, 31, 31)]:
-        assert data.train_images[13, row, col, channel] == record[1 + 1024 * channel + 32 * row + col]
-    assert data.class_names[3] == "cat"
-    assert data.digest() != data.first(train=49).digest()
-    assert [variant.train_records * variant.record_bytes for variant in OFFICIAL.values()] == [30_730_000, 153_700_000]
-
-
-def test_cifar100_takes_the_fine_label(tmp_path):
-    _, tables = write_files(tmp_path, "cifar100")
-    data = cifar.load("cifar100", tmp_path)
-    train = tables["train.bin"]
-    assert data.classes == 100
-    np.testing.assert_array_equal(data.train_labels, train[:, 1])
-    assert data.train_images[7, 0, 1, 0] == train[7, 2 + 1]
-    assert (data.class_names[0], data.class_names[55], data.class_names[99]) == ("apple", "otter", "worm")
-
-
-def test_archive_is_read_in_place(tmp_path):
-    (tmp_path / "unpacked").mkdir()
-    folder, tables = write_files(tmp_path / "unpacked", "cifar10")
-    path = tmp_path / "data" / "cifar-10-binary.tar.gz"
-    path.parent.mkdir()
-    with tarfile.open(path, "w:gz") as archive:
-        archive.add(folder, folder.name)
-    data = cifar.load("cifar10", path.parent)
-    np.testing.assert_array_equal(data.test_labels, tables["test_batch.bin"][:, 0])
-    assert list(path.parent.iterdir()) == [path]
-    content = path.read_bytes()
-    for damaged in (b"not an archive", content[: len(content) // 2], content[:5000] + b"\0" * 99 + content[5099:]):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz.*Download it again"):
-            cifar.load("cifar10", path)
-    with tarfile.open(path, "w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("cifar-100-binary/train.bin"))
-    with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz: no data_batch_1.bin in it"):
-        cifar.load("cifar10", path)
-
-
-def test_damaged_and_missing_files_raise(tmp_path):
-    with pytest.raises(DataError, match=r"pickles, is not supported: download cifar-10-b.*Pass the folder that holds"):
-        cifar.load("cifar10", tmp_path)
-    with pytest.raises(DataError, match=f"not found in {tmp_path}/nowhere, which does not exist"):
-        cifar.load("cifar10", tmp_path / "nowhere")
-    folder, _ = write_files(tmp_path, "cifar10")
-    path = folder / "data_batch_3.bin"
-    whole = path.read_bytes()
-    for content, message in (
-        (whole[:-1], r"data_batch_3.bin must have 30,730 bytes.*Received: 30,729"),
-        (whole[: 3073 * 5] + b"\x0a" + whole[3073 * 5 + 1 :], r"train labels must be in 0..9. Received: 0..10"),
-        (None, r"cannot be read as cifar-10-binary.tar.gz: .*No such file .*data_batch_3.bin"),
-    ):
-        path.unlink() if content is None else path.write_bytes(content)
-        with pytest.raises(DataError, match=message):
-            cifar.load("cifar10", tmp_path)
-
-
-def test_tensorflow_datasets(tmp_path):
-    """Use small files in the official layout, prepared by the builder of TensorFlow Datasets."""
-    import tensorflow_datasets as tfds
-
-    source, tables = write_files(tmp_path, "cifar10", 4)
-    (source / "batches.meta.txt").write_text("\n".join(OFFICIAL["cifar10"].class_names) + "\n\n")
-
-    class LocalFiles:
-        @staticmethod
-        def download_and_extract(_url):
-            return str(tmp_path)
-
-    prepared = tmp_path / "prepared"
-    builder = tfds.builder("cifar10", data_dir=prepared)
-    generators = type(builder)._split_generators
-    builder._split_generators = lambda _manager: generators(builder, LocalFiles)
-    builder.download_and_prepare()
-
-    assert cifar.locate("cifar10", prepared) == cifar.Location("tfds", prepared)
-    assert cifar.locate("cifar100", prepared) is None
-    data = cifar.load("cifar10", prepared)
-    assert data.train_images.shape == (20, 32, 32, 3)
-    expected = {record[1:].tobytes(): record[0] for record in tables["test_batch.bin"]}
-    images = (image.transpose(2, 0, 1).tobytes() for image in data.test_images)
-    assert dict(zip(images, data.test_labels, strict=True)) == expected
-    assert data.class_names[9] == "truck"
-    (info,) = (prepared / "cifar10").glob("*/dataset_info.json")
-    info.write_text("garbage")
-    with pytest.raises(DataError, match=f"cannot prepare or read cifar10 in {prepared} .* remove them"):
-        cifar.load("cifar10", prepared)
 
 
 def test_shapes_are_a_function_of_the_seed():

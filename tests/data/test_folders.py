@@ -33,44 +33,56 @@ def test_a_tree(tree):
     assert imagenet.load(tree).digest() != digest
 
 
-def test_other_layouts_and_formats_are_rejected(tree):
-    image = tree / "val" / "n02" / "2_3.JPEG"
-    image.rename(tree / "val" / "n02" / "2_3.WebP")
-    with pytest.raises(DataError, match=r"val/n02 contains images that are not JPEG or PNG files .1, such as 2_3.WebP"):
+def test_all_endings_of_jpeg_files_are_read(tree):
+    for number, ending in enumerate((".jpg", ".jpe", ".jfif", ".JFIF")):
+        (tree / "train" / "n01" / f"1_{number}.JPEG").rename(tree / "train" / "n01" / f"1_{number}{ending}")
+    assert len(imagenet.load(tree).train) == 12
+
+
+@pytest.mark.parametrize("ending", [".WebP", ".avif", ".heic", ".ppm"])
+def test_other_formats_are_rejected(tree, ending):
+    (tree / "val" / "n02" / "2_3.JPEG").rename(tree / "val" / "n02" / f"2_3{ending}")
+    with pytest.raises(
+        DataError, match=rf"val/n02 contains images that are not JPEG or PNG files .1, such as 2_3{ending}"
+    ):
         imagenet.load(tree)
-    (tree / "val" / "n02" / "2_3.WebP").rename(tree / "val" / "2_3.JPEG")
-    with pytest.raises(DataError, match="val contains images outside of class folders. Sort .* into .*/val/CLASS/"):
+
+
+def test_other_layouts_are_rejected(tree):
+    (tree / "val" / "n02" / "2_3.JPEG").rename(tree / "val" / "2_3.JPEG")
+    with pytest.raises(DataError, match="val contains images outside of class folders. Sort them into .*/val/CLASS/"):
+        imagenet.load(tree)
+    # The layout of Tiny ImageNet.
+    (tree / "train" / "n01" / "images").mkdir()
+    for number in range(4):
+        (tree / "train" / "n01" / f"1_{number}.JPEG").rename(tree / "train" / "n01" / "images" / f"1_{number}.JPEG")
+    with pytest.raises(
+        DataError, match=r"train/n01 contains no images .* itself, but its folder images/ does. Move the"
+    ):
         imagenet.load(tree)
 
 
 def test_class_folders_without_validation_images(tree):
-    with pytest.raises(DataError, match="there are no validation images: .* or a `val_fraction`, such as 0.1"):
+    with pytest.raises(
+        DataError, match="there are no validation images: .*/train/val is not a folder. Add it"
+    ) as raised:
         imagenet.load(tree / "train")
-    data = imagenet.load(tree / "train", val_fraction=0.5)
-    assert data.train.labels == data.test.labels == [0] * 2 + [1] * 2 + [2] * 2
-    assert sorted(data.train.names + data.test.names) == imagenet.load(tree).train.names
-    # Held-out images remain held out when images are added.
-    (tree / "train" / "n00" / "0_0.JPEG").rename(tree / "train" / "n00" / "new.png")
-    assert imagenet.load(tree / "train", val_fraction=0.5).test.names[2:] == data.test.names[2:]
-    with pytest.raises(DataError, match="leave the validation images in .* unused. Omit it"):
-        imagenet.load(tree, val_fraction=0.1)
-    assert imagenet.load(tree, val="train", val_fraction=0.01).test.labels == [0, 1, 2]
-    for number in (1, 2, 3):
-        (tree / "train" / "n01" / f"1_{number}.JPEG").unlink()
-    with pytest.raises(DataError, match="class n01 has only one image"):
-        imagenet.load(tree, val="train", val_fraction=0.5)
+    assert raised.value.arguments == ("held_out",)
+    data = imagenet.load(tree / "train", train_only=True)
+    assert data.test is data.train
+    held = data.hold_out(6)
+    # Images remain held out when others are renamed.
+    (tree / "train" / held.train.names[0]).rename(tree / "train" / "n00" / "new.png")
+    assert set(held.test.names) <= set(imagenet.load(tree / "train", train_only=True).hold_out(7).test.names)
 
 
 def test_missing_and_empty_folders_raise(tree, tmp_path):
     with pytest.raises(DataError, match=f"no images were found in {tmp_path}: neither a tree train/CLASS"):
         imagenet.load(tmp_path)
-    with pytest.raises(DataError, match="there are no validation images: .*/valid is not a folder.*val='train'"):
-        imagenet.load(tree, val="valid")
     with pytest.raises(DataError, match="none of the 12 test images can be decoded"):
         imagenet.load(tree).without_broken(lambda images: range(len(images)) if "val" in images.describe(0) else [])
-    assert imagenet.load(tree, val="train").test.names == imagenet.load(tree).train.names
     (tree / "val" / "extra").mkdir()
-    with pytest.raises(DataError, match=r"class folder .*/val/extra contains no images .*Add images or remove the"):
+    with pytest.raises(DataError, match=r"class folder .*/val/extra contains no images .*Add images, or remove the"):
         imagenet.load(tree)
     (tree / "val" / "extra").rmdir()
     (tree / "val" / "n02").rename(tree / "val" / "n99")
@@ -89,7 +101,7 @@ def test_missing_and_empty_folders_raise(tree, tmp_path):
     with pytest.raises(DataError, match=r"the name of class folder .*/train/caf\\udce9 is not UTF-8. Rename the"):
         imagenet.load(tree)
     (tree / "val").rename(tmp_path / os.fsdecode(b"\xe9"))
-    assert imagenet.load(tmp_path / os.fsdecode(b"\xe9"), val_fraction=0.5).name == r"\udce9"
+    assert imagenet.load(tmp_path / os.fsdecode(b"\xe9"), train_only=True).name == r"\udce9"
 
 
 def test_first_and_held_out_images_of_folders(tree):

@@ -18,9 +18,9 @@ from idmatters_tf.data.protocols import Share
 from idmatters_tf.data.streams import (
     StreamEvaluationBatches,
     StreamTrainBatches,
+    _shuffle_positions,
     decode_all,
     find_broken,
-    shuffle_positions,
 )
 from tests.support.images import encoded, make_tree
 
@@ -126,7 +126,7 @@ def test_order_and_flips_of_training_batches(files):
     flips = []
     for step in (0, 4):
         images, labels = ours.batch(step)
-        indices = shuffle_positions(tf.range(6 * step, 6 * step + 6, dtype=tf.int64), 15, 3).numpy()
+        indices = _shuffle_positions(tf.range(6 * step, 6 * step + 6, dtype=tf.int64), 15, 3).numpy()
         np.testing.assert_array_equal(labels, [files.labels[index] for index in indices])
         for image, index in zip(images.numpy(), indices, strict=True):
             plain = tf.image.per_image_standardization(in_memory(files, index)).numpy()

@@ -58,7 +58,7 @@ def cases(sgd=1.0, adaptive=1.0, scale=1.0):
             rate, epsilon=small, weight_decay=0.25 / adaptive, adam_weight_decay=0.5 / adaptive
         ),
         "Muon, free": Muon(4 * rate, norm="free", weight_decay=0.25 / adaptive, other_rate=0.5 * sgd / adaptive),
-        "Muon, AdamW": Muon(4 * rate, norm="free", other="adamw", other_weight_decay=0.25 / adaptive),
+        "Muon, AdamW": Muon(4 * rate, norm="free", other="adamw", weight_decay=0.25 / adaptive),
         "Muon, keep": Muon(4 * rate, other_rate=0.5 * sgd / adaptive),
     }
 

@@ -162,13 +162,9 @@ def test_wrong_network_raises(monkeypatch):
             "from 1e-32 to 8e+31 for float32. Received: 7e+160. Scale x, or",
         ),
         ({"classes": 1}, "must be above the largest label, 1. Received: classes=1"),
-        ({"order": "random"}, "must be one of 'norm', 'ridge', 'paper'. Received: order='random'"),
+        ({"order": "random"}, "must be one of 'norm', 'ridge'. Received: order='random'"),
         ({"x": np.array([[1.0], [2], [1], [3]]), "labels": [0, 1, 1, 0]}, "rows 0 and 2 are equal, but their labels"),
         ({"x": np.array([[1.0], [2], [2 + 1e-15], [2]]), "labels": [0, 1, 0, 1]}, "in float64: 2 and 1 have"),
-        (
-            {"x": np.array([[1.0, 0], [0, 1], [0.8, 0.6], [-1, 0]]), "order": "paper"},
-            "order='paper' is impossible here",
-        ),
     ],
 )
 def test_invalid_input_raises(changes, message):

@@ -13,7 +13,7 @@ from keras import layers
 
 from idmatters_tf import layers as our_layers
 from idmatters_tf.expressivity import ResidualDenseStack
-from idmatters_tf.optimizers import Muon
+from idmatters_tf.optimizers import KernelMatrices, Muon, layer_matrices
 from idmatters_tf.optimizers.building import build_optimizer
 from idmatters_tf.optimizers.orthogonalization import orthogonalize
 from tests.support import two_devices
@@ -107,8 +107,7 @@ def test_kernels_follow_the_formula_also_if_some_have_equal_shapes(nesterov):
 
 def test_save_load_and_continue(tmp_path):
     model = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(8, 3), layers.Flatten(), layers.Dense(2)])
-    decays = {"weight_decay": 0.1, "other_weight_decay": 0.2}
-    muon = Muon(0.05, iterations=5, other="adamw", other_rate=0.3, betas=(0.8, 0.9), norm="free", **decays)
+    muon = Muon(0.05, iterations=5, other="adamw", other_rate=0.3, norm="free", weight_decay=0.1)
     model.compile(muon, "mse", jit_compile=False)
     rng = np.random.default_rng(3)
     data = rng.normal(size=(4, 8, 8, 3)), rng.normal(size=(4, 2))
@@ -132,7 +131,9 @@ def test_kernels_of_zeros_raise():
     first.assign(keras.ops.zeros_like(first))
     with pytest.raises(ValueError, match="conv2d.*/kernel' is zero and would never learn. Initialize it otherwise"):
         Muon().build(model.trainable_variables)
-    Muon(exclude=[model.layers[0]]).build(model.trainable_variables)
+    with pytest.raises(ValueError, match="conv2d.*/kernel' is zero"):
+        Muon().build_for(model)
+    Muon(matrices=lambda *_: None).build_for(model)
     Muon(norm="free").build(model.trainable_variables)
 
 
@@ -142,7 +143,7 @@ def test_kernels_of_zeros_raise():
         ({"norm": "kept"}, "norm"),
         ({"weight_decay": 0.1}, "`weight_decay` must be left out with norm='keep'.*weight_decay=0.1. Use norm='free'"),
         ({"scale": "rms"}, "`scale` must be left out with norm='keep'"),
-        ({"other_weight_decay": 0.1}, "`other_weight_decay` requires other='adamw'"),
+        ({"iterations": 0}, "`iterations` must be a positive integer"),
         ({"other": "adamw", "momentum": 0.0}, "`momentum` must be positive"),
     ],
 )
@@ -184,7 +185,7 @@ def gates(count, cell):
 
 
 class Gated(layers.Layer):
-    """A layer of weights of its own, of which only the one called `kernel` counts."""
+    """A layer of another kind with weights of its own."""
 
     def build(self, shape):
         self.kernel = self.add_weight(name="kernel", shape=(shape[-1], 5))
@@ -241,9 +242,8 @@ LAYERS = [
     (lambda: our_layers.LinearResidual(), VECTORS, {"kernel": flat}),
     (lambda: our_layers.ScaledResidualConv2D(5), IMAGES, {"conv1/kernel": flat, "conv2/kernel": flat}),
     (lambda: our_layers.ResidualDense(3), VECTORS, {"U": flat, "V": flat}),
-    (lambda: ResidualDenseStack(2, 3), VECTORS, {"U": list, "V": list}),
-    (lambda: ResidualDenseStack(1, 3), VECTORS, {"U": list, "V": list}),
-    (lambda: Gated(), VECTORS, {"kernel": flat}),
+    (lambda: ResidualDenseStack(2, 3), VECTORS, {}),
+    (lambda: Gated(), VECTORS, {}),
     (lambda: our_layers.ShortcutUnit(2), VECTORS, {"kernel1": flat, "kernel2": flat}),
 ]
 
@@ -277,26 +277,45 @@ def test_the_matrices_of_kernels_follow_from_their_layer(case, norm):
     check_matrices(norm, *case)
 
 
-@pytest.mark.parametrize("norm", ["free", "keep"])
-def test_heads_are_orthogonalized_alone_with_per_head(norm):
-    heads = {**dict.fromkeys(PROJECTIONS, lambda k: list(k.swapaxes(0, 1))), "attention_output/kernel": list}
-    check_matrices(norm, lambda: layers.MultiHeadAttention(2, 3), PAIR, heads, per_head=True)
+def own_rule(layer, variable):
+    """Divide fused projections and heads, and use a gate."""
+    if isinstance(layer, Gated):
+        return KernelMatrices(tuple(variable.shape), (0,), (1,)) if variable is layer.gate else None
+    if layer.name == "qkv" and variable is layer.kernel:
+        return KernelMatrices((variable.shape[0], 3, variable.shape[1] // 3), (0,), (2,), (1,))
+    if layer.name in ("query", "key", "value") and len(variable.shape) == 3:
+        return KernelMatrices(tuple(variable.shape), (0,), (2,), (1,))
+    return layer_matrices(layer, variable)
 
 
 @pytest.mark.parametrize("norm", ["free", "keep"])
-def test_fused_projections_are_divided_with_split(norm):
-    parts = {"qkv/kernel": lambda kernel: np.split(kernel, 3, 1)}
-    check_matrices(
-        norm, lambda: layers.TimeDistributed(layers.Dense(6, name="qkv")), SEQUENCES, parts, split={"qkv": 3}
-    )
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(6, name="qkv"), layers.Dense(3, name="last")])
-    with pytest.raises(ValueError, match="`split`: '.*qkv/kernel' has an axis of 6 outputs, .* into 4 equal parts"):
-        Muon(split={"qkv": 4}).build(model.trainable_variables)
-    with pytest.raises(ValueError, match="`split` must name layers with kernels. Received: 'last'"):
-        Muon(split={"last": 3}).build(model.trainable_variables)
-    with pytest.raises(ValueError, match="a positive integer. Received: split\\['qkv'\\]=0"):
-        Muon(split={"qkv": 0})
-    assert Muon.from_config(Muon(split={"qkv": 3}).get_config()).split == {"qkv": 3}
+@pytest.mark.parametrize(
+    ("build", "shapes", "expected"),
+    [
+        (
+            lambda: layers.MultiHeadAttention(2, 3),
+            PAIR,
+            {**dict.fromkeys(PROJECTIONS, lambda k: list(k.swapaxes(0, 1))), "attention_output/kernel": flat},
+        ),
+        (
+            lambda: layers.TimeDistributed(layers.Dense(6, name="qkv")),
+            SEQUENCES,
+            {"qkv/kernel": lambda kernel: np.split(kernel, 3, 1)},
+        ),
+        (Gated, VECTORS, {"gate": flat}),
+    ],
+)
+def test_a_function_of_the_layer_decides(norm, build, shapes, expected):
+    check_matrices(norm, build, shapes, expected, matrices=own_rule)
+
+
+@pytest.mark.parametrize(
+    "axes", [((4, 5), (0,), (1,)), ((4, 6), (0,), ()), ((4, 6), (0,), (0, 1)), ((4, 6), (0,), (2,))]
+)
+def test_a_function_must_return_all_axes(axes):
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(6, use_bias=False), layers.Dense(3)])
+    with pytest.raises(ValueError, match=r"`matrices` must return each axis of a shape with 24 entries for .*/kernel'"):
+        Muon(matrices=lambda *_: KernelMatrices(*axes)).build_for(model)
 
 
 @pytest.mark.parametrize("clipping", [{}, {"global_clipnorm": 0.02}, {"clipnorm": 0.01}])
@@ -310,8 +329,9 @@ def test_other_variables_descend_as_by_adamw_of_keras(clipping):
     theirs.add(layers.LayerNormalization())
     theirs.add(layers.Dense(9))
     theirs.set_weights(ours.get_weights())
-    muon = Muon(0.2, other="adamw", other_rate=0.5, other_weight_decay=0.3, betas=(0.8, 0.99), **clipping)
-    adamw = keras.optimizers.AdamW(0.1, 0.3, beta_1=0.8, beta_2=0.99, **clipping)
+    # The weight decay is that of the learning rate, without `other_rate`.
+    muon = Muon(0.2, norm="free", other="adamw", other_rate=0.5, weight_decay=0.15, **clipping)
+    adamw = keras.optimizers.AdamW(0.1, 0.3, beta_1=0.9, beta_2=0.95, **clipping)
     start = ours.get_weights()
     for model, optimizer in ((ours, muon), (theirs, adamw)):
         optimizer.exclude_from_weight_decay(var_names=["gamma", "bias"])
@@ -334,23 +354,25 @@ def test_steps_of_scale_rms_are_as_long_as_those_of_adamw():
     assert 0.68 * 0.02 < np.sqrt(np.mean(np.square(dense.kernel))) < 1.21 * 0.02
 
 
-def test_last_layer_and_excluded_layers_count_as_other_variables():
+def used(optimizer, model):
+    """Return the path and the use of each variable."""
+    lines = (line.split("  ") for line in optimizer.describe(model).splitlines()[1:])
+    return {line[0]: line[-1].strip() for line in lines}
+
+
+def test_last_layers_count_as_other_variables():
     inputs = keras.Input((8, 8, 3))
     hidden = layers.Conv2D(6, 3, name="first")(inputs)
     hidden = layers.Conv2D(6, 3, name="second")(hidden)
     head = layers.Dense(4, name="head")(layers.GlobalAveragePooling2D()(hidden))
     model = keras.Model(inputs, [layers.Softmax()(head), layers.Reshape((16, 6))(hidden)])
-    names = lambda optimizer: [v.path for v in optimizer.select_kernels(model)]  # noqa: E731
-    assert names(Muon()) == ["first/kernel"]
-    assert names(Muon(exclude=["first"])) == []
-    assert Muon.from_config(Muon(exclude=[model.get_layer("first")]).get_config()).exclude == ("first",)
-    with pytest.raises(ValueError, match="`exclude` must name layers with trainable variables. Received: 'absent'"):
-        Muon(exclude=["absent"]).build(model.trainable_variables)
-    table = Muon(other="adamw").describe(model).splitlines()[1:]
-    assert table[0].split("  ")[0] == "first/kernel"
-    assert [line.split("  ")[-1].strip() for line in table[:3]] == ["27 x 6", "adamw", "adamw"]
+    names = lambda model: [path for path, use in used(Muon(), model).items() if use != "momentum"]  # noqa: E731
+    assert names(model) == ["first/kernel"]
+    table = used(Muon(other="adamw"), model)
+    assert [*table.values()][:3] == ["27 x 6", "adamw", "adamw"]
+    assert set(used(Muon(matrices=lambda *_: None), model).values()) == {"momentum"}
     # A model whose head is frozen has no trainable last layer.
     model.get_layer("head").trainable = False
-    assert names(Muon()) == ["first/kernel"]
+    assert names(model) == ["first/kernel"]
     nested = keras.Sequential([keras.Input((8, 8, 3)), keras.Model(inputs, head)])
-    assert [variable.path for variable in Muon().select_kernels(nested)] == ["first/kernel", "second/kernel"]
+    assert names(nested) == ["first/kernel", "second/kernel"]

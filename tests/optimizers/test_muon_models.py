@@ -1,5 +1,6 @@
-"""Muon on whole models: matrices from layers or from paths, and models of KerasHub."""
+"""Muon on whole models: matrices from layers or from ranks, and models of KerasHub."""
 
+import json
 from typing import Any
 
 import keras
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 from keras import layers
 
-from idmatters_tf.expressivity import ResidualDenseStack
 from idmatters_tf.layers import LinearResidual, ResidualConv2D, ResidualDense, ShortcutUnit
-from idmatters_tf.optimizers import Muon
+from idmatters_tf.optimizers import KernelMatrices, Muon, layer_matrices
+from idmatters_tf.surgery import deepen
 from tests.support import hub_models
 from tests.support.versions import needs_several_optimizers
 
@@ -78,21 +79,11 @@ def multiheaded():
     return keras.Model(x, layers.Dense(3)(layers.Flatten()(layers.MultiHeadAttention(2, 4, name="mha")(x, x))))
 
 
-def recurrent():
-    cells = [layers.LSTM(4, return_sequences=True), layers.GRU(4), layers.Dense(1)]
-    return keras.Sequential([keras.Input((6, 8)), *cells])
-
-
 def convolutional():
     images = keras.Input((8, 8, 3))
-    x = layers.SeparableConv2D(4, 3)(layers.Conv2D(4, 3, use_bias=False)(images))
-    x = layers.BatchNormalization()(ResidualConv2D(4)(layers.DepthwiseConv2D(3)(x)))
-    return keras.Model(images, layers.Dense(5)(layers.Flatten()(x)))
-
-
-def dense():
-    parts = [ResidualDense(3), ShortcutUnit(2), LinearResidual(), ResidualDenseStack(2, 3)]
-    return keras.Sequential([keras.Input((4,)), *parts, layers.Dense(5)])
+    x = layers.DepthwiseConv2D(3)(ResidualConv2D(4)(layers.Conv2D(4, 3, use_bias=False)(images)))
+    x = ResidualDense(3)(ShortcutUnit(2)(LinearResidual()(layers.Flatten()(layers.BatchNormalization()(x)))))
+    return keras.Model(images, layers.Dense(5)(x))
 
 
 def single(*parts, size=(6, 8)):
@@ -100,81 +91,117 @@ def single(*parts, size=(6, 8)):
     return lambda: keras.Sequential([keras.Input(size), *parts, layers.Flatten(), layers.Dense(2)])
 
 
-@pytest.mark.parametrize("build", [multiheaded, recurrent, convolutional, dense, Subclassed])
-def test_paths_and_shapes_give_the_matrices_of_the_layers(build):
+@pytest.mark.parametrize("build", [convolutional, Subclassed])
+def test_ranks_give_the_matrices_of_dense_layers_and_convolutions(build):
     model = build()
     if build is Subclassed:
         model(np.zeros((1, 4)))
-    by_path, by_layer = Muon(norm="free"), Muon(norm="free").build_for(model)
-    by_path.build(model.trainable_variables)
-    assert by_path._kernels == by_layer._kernels
-    assert len(by_path._kernels) > 1
+    by_rank, by_layer = Muon(norm="free"), Muon(norm="free").build_for(model)
+    by_rank.build(model.trainable_variables)
+    assert by_rank._kernels == by_layer._kernels
+    assert len(by_rank._kernels) > 1
+
+
+def test_ranks_alone_use_embeddings_and_all_gates_as_one_matrix():
+    """The documented rule, which differs from that of the layers."""
+    model = single(layers.Embedding(9, 4), layers.LSTM(4), size=(6,))()
+    optimizer = Muon(norm="free")
+    optimizer.build(model.trainable_variables)
+    assert [matrices.size for matrices in optimizer._kernels.values()] == [(1, 9, 4), (1, 4, 16), (1, 4, 16)]
+    assert [m.size for m in Muon(norm="free").build_for(model)._kernels.values()] == [(4, 4, 4), (4, 4, 4)]
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("build", "shape"),
     [
-        (single(layers.EinsumDense("abc,cde->abde", (6, 2, 3))), r"einsum_dense.*/kernel, of shape \(8, 2, 3\)"),
-        (single(layers.Conv1D(4, 3, use_bias=False)), r"conv1d.*/kernel, of shape \(3, 8, 4\)"),
-        (single(layers.Conv2DTranspose(3, 3), size=(5, 5, 3)), "conv2d_transpose.*/kernel"),
-        (single(layers.Conv2DTranspose(4, 3, name="up"), size=(5, 5, 3)), "up/kernel"),
-        (single(layers.DepthwiseConv2D(3, depth_multiplier=2, name="spatial"), size=(5, 5, 3)), "spatial/kernel"),
-        (single(layers.Embedding(9, 4), layers.Dense(4), size=(6,)), "embeddings' may be the last layer"),
+        (single(layers.EinsumDense("abc,cde->abde", (6, 2, 3), bias_axes="e")), r"\(8, 2, 3\)"),
+        (single(layers.Conv1D(4, 3)), r"\(3, 8, 4\)"),
+        (multiheaded, r"\(8, 2, 4\)"),
     ],
 )
-def test_ambiguous_paths_raise(build, message):
+def test_three_axes_without_a_layer_are_named(build, shape):
     model = build()
-    with pytest.raises(ValueError, match=rf"{message}.*`optimizer.build_for\(model\)`"):
-        Muon(norm="free").build(model.trainable_variables)
-    exclude = [variable.path for variable in model.trainable_variables if len(variable.shape) > 2]
-    if exclude:
-        Muon(norm="free", exclude=exclude).build(model.trainable_variables)
+    optimizer = Muon(norm="free")
+    with pytest.warns(UserWarning, match=rf"'.*/kernel', of shape {shape}.*`optimizer.build_for\(model\)`"):
+        optimizer.build(model.trainable_variables)
+    assert not any(len(matrices.shape) == 3 for matrices in optimizer._kernels.values())
+    with pytest.raises(ValueError, match=r"Muon needs the layers for `matrices`. Pass the model .*build_for\(model\)"):
+        Muon(norm="free", matrices=lambda *_: None).build(model.trainable_variables)
+
+
+def flat_heads(layer, variable):
+    """Return one matrix of (all axes but the last) x (last axis)."""
+    shape = tuple(variable.shape)
+    return KernelMatrices(shape, tuple(range(len(shape) - 1)), (len(shape) - 1,)) if len(shape) > 2 else None
 
 
 def test_a_saved_model_keeps_the_matrices_of_its_layers(tmp_path):
     model = multiheaded()
-    optimizer = Muon(norm="free", other="adamw", per_head=True).build_for(model)
+    optimizer = Muon(norm="free", other="adamw", matrices=flat_heads).build_for(model)
     model.compile(optimizer, "mse")
     model.save(tmp_path / "model.keras")
     loaded: Any = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.optimizer._kernels == optimizer._kernels
     assert loaded.optimizer.get_config() == optimizer.get_config()
     assert len(loaded.optimizer.variables) == len(optimizer.variables)
+    assert optimizer._kernels != Muon(norm="free").build_for(model)._kernels
     # Those of another model are not its own.
-    with pytest.raises(ValueError, match="build_for"):
+    with pytest.raises(ValueError, match="has the matrices of other variables.*build_for"):
         Muon.from_config(optimizer.get_config()).build(multiheaded().trainable_variables[:-1])
+
+
+def test_copies_keep_the_matrices_and_their_function():
+    model: Any = keras.Sequential([keras.Input((4,)), *(layers.Dense(4, name=name) for name in ("a", "b", "c"))])
+    optimizer = Muon(norm="free", matrices=lambda *given: layer_matrices(*given) if given[0].name == "b" else None)
+    optimizer.build_for(model)
+    assert names(optimizer) == ["b"]
+    # By its configuration, which has no function, for the paths that it knows.
+    copied = Muon.from_config(json.loads(json.dumps(optimizer.get_config())))
+    assert names(copied.build_for(model)) == ["b"]
+    # By its function, also for the new layer.
+    deeper: Any = deepen(model, "b", optimizer=optimizer)
+    assert len(deeper.trainable_variables) > len(model.trainable_variables)
+    assert names(deeper.optimizer) == ["b"]
 
 
 SIZES: dict[str, Any] = {"num_layers": 1, "num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 8}
 EXPERTS: dict[str, Any] = {"vocabulary_size": 20, "num_experts": 3, "intermediate_dim": 6, **SIZES}
 ATTENTION = dict.fromkeys(("query", "key", "value", "attention_output"), "8 x 8")
+
+
+def experts(layer, variable):
+    """Use banks of experts, (experts, inputs, outputs), and leave attention to AdamW."""
+    if "attention" in layer.path:
+        return None
+    if len(variable.shape) == 3 and variable.shape[0] == 3:
+        return KernelMatrices(tuple(variable.shape), (1,), (2,), (0,))
+    return layer_matrices(layer, variable)
+
+
 # Model, arguments of Muon, and the matrices of each kernel of a layer by the end of its path.
 HUB = {
     "GPT-2": (hub_models.gpt2, {}, {**ATTENTION, "intermediate_dense": "8 x 16", "output_dense": "16 x 8"}),
     "Gemma 3": (
         hub_models.gemma3,
-        {"per_head": True, "exclude": ["ffw_linear"]},
-        {
-            "/query": "2 of 8 x 4",
-            "/key": "8 x 4",
-            "/value": "8 x 4",
-            "attention_output": "2 of 4 x 8",
-            "gating": "8 x 16",
-            "gating_2": "8 x 16",
-        },
-    ),
-    "BERT": (
-        hub_models.bert,
-        {"exclude": ["self_attention_layer"]},
-        {"intermediate_dense": "8 x 16", "output_dense": "16 x 8", "pooled_dense": "8 x 8"},
-    ),
-    "Mixtral": (
-        lambda: keras_hub.models.MixtralBackbone(**EXPERTS),
         {},
         {
             **ATTENTION,
             "/key": "8 x 4",
             "/value": "8 x 4",
+            "gating": "8 x 16",
+            "gating_2": "8 x 16",
+            "ffw_linear": "16 x 8",
+        },
+    ),
+    "BERT": (
+        hub_models.bert,
+        {"matrices": experts},
+        {"intermediate_dense": "8 x 16", "output_dense": "16 x 8", "pooled_dense": "8 x 8"},
+    ),
+    "Mixtral": (
+        lambda: keras_hub.models.MixtralBackbone(**EXPERTS),
+        {"matrices": experts},
+        {
             "gate_dense": "8 x 3",
             "expert_feedforward_gate_dense": "3 of 8 x 6",
             "expert_feedforward_intermediate_dense": "3 of 8 x 6",
@@ -189,10 +216,11 @@ HUB = {
             expert_intermediate_dim=6,
             num_experts_per_token=2,
         ),
-        {"exclude": ["attention", "ffw_linear"]},
+        {"matrices": experts},
         {
             "ffw_gating": "8 x 16",
             "ffw_gating_2": "8 x 16",
+            "ffw_linear": "16 x 8",
             "moe_router/proj": "8 x 3",
             "gate_proj": "3 of 8 x 6",
             "up_proj": "3 of 8 x 6",
@@ -201,14 +229,14 @@ HUB = {
     ),
     "GPT-OSS": (
         lambda: keras_hub.models.GptOssBackbone(**EXPERTS),
-        {"exclude": ["self_attention"]},
+        {"matrices": experts},
         {"router_dense": "8 x 3", "gate_up_proj": "3 of 8 x 12", "down_proj": "3 of 6 x 8"},
     ),
     "GPT-NeoX": (
         lambda: keras_hub.models.GPTNeoXBackbone(20, 1, 2, 8, 16),
-        {"split": {"query_key_value": 3}},
+        {},
         {
-            "query_key_value": "3 of 8 x 8",
+            "query_key_value": "8 x 24",
             "attention_output": "8 x 8",
             "intermediate_dense": "8 x 16",
             "output_dense": "16 x 8",

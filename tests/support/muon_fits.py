@@ -100,7 +100,9 @@ def main():
 
     def compare_adamw(mode, batch_size=6, **arguments):
         adamw = keras.optimizers.AdamW(RATE / 2, DECAY, beta_2=0.95, **arguments)
-        muon = Muon(RATE, other="adamw", other_weight_decay=DECAY, exclude=["conv"], **arguments)
+        # The weight decay is that of the learning rate, without `other_rate`.
+        decay = {"norm": "free", "weight_decay": DECAY / 2}
+        muon = Muon(RATE, other="adamw", matrices=lambda *_: None, **decay, **arguments)
         compare(f"adamw, {mode}", muon, fitted(adamw, batch_size, **plain), batch_size=batch_size, **plain)
 
     compare_adamw("accumulated, averages", 3, gradient_accumulation_steps=2, use_ema=True)

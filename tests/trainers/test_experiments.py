@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -76,7 +77,8 @@ def test_a_program_measures_its_cases_and_writes_its_results(tmp_path, capsys):
     code, output = run("--sizes", 1)
     assert code == 2
     assert "sizes was [1, 2], now [1]" in output
-    assert "measured: skipped, no case applies" in run("--sizes", 7, "--overwrite")[1]
+    shutil.rmtree(tmp_path / "run")
+    assert "measured: skipped, no case applies" in run("--sizes", 7)[1]
     assert str(Verdict("x", None, "because")) == "OPEN: because."
     assert str(Verdict("x", True, "both", {"a": {"b": 1, "c": 2.0}})) == "SEEN: both: a (b 1, c 2)."
 
@@ -93,10 +95,10 @@ def test_a_run_that_was_stopped_before_it_had_results_is_started_anew(tmp_path):
     assert not is_finished(Run(tmp_path), {"depth": 4})
 
 
-def test_a_run_of_a_training_program_is_not_overwritten(tmp_path):
+def test_a_run_of_a_training_program_is_not_replaced(tmp_path):
     Run(tmp_path).start({}, DATA, "trainers.cifar")
-    with pytest.raises(UsageError, match=r"is a run of trainers.cifar"):
-        is_finished(Run(tmp_path, overwrites=True), {})
+    with pytest.raises(UsageError, match=r"is a run of trainers.cifar. Use another --out"):
+        is_finished(Run(tmp_path), {})
 
 
 def test_a_figure_has_a_panel_for_each_of_the_first_values():

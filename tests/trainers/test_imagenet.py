@@ -72,7 +72,7 @@ def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
     for arguments, message in (
         (
             ["--data-dir", tree / "train"],
-            f"there are no validation images in {tree / 'train'}, in a folder val/ beside train/. Add them",
+            f"{tree / 'train/val'} is not a folder. Add it, or hold out some of the training images. (option --held-",
         ),
         (["--data-dir", tree, "--val-fraction", 0.1], "--val-fraction 0.1. It was removed. Use --held-out N."),
         (
@@ -97,6 +97,16 @@ def test_a_broken_image_in_memory_is_named(tree, tmp_path):
     assert done.returncode == 2
     remedy = "Replace it, or skip all broken images with --skip-broken."
     assert done.stderr == f"error: {extra} cannot be read as a JPEG or PNG image. {remedy}\n"
+
+
+def test_files_that_are_not_read_are_named_also_in_memory(tmp_path):
+    data = make_tree(tmp_path / "images", classes=2, each=4)
+    (data / "train" / "n01" / "notes.txt").write_text("not an image")
+    (data / "train" / "n01" / "broken.jpe").write_text("not an image")
+    for in_memory in (False, True):
+        options = Folder(dataset="folder", data_dir=str(data), size=24, in_memory=in_memory, skip_broken=True)
+        expected = "8 + 8 images of 2 classes, 1 broken image skipped, not read as images: 1 (n01/notes.txt)"
+        assert options.source(4, 0).summary() == expected
 
 
 def test_images_that_are_moved_during_the_training(tmp_path):

@@ -67,7 +67,7 @@ def test_theorem1_prints_both_spectra_and_the_verdict(tmp_path):
         (["nothing"], "'nothing' is not one of the commands conditions, trajectory"),
         (["trajectory", "--depth", "5"], "--depth must be even"),
         (["theorem1", "--shortcut-depth", "1", "--mid", "tanh"], "--post require a --shortcut-depth of at least 2"),
-        (["sweep", "--data-dir", "{empty}", "--no-download"], "mnist was not found in"),
+        (["sweep", "--data-dir", "{empty}"], "as `data_dir`. (option --data-dir or --download)"),
     ],
 )
 def test_invalid_input_exits_with_code_2_and_one_line(tmp_path, arguments, message):

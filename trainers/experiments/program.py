@@ -12,6 +12,7 @@ from idmatters_tf._presentation.progress import Progress
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import as_dict, make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, print_message
+from trainers.datasets import OfficialFiles
 from trainers.run.figures import save_figure
 from trainers.run.folder import RUN, Run, hold_lock, list_names, write_csv
 
@@ -25,24 +26,20 @@ Row = TypeVar("Row")
 
 EXIT_CODES = "exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C"
 # Options that do not change the results.
-_NOT_SAVED = ("out", "overwrite", "format")
+_NOT_SAVED = ("out", "format")
 # Font sizes of figures in points.
 _STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}
 _VERDICTS = {True: "SEEN", False: "NOT SEEN", None: "OPEN"}
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSettings:
-    """Data set. Subclasses list their data sets."""
-
+class _Named:
     dataset: str = setting(help="data set")
-    data_dir: str | None = setting(
-        None,
-        help="folder with the official files or a prepared TensorFlow data set",
-        unset="$TFDS_DATA_DIR or ~/tensorflow_datasets",
-        metavar="DIR",
-    )
-    download: bool = setting(True, help="download missing data")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings(OfficialFiles, _Named):
+    """Data set. Subclasses list their data sets."""
 
     def load(self, train: int = 10_000, test: int = 2_000) -> "ImageData":
         """Load the images. `train` and `test` are numbers of generated images.
@@ -50,13 +47,9 @@ class DataSettings:
         Raises:
             idmatters_tf.data.images.DataError: the data set is missing.
         """
-        from idmatters_tf.data import cifar, mnist, shapes
+        from idmatters_tf.data import shapes
 
-        if self.dataset == "shapes":
-            return shapes.load(train, test)
-        if self.dataset == "mnist":
-            return mnist.load(self.data_dir, self.download)
-        return cifar.load(self.dataset, self.data_dir, self.download)
+        return shapes.load(train, test) if self.dataset == "shapes" else self.load_official(self.dataset)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +57,6 @@ class RunSettings:
     """Folder of the results and format of the figures."""
 
     out: str = setting(help="folder of the results", metavar="DIR")
-    overwrite: bool = setting(False, help="discard the run in --out, if there is one, and start a new one")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
 
 
@@ -116,7 +108,7 @@ class Results:
         for array in arrays:
             digest.update(array.tobytes())
         data = {"origin": origin, "digest": digest.hexdigest()}
-        if self._run.exists() and not self._run.overwrites:
+        if _has_results(self._run):
             self._run.check_data(**data)
         else:
             self._run.start(self._settings, data)
@@ -211,7 +203,7 @@ class ExperimentProgram:
         saved = {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
         _, *command = self.name.split()
         saved |= {"command": command[0]} if command else {}
-        run = Run(settings.run.out, overwrites=settings.run.overwrite)
+        run = Run(settings.run.out)
         run.check_usable()
         with hold_lock(run.path):
             if not is_finished(run, saved):
@@ -222,29 +214,27 @@ class ExperimentProgram:
 
 
 def is_finished(run: Run, settings: Mapping[str, Any]) -> bool:
-    """Return True, after a message, if a run has results, and False if it is to be started, resumed or overwritten.
+    """Return True, after a message, if a run is finished, and False if it is to be started or resumed.
 
     A run that was stopped before it had any results counts as new, also with other settings.
 
     Raises:
-        UsageError: the folder has a run with other settings, or a training program's run that would be overwritten.
+        UsageError: the folder has a run with other settings, or of a training program.
     """
     if not run.exists():
         return False
-    if run.overwrites:
-        program = run.config().get("program")
-        if program is not None:
-            raise UsageError(
-                f"{run.path} is a run of {program}, which --overwrite does not discard. Use another --out."
-            )
-        return False
-    # A run that was stopped before it had results.
-    if list_names(run.path) == [RUN]:
-        run.overwrites = True
+    program = run.config().get("program")
+    if program is not None:
+        raise UsageError(f"{run.path} is a run of {program}. Use another --out.")
+    if not _has_results(run):
         return False
     run.check_same(settings)
     result = run.result({"verdicts": list})
     if result is not None:
-        remedy = "Use another --out for a new run, or --overwrite."
-        print_lines(" ".join([f"{run.path} is finished.", *map(str, result["verdicts"]), remedy]))
+        print_lines(" ".join([f"{run.path} is finished.", *map(str, result["verdicts"]), "Use another --out."]))
     return result is not None
+
+
+def _has_results(run: Run) -> bool:
+    """Return True if the folder has tables, figures or other results beside the settings of the run."""
+    return run.exists() and list_names(run.path) != [RUN]

@@ -102,13 +102,12 @@ class Run:
 
     Attributes:
         writes: False for the tasks of a cluster other than the chief, which write nothing.
-        overwrites: True if `start` discards an existing run.
         records: records of this session and of its first checkpoint, independent of the file.
     """
 
-    def __init__(self, path: str | os.PathLike, writes: bool = True, overwrites: bool = False):
+    def __init__(self, path: str | os.PathLike, writes: bool = True):
         self.path = pathlib.Path(path)
-        self.writes, self.overwrites = writes, overwrites
+        self.writes = writes
         self.records: list[dict[str, Any]] = []
 
     @property

@@ -23,7 +23,6 @@ from idmatters_tf.callbacks import saved
 from idmatters_tf.checkpointing import list_steps, remove_steps
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.distribute import ClusterDescription
-from idmatters_tf.optimizers import Muon
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_message
 from trainers.run.signals import SignalHandler
@@ -69,11 +68,8 @@ class AsynchronousTrainer:
         if optimizer.weight_decay:
             for weight in self._weights:
                 weight.assign(weight * (1 - rate * optimizer.weight_decay))
-        if isinstance(optimizer, Muon):
-            optimizer.update_steps(gradients, self._weights, rate)
-        else:
-            for gradient, weight in zip(gradients, self._weights, strict=True):
-                optimizer.update_step(gradient, weight, rate)
+        for gradient, weight in zip(gradients, self._weights, strict=True):
+            optimizer.update_step(gradient, weight, rate)
         # Atomic on the parameter server, so that every update is counted.
         self.step.assign_add(1)
         return tf.concat([self._strategy.reduce("SUM", measured, axis=None), [norm, rate]], 0)

@@ -106,9 +106,14 @@ class _Watch(keras.callbacks.Callback):
     def __init__(self, bar: Progress, is_interrupted: Callable[[], bool]):
         super().__init__()
         self._bar, self._is_interrupted, self.interrupted = bar, is_interrupted, False
-        self._model: Any
+        self._watched: Any = None
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        # On JAX, reading `self.model` would copy the state of the trainer.
+        self._watched = model
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self._bar.advance(text=f"error {100 * (logs or {})['error']:.2f} %")
         if self._is_interrupted():
-            self.interrupted = self._model.stop_evaluating = True
+            self.interrupted = self._watched.stop_evaluating = True

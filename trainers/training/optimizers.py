@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from idmatters_tf._keras_internals import GradientObserver
 from idmatters_tf.optimizers import Momentum, Muon
 from trainers.training.settings import Recipe
 
@@ -95,7 +96,7 @@ class RecipeSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return {name: getattr(self, name) for name in names}
 
 
-class _Recipe(keras.optimizers.Optimizer):
+class _Recipe(GradientObserver):
     """Part of an optimizer that sums the norms of the gradients, and moves weights to their running averages.
 
     The average moves to `d * average + (1 - d) * weights` every `LOOKAHEAD_STEPS` steps, with
@@ -122,20 +123,20 @@ class _Recipe(keras.optimizers.Optimizer):
         super().build(variables)
         self.norms = self.add_variable((), dtype="float32", name="norms")
         if self.lookahead:
-            self._averages = [self.add_variable_from_reference(each, "average") for each in variables]
+            self._averages = [
+                (variable, self.add_variable_from_reference(variable, "average")) for variable in variables
+            ]
 
-    def _clip_gradients(self: Any, grads: Any) -> Any:
-        # The gradient of all replicas, see `idmatters_tf._keras_internals.distribution`.
-        self.assign_add(self.norms, _compute_norm([ops.cast(gradient, "float32") for gradient in grads]))
-        return super()._clip_gradients(grads)
+    def observe_gradients(self, gradients: Sequence[Any]) -> None:
+        self.assign_add(self.norms, _compute_norm([ops.cast(gradient, "float32") for gradient in gradients]))
 
-    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
-        super()._backend_apply_gradients(grads, trainable_variables)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        super().apply(grads, trainable_variables)
         if self.lookahead:
-            self._look_ahead(trainable_variables)
+            self._look_ahead()
 
-    def _look_ahead(self: Any, variables: Any) -> None:
-        done = self.iterations + 1
+    def _look_ahead(self: Any) -> None:
+        done = self.iterations
         is_last = done == self.steps
         is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
         share = ops.cast(done, "float32") / self.steps
@@ -144,7 +145,7 @@ class _Recipe(keras.optimizers.Optimizer):
         decay = ops.where(done > LOOKAHEAD_STEPS, decay, 0.0)
         # A last step off the regular schedule keeps the average.
         decay = ops.where(is_last & (done % LOOKAHEAD_STEPS != 0) & (done > LOOKAHEAD_STEPS), 1.0, decay)
-        for variable, average in zip(variables, self._averages, strict=True):
+        for variable, average in self._averages:
             moved = decay * average.value + (1 - decay) * variable.value
             self.assign(average, ops.where(is_due, moved, average.value))
             self.assign(variable, ops.where(is_due, moved, variable.value))

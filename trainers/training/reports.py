@@ -145,15 +145,20 @@ class ReportEpochs(keras.callbacks.Callback):
     def __init__(self, reports: Reports, resume: ExactResume, handler: SignalHandler, in_cluster: bool):
         super().__init__()
         self._reports, self._resume, self._handler, self._in_cluster = reports, resume, handler, in_cluster
-        self._model: Any = None
+        self._trained: Any = None
         # Records of the checkpoint.
         self._records: list[dict[str, Any]] = []
         # Number of updates of this session in this epoch, and the time at which the first one began.
         self._updates, self._started = 0, 0.0
         self._penalty: Any = None
 
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        # On JAX, reading `self.model` would copy the state of the trainer.
+        self._trained = model
+
     def on_train_begin(self, logs: Any = None) -> None:
-        self._penalty = _compile_penalty(self._model)
+        self._penalty = _compile_penalty(self._trained)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._updates = 0
@@ -176,7 +181,7 @@ class ReportEpochs(keras.callbacks.Callback):
         logs, steps = logs or {}, (self.params or {})["steps"]
         step = (epoch + 1) * steps
         as_number: Any = keras.ops.convert_to_numpy
-        optimizer = self._model.optimizer
+        optimizer = self._trained.optimizer
         means = {
             "loss": logs["cross_entropy"],
             "penalty": float(as_number(self._penalty())),
@@ -219,7 +224,7 @@ class ReportEpochs(keras.callbacks.Callback):
         is_interrupted = lambda: not self._in_cluster and self._handler.received is not None  # noqa: E731
         is_evaluated = self._reports.evaluate(step, is_interrupted)
         # Keras has reset the metrics of an epoch that begins.
-        self._model.reset_metrics()
+        self._trained.reset_metrics()
         return is_evaluated
 
 

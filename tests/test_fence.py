@@ -1,0 +1,160 @@
+"""The fence around Keras, TensorFlow and JAX: private names are used in two rooms only, which name their modules.
+
+`make lint` checks attributes of other objects with ruff. The tests here check imports, texts such as the argument of
+`getattr`, and what a subclass uses or overrides.
+"""
+
+import ast
+import functools
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import re
+import textwrap
+
+import keras
+import pytest
+
+from tests.conftest import ROOT
+
+PRIVATE_ROOMS = ("_keras_internals", "_tensorflow_internals")
+PRIVATE_MODULES = re.compile(r"\b(keras\.src|tensorflow\.python|tf\.__internal__|jax\._src)\b")
+SOURCES = [
+    path
+    for folder in ("idmatters_tf", "models", "trainers", "benchmarks", "examples")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if not set(path.parts) & set(PRIVATE_ROOMS)
+]
+FOREIGN = ("keras", "keras_hub", "tensorflow", "jax")
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def accessed(tree):
+    """Yield the private names of attributes that are read, set or defined, also by `getattr` and its like."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+            "getattr",
+            "setattr",
+            "hasattr",
+            "delattr",
+        ):
+            yield from (
+                each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            )
+
+
+def parse(kind):
+    return ast.parse(textwrap.dedent(inspect.getsource(kind)))
+
+
+@functools.cache
+def private_names(kind):
+    """Return the private methods and attributes that a foreign class defines."""
+    found = set(filter(is_private, vars(kind)))
+    stored = (
+        node for node in ast.walk(parse(kind)) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    )
+    return found | {node.attr for node in stored if is_private(node.attr)}
+
+
+def foreign_bases(kind):
+    return [base for base in kind.__mro__ if base.__module__.partition(".")[0] in FOREIGN]
+
+
+def own_classes():
+    """Yield the classes of the library and of the programs that are subclasses of foreign ones."""
+    for package in map(importlib.import_module, ("idmatters_tf", "trainers")):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            parts = found.name.split(".")
+            if not set(parts) & set(PRIVATE_ROOMS) and parts[-1] != "__main__":
+                module = importlib.import_module(found.name)
+                classes = (value for value in vars(module).values() if inspect.isclass(value))
+                yield from (kind for kind in classes if kind.__module__ == found.name and foreign_bases(kind))
+
+
+def violations(kind):
+    """Return the private names of the foreign bases of a class that its source uses, unless it sets them itself."""
+    names = set().union(*map(private_names, foreign_bases(kind)))
+    tree = parse(kind)
+    own = {
+        node.attr
+        for constructor in ast.walk(tree)
+        if isinstance(constructor, ast.FunctionDef) and constructor.name == "__init__"
+        for node in ast.walk(constructor)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    return sorted(names & set(accessed(tree)) - own)
+
+
+def test_private_modules_are_imported_in_two_rooms_only():
+    lines = ((path, line) for path in SOURCES for line in path.read_text(encoding="utf-8").splitlines())
+    assert [(path.name, line) for path, line in lines if PRIVATE_MODULES.search(line)] == []
+
+
+def test_no_text_names_a_private_attribute():
+    """As the argument of `getattr`, which ruff does not see."""
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+                "getattr",
+                "setattr",
+                "hasattr",
+                "delattr",
+            ):
+                names = (each.value for each in node.args[1:2] if isinstance(each, ast.Constant))
+                found += [(path.name, name) for name in names if is_private(name)]
+    assert found == []
+
+
+def test_subclasses_use_and_override_public_names_only():
+    found = {kind: names for kind in own_classes() if (names := violations(kind))}
+    assert found == {}
+
+
+class Overriding(keras.optimizers.SGD):
+    def _clip_gradients(self, grads):
+        return super()._clip_gradients(grads)
+
+
+class Reading(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        return self._model
+
+
+class Texts(keras.layers.Dense):
+    def call(self, inputs):
+        return getattr(self, "_kernel")  # noqa: B009
+
+
+class Public(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self._own = 1
+
+    def call(self, inputs):
+        return inputs * self._own
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [(Overriding, ["_clip_gradients"]), (Reading, ["_model"]), (Texts, ["_kernel"]), (Public, [])],
+)
+def test_violations_are_found(kind, names):
+    assert violations(kind) == names
+
+
+@pytest.mark.parametrize("room", PRIVATE_ROOMS)
+def test_the_private_rooms_name_their_modules(room):
+    folder = pathlib.Path(ROOT, "idmatters_tf", room)
+    modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    documented = re.findall(r"^(\w+) {2,}\S", importlib.import_module(f"idmatters_tf.{room}").__doc__, re.MULTILINE)
+    assert sorted(documented) == sorted(modules - {"__init__"})
