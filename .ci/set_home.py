@@ -2,8 +2,8 @@
 
     python .ci/set_home.py https://github.com/OWNER/NAME v0.1.0
 
-`project_urls` in setup.cfg receives the source and the issues, and the command in README.md that clones the repository
-its address. Relative links there become absolute, because PyPI shows the text without the repository.
+`project_urls` in setup.cfg receives the source and the issues, and README.md the commands that clone the repository.
+Relative links there become absolute, because PyPI shows the text without the repository.
 """
 
 import pathlib
@@ -12,7 +12,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 KEY = "\nproject_urls =\n"
-CLONE = "git clone FOLDER idmatters_tf     # this folder; not on a package index yet\n"
+HERE = "Not on a package index yet. In this folder, with Python 3.11 or newer, `make` and a network:\n\n```\n"
 
 
 def main(home, tag):
@@ -26,10 +26,11 @@ def main(home, tag):
 
     links = r"(!?)(\[[^\]]*\])\((?!\w+:|#|/)([^)\s]+)\)"
     # The fenced blocks are at the odd places.
-    before, command, after = readme.read_text().partition(CLONE)
-    if not command:
-        raise SystemExit(f"error: README.md lacks the line {CLONE}")
-    text = f"{before}git clone {home} idmatters_tf\n{after}"
+    before, here, after = readme.read_text().partition(HERE)
+    if not here:
+        raise SystemExit(f"error: README.md lacks the text {HERE}")
+    clone = f"git clone {home} idmatters_tf\ncd idmatters_tf\n"
+    text = f"{before}With Python 3.11 or newer, `make` and a network:\n\n```\n{clone}{after}"
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     readme.write_text("".join(part if n % 2 else re.sub(links, absolute, part) for n, part in enumerate(parts)))
 

@@ -1,6 +1,6 @@
 """Compare `find_rate` with two range tests and rules of thumb on eight small tasks.
 
-    python -m benchmarks.rate_finders
+    python benchmarks/rate_finders.py --out runs/rates
 
 A range test is one training of 100 steps whose rate increases from 1e-6 to 10, up to four times the lowest smoothed
 loss. It takes a tenth of the rate of the lowest smoothed loss, or the rate of its steepest decrease after 10 steps and
@@ -9,6 +9,9 @@ of 200 steps with two other orders of the batches, against 49 rates from 1e-5 to
 and by the excess of its loss over the lowest one, in % of the decrease of the loss.
 """
 
+import argparse
+import csv
+import pathlib
 from typing import Any
 
 import keras
@@ -26,6 +29,7 @@ SEEDS = (1, 2)
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 optimizers = keras.optimizers
 rng = np.random.default_rng(0)
+METHODS = ("find_rate", "lowest / 10", "steepest", "default")
 
 
 def dense(*parts: Any) -> keras.Model:
@@ -126,8 +130,12 @@ def judge(trials: Trials, start: Any, rates: Any) -> tuple[np.ndarray, float]:
 
 
 def main() -> None:
-    """Print the rate of each method, its ratio to the best of the grid, and its excess of the loss."""
-    print("task | best of 49 | find_rate | lowest / 10 | steepest | default || excess of the loss, % | rates tried")
+    """Write the rate of each method, its ratio to the best of the grid, and its excess of the loss in %."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/rates"), help="output folder")
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    lines = []
     for name, (make, optimizer, data, loss) in cases().items():
         keras.utils.set_random_seed(0)
         model = make()
@@ -139,9 +147,15 @@ def main() -> None:
             losses, first = judge(trials, start, [*GRID, *rates])
         best = int(np.argmin(losses[: len(GRID)]))
         excess = 100 * (losses[len(GRID) :] - losses[best]) / (first - losses[best])
-        numbers = " | ".join(f"{rate:.2g} ({rate / GRID[best]:.2g})" for rate in rates)
-        lost = " | ".join(f"{value:.1f}" for value in excess)
-        print(f"{name} | {GRID[best]:.2g} | {numbers} || {lost} | {len(curve.rates)}", flush=True)
+        for method, rate, value in zip(METHODS, rates, excess, strict=True):
+            ratio = rate / GRID[best]
+            print(f"{name}, {method}: rate {rate:.2g}, {ratio:.2g} of the best, excess {value:.1f} %", flush=True)
+            line = {"model": name, "method": method, "best": GRID[best], "rate": rate, "ratio": ratio, "excess": value}
+            lines.append(line | {"tried": len(curve.rates)})
+    with (out / "rates.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
 
 
 if __name__ == "__main__":
