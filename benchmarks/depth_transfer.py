@@ -3,9 +3,11 @@
     python benchmarks/depth_transfer.py --block pre-norm --optimizer adamw [--out runs/depth/pre-norm/adamw]
     python benchmarks/depth_transfer.py --block pre-norm --optimizer adamw --measure curves --width 64 --length 32 \
         --batch-size 4 --steps 2000 --seeds 1 --depths 4 16
+    python benchmarks/depth_transfer.py --block standard --optimizer momentum --measure starts
     python benchmarks/depth_transfer.py --page runs/depth
 
-The first command measures a case, the second one the longer training. They run on JAX. The last command rewrites
+The first command measures a case, the second one the longer training, and the third one training from weights that are
+correlated over the depth. They run on JAX. The last command rewrites
 the tables of docs/reference/results/depth.md and depth_cases.md from the results below a folder.
 
 Definitions, fixed before the first measurement:
@@ -24,6 +26,8 @@ Definitions, fixed before the first measurement:
   and 2 r. Networks as they are also have r sqrt(4 / depth), the rule that a user would try first.
 - "transfers": the loss at r is at most 5 % of the decrease above the lowest loss. "not worse": the loss at r is not
   above the loss of depth 4 at r. Goals: each in 20 of 24 cases at depth 32 with alpha 1.
+- Starts: depth 32 with alpha 1 and 1/2, at r and for their own best rates. The kernels of the blocks are independent,
+  or correlated over the depth as exp(-(10 k / 32)^2 / 2) at a distance of k blocks ("smooth"), or equal ("equal").
 - Long test: pre-norm blocks, AdamW, depths 4 and 16, 2,000 steps at the rate that is best for depth 4 in 200 steps.
 """
 
@@ -48,6 +52,7 @@ from numpy.typing import NDArray
 from harness.blocks import BLOCKS, CONVOLUTIONS, OPTIMIZERS, Problem, load
 from harness.stacked import Stack
 from idmatters_tf.depth import scale_depth
+from idmatters_tf.linear.depth_limit import Kind, depth_correlations
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "docs" / "reference" / "results"
 BEGIN, END = "<!-- cases: python benchmarks/depth_transfer.py --page -->", "<!-- end of the cases -->"
@@ -55,6 +60,7 @@ BEGIN, END = "<!-- cases: python benchmarks/depth_transfer.py --page -->", "<!--
 STARTS: Mapping[str, float] = {"momentum": 0.02, "adamw": 0.004, "muon": 0.02}
 BLOCK_ORDER = ("near-identity", "standard", "pre-activation", "convnext", "mlp", "mixer", "pre-norm", "gated")
 LAST, FURTHEST, TOLERANCE, SEARCHED = 0.2, 5, 0.05, 32
+MEASURES = ("scaling", "curves", "starts")
 # Scales by name: exponents of `scale_depth`; None for networks as they are.
 ALPHAS: Mapping[str, float | None] = {"unscaled": None, "alpha 1": 1.0, "alpha 1/2": 0.5}
 
@@ -82,13 +88,28 @@ class Networks:
             rows = rng.integers(0, len(problem.train_x), (steps, batch_size))
             self.batches.append((problem.train_x[rows], problem.train_y[rows]))
 
-    def trainings(self, depth: int, alpha: float | None) -> Callable[[float], NDArray[np.float64]]:
-        """Return a function of a rate that returns the losses of all steps, (seeds, steps)."""
+    def trainings(
+        self, depth: int, alpha: float | None, start: Kind = "independent"
+    ) -> Callable[[float], NDArray[np.float64]]:
+        """Return a function of a rate that returns the losses of all steps, (seeds, steps).
+
+        `start` is the correlation of the blocks' kernels over the depth, see the definitions.
+        """
         keras.utils.set_random_seed(0)
         single = self._problem.build(1)
         optimizer: Any = OPTIMIZERS[self._optimizer](1.0)
         stack = Stack(single, ("block0", "block1"))
         values = [stack.values(model, depth) for model in self._models]
+        if start != "independent":
+            root = square_root(depth_correlations(start, depth, 0.1))
+            values = [
+                [
+                    # Kernels alone are random, and have an axis for the depth.
+                    np.tensordot(root, value, 1).astype(value.dtype) if is_inside and value.ndim > 2 else value
+                    for value, is_inside in zip(each, stack.is_inside, strict=True)
+                ]
+                for each in values
+            ]
         if alpha is not None:
             optimizer = scale_depth(single, self.base, optimizer, alpha)
             found = optimizer.depth_scaling
@@ -102,9 +123,11 @@ class Networks:
         pairs = list(zip(values, self.batches, strict=True))
         return lambda rate: np.array([train(each, rate, batches) for each, batches in pairs], np.float64)
 
-    def losses(self, depth: int, alpha: float | None) -> Callable[[float], NDArray[np.float64]]:
+    def losses(
+        self, depth: int, alpha: float | None, start: Kind = "independent"
+    ) -> Callable[[float], NDArray[np.float64]]:
         """Return a function of a rate that returns the first loss and that after training, (2, seeds)."""
-        train = self.trainings(depth, alpha)
+        train = self.trainings(depth, alpha, start)
 
         def measure(rate: float) -> NDArray[np.float64]:
             losses = train(rate)
@@ -112,6 +135,13 @@ class Networks:
             return np.array([losses[:, 0], np.where(after <= 2 * losses[:, 0], after, np.inf)])
 
         return measure
+
+
+def square_root(correlations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the symmetric square root of the matrix of the correlations at the distances 0, 1, ..."""
+    distances = np.abs(np.subtract.outer(np.arange(len(correlations)), np.arange(len(correlations))))
+    values, vectors = np.linalg.eigh(correlations[distances])
+    return vectors * np.sqrt(np.maximum(values, 0)) @ vectors.T
 
 
 def search(
@@ -135,9 +165,16 @@ def search(
 
 
 def measure_case(
-    networks: Networks, depths: Sequence[int], optimizer: str, report: Callable[[str], None]
+    networks: Networks,
+    depths: Sequence[int],
+    optimizer: str,
+    report: Callable[[str], None],
+    starts: Sequence[Kind] = (),
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield the losses of all trainings as rows, after each depth: the base first, then 32, which the goals concern."""
+    """Yield the losses of all trainings as rows, after each depth: the base first, then 32, which the goals concern.
+
+    With `starts`, depth 32 alone is trained, scaled and from each of them.
+    """
     rows: list[dict[str, Any]] = []
     base = networks.base
 
@@ -151,7 +188,12 @@ def measure_case(
         record(base, "unscaled", rate, losses)
     yield rows
     shallow = min(found, key=lambda rate: found[rate][1].mean())
-    for depth in sorted(set(depths) - {base}, key=lambda depth: (depth != SEARCHED, -depth)):
+    for start in starts:
+        for scale, alpha in (("alpha 1", 1.0), ("alpha 1/2", 0.5)):
+            for rate, losses in search(networks.losses(SEARCHED, alpha, start), shallow).items():
+                record(SEARCHED, f"{scale}, {start}", rate, losses)
+        yield rows
+    for depth in () if starts else sorted(set(depths) - {base}, key=lambda depth: (depth != SEARCHED, -depth)):
         for scale, alpha in ALPHAS.items():
             measure = networks.losses(depth, alpha)
             for rate, losses in search(measure, shallow, FURTHEST if depth == SEARCHED else 0).items():
@@ -325,7 +367,7 @@ def main() -> None:
     )
     parser.add_argument("--block", choices=BLOCKS, default="pre-norm", help="type of blocks")
     parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adamw", help="optimizer")
-    parser.add_argument("--measure", choices=("scaling", "curves"), default="scaling", help="a case or a long training")
+    parser.add_argument("--measure", choices=MEASURES, default="scaling", help="a case, a long training, or starts")
     parser.add_argument("--base", type=int, default=4, help="number of blocks for which the rate is found")
     parser.add_argument("--depths", type=int, nargs="+", default=[16, 32, 64], help="numbers of blocks")
     parser.add_argument("--width", type=int, help="number of channels; None for that of the definitions")
@@ -347,8 +389,9 @@ def main() -> None:
     networks = Networks(problem, options.optimizer, options.base, deepest, options.steps, size, options.seeds)
     settings = {name: value for name, value in vars(options).items() if name not in ("out", "page")}
     settings |= {"width": width, "batch_size": size}
-    if options.measure == "scaling":
-        for rows in measure_case(networks, options.depths, options.optimizer, print):
+    if options.measure != "curves":
+        starts: tuple[Kind, ...] = ("independent", "smooth", "equal") if options.measure == "starts" else ()
+        for rows in measure_case(networks, options.depths, options.optimizer, print, starts):
             write_result(options.out, settings, summarize(rows, options.base), rows)
         return
     short = Networks(problem, options.optimizer, options.base, options.base, 200, size, options.seeds)

@@ -171,8 +171,8 @@ def _batch(difference, records, against, is_race):
         other = "number of threads" if against.kind == "threads" else "folder for temporary files"
         return Cause(f"{what}: the data depend on the {other}.", f"make the data without the {other}")
     return Cause(
-        f"{what}, although weights and generators are equal: the data draw from a generator that has no seed, or read "
-        f"something that changes from run to run.",
+        f"{what}, although weights and generators are equal: the data draw from a generator that has no seed or that "
+        f"several threads share, or read something that changes from run to run.",
         "rng = np.random.default_rng(seed); dataset.shuffle(n, seed=0)  # a seed for each generator of the data",
     )
 

@@ -96,3 +96,11 @@ def test_block_types(transfer, block):
         deviations = [float(np.std(kernel.numpy())) for kernel in kernels]
         np.testing.assert_allclose(deviations, 1 / 72 if block == "near-identity" else 1 / (3 * 8**0.5), rtol=0.1)
     assert np.isfinite(np.asarray(problem.loss(problem.train_y, model(problem.train_x))))
+
+
+def test_correlations_over_the_depth(transfer):
+    correlations = transfer.depth_correlations("smooth", 5, 0.3)
+    root = transfer.square_root(correlations)
+    np.testing.assert_allclose((root @ root.T)[0], correlations, atol=1e-12)
+    np.testing.assert_allclose(np.diag(root @ root.T), 1)
+    np.testing.assert_array_equal(transfer.square_root(transfer.depth_correlations("independent", 3)), np.eye(3))

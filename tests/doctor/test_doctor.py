@@ -28,6 +28,9 @@ def test_known_cases_and_their_twins(tmp_path, name):
     script, (old, new), kind, words = CASES[name]
     path = tmp_path / "fit.py"
     path.write_text(script)
+    if keras.backend.backend() == "jax" and name == "parallel map":
+        # Keras reads the first batch twice on JAX, which moves the generator also with one thread.
+        words = "batch", "that several threads share"
     repetitions = 3 if name in RACES else 1
     (finding,) = explain_differences(path, kind, repetitions=repetitions)
     for word in words:
