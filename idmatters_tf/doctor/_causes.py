@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from idmatters_tf.doctor._differences import Difference
+from idmatters_tf.doctor._differences import Difference, is_result
 from idmatters_tf.doctor._runs import Against, Records
 from idmatters_tf.doctor._summaries import differ
 
@@ -45,9 +45,7 @@ def find_cause(
         "attributes": _callbacks,
         "batch": _batch,
     }
-    # Weights, optimizer and state are computed by the step before, and after it only the others are causes.
-    is_computed = difference.phase in ("weights", "optimizer", "state") and difference.other_step > 1
-    if difference.phase not in by_phase or is_computed or noise is not None:
+    if difference.phase not in by_phase or is_result(difference, records[0]) or noise is not None:
         return _step(difference, detail, noise, against)
     cause = by_phase[difference.phase](difference, records, against, is_race)
     if detail is None:

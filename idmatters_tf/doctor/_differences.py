@@ -53,6 +53,15 @@ def rank(phase: str) -> int:
     return PHASES.index(phase) if phase in PHASES else len(PHASES)
 
 
+def is_result(difference: Difference, first: Records) -> bool:
+    """Return True if the step before has computed what differs, False if it was there before.
+
+    A model that its first step builds has no weights before it.
+    """
+    is_computed = difference.phase in ("weights", "optimizer", "state") and difference.other_step > 1
+    return is_computed and (difference.step - 1, "weights") in first
+
+
 def steps_of(records: Records) -> list[int]:
     """Return the recorded steps, those with a state."""
     return sorted({step for step, phase in records if phase == "weights"})

@@ -13,6 +13,7 @@ from idmatters_tf.doctor._differences import (
     find_generator,
     find_nondeterminism,
     first_offset,
+    is_result,
     rank,
     steps_of,
 )
@@ -109,7 +110,7 @@ def examine(runner: Runner, against: Against, repetitions: int, show: Callable[[
         return Finding(str(against), compared, len(found), 0, note=note)
     second, difference = min(different, key=lambda pair: (pair[1].step, rank(pair[1].phase)))
     detail = noise = None
-    at = _step_to_repeat(difference)
+    at = _step_to_repeat(difference, first)
     is_race = len(different) < len(found)
     if difference.phase == "batch" and str(against) == "again" and not is_race:
         show(f"{against}: two runs with one thread for the data")
@@ -124,11 +125,11 @@ def examine(runner: Runner, against: Against, repetitions: int, show: Callable[[
     return Finding(str(against), compared, len(found), len(different), difference, detail or noise, cause, note)
 
 
-def _step_to_repeat(difference: Difference) -> tuple[int, int] | None:
+def _step_to_repeat(difference: Difference, first: Records) -> tuple[int, int] | None:
     """Return the steps, in both runs, that computed a difference from equal states and batches."""
     if difference.phase in ("logs", "attributes"):
         return difference.step, difference.other_step
-    is_computed = difference.phase in ("weights", "optimizer", "state") and difference.other_step > 1
+    is_computed = is_result(difference, first)
     return (difference.step - 1, difference.other_step - 1) if is_computed else None
 
 

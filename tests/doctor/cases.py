@@ -27,6 +27,26 @@ initial_weights = (
     ("step 1, weights", "Python's generator `random`", "keras.utils.set_random_seed"),
 )
 
+# The same for a model that its first step builds.
+weights_of_the_first_step = (
+    HEAD
+    + MODEL
+    + """
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+    def call(self, inputs):
+        return self.dense(inputs)
+model = Own()
+model.compile("sgd", "mse")
+model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+""",
+    ("model = Own()", SEEDED + "model = Own()"),
+    "again",
+    ("weights", "initial weights differ", "keras.utils.set_random_seed"),
+)
+
 # keras 11365: threads draw from one generator.
 threads_of_a_dataset = (
     HEAD
@@ -379,6 +399,7 @@ build().fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=ca
 
 CASES = {
     "initial weights": initial_weights,
+    "weights of the first step": weights_of_the_first_step,
     "threads of a PyDataset": threads_of_a_dataset,
     "parallel map": parallel_map,
     "order of a folder": order_of_a_folder,
