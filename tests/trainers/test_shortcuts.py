@@ -90,17 +90,18 @@ def test_data_are_white_and_one_hot():
     np.testing.assert_allclose(np.abs(PROBLEM.X), np.abs(expected), atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["xavier", "2-shortcut"])
+@pytest.mark.parametrize("kind", ["xavier", "2-shortcut", "3-shortcut"])
 def test_relu_descent_of_many_is_that_of_each_keras_model(kind):
     keras.config.set_dtype_policy("float64")
     network = RELU_NETWORKS[kind]
     problem = PROBLEM.first(30)
-    W = network.starts(4, 2, seed=1) * (30 if kind == "2-shortcut" else 1)
+    n = network.shortcut_depth
+    W = network.starts(2 * n, 2, seed=1) * (30 if network.shortcut else 1)
     rates = np.array([0.1, 0.02])
     records = list(record(relu_descent(problem, W.shape, rates, network.shortcut), W, 5, 2))
     assert [epoch for epoch, *_ in records] == [0, 2, 4, 5]
     for run, rate in enumerate(rates):
-        model = shortcut_network(10, 2, 2, mid="relu", shortcut=network.shortcut)
+        model = shortcut_network(10, 2, n, mid="relu", shortcut=network.shortcut)
         assign_weights(model, W[run])
         for epoch in range(6):
             with tf.GradientTape() as tape:

@@ -38,9 +38,12 @@ def run(problem: Regression, settings: Any, results: Results) -> None:
 def measure(training: ShortcutTraining, depth: int) -> Iterator[SweepRow]:
     """Compute final losses, averaged over the runs, for every kind of network and learning rate.
 
-    Kinds of network whose units do not divide the depth are skipped.
+    Kinds of network whose units do not divide the depth are skipped, and 3-shortcuts with ReLUs, as in the paper: the
+    others have fewer ReLUs.
     """
     kinds = [kind for kind, network in training.networks.items() if depth % network.shortcut_depth == 0]
+    if training.activation == "relu" and "3-shortcut" in kinds:
+        kinds.remove("3-shortcut")
     for kind, losses in training.final_losses(kinds, depth).items():
         best = best_rate(losses, training.rates)
         for rate, values in zip(training.rates, losses.T, strict=True):

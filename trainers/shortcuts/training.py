@@ -89,11 +89,12 @@ LINEAR_NETWORKS = {
     "2-shortcut": ShortcutNetwork("small", 2, True),
     "3-shortcut": ShortcutNetwork("small", 3, True),
 }
-# With ReLUs in the mid positions of units of two layers, with or without shortcuts (appendix B).
+# With ReLUs in the mid positions of units of two layers, with or without shortcuts (appendix B). Units of three layers
+# have more ReLUs.
 RELU_NETWORKS = {
     kind: dataclasses.replace(LINEAR_NETWORKS[kind], shortcut_depth=2)
     for kind in ("xavier", "orthogonal", "2-shortcut")
-}
+} | {"3-shortcut": LINEAR_NETWORKS["3-shortcut"]}
 COLORS = dict(zip(LINEAR_NETWORKS, ("tab:green", "tab:orange", "tab:red", "tab:blue", "tab:purple"), strict=True))
 
 

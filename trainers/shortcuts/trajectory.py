@@ -13,12 +13,12 @@ from idmatters_tf import linear
 from trainers.experiments.panels import line, make_legend_entry, panel_for_each
 from trainers.experiments.program import Results, Verdict, group_by
 from trainers.shortcuts.conditions import summarize_hessians
-from trainers.shortcuts.training import CLASSES, COLORS, Regression, ShortcutTraining, trainings
+from trainers.shortcuts.training import CLASSES, COLORS, LINEAR_NETWORKS, Regression, ShortcutTraining, trainings
 
 Floats = NDArray[np.float64]
 
-# 1-shortcut networks are linear only. The default depth, the paper's, has no units of three layers.
-KINDS = ("xavier", "orthogonal", "1-shortcut", "2-shortcut")
+# Units of three layers do not divide the default depth, the paper's. Units of one layer have no position for ReLUs.
+KINDS = tuple(LINEAR_NETWORKS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ def run(problem: Regression, settings: Any, results: Results) -> None:
         (training, kind, networks.depth, networks.records)
         for training in trainings(problem, settings)
         for kind in KINDS
-        if kind in training.networks
+        if kind in training.networks and networks.depth % training.networks[kind].shortcut_depth == 0
     ]
     figures = {"trajectory": draw, "single": draw_single}
     results.report("trajectory", measure, cases, figures, verdicts, by="activation")
@@ -192,7 +192,7 @@ def verdicts(rows: Sequence[TrajectoryRow]) -> Iterator[Verdict]:
 
 def draw(rows: Sequence[TrajectoryRow]) -> Figure:
     """Draw eigenvalues and index against the loss for each activation, as means over the runs."""
-    handles = [make_legend_entry(kind, color=COLORS[kind]) for kind in KINDS]
+    handles = [make_legend_entry(kind, color=COLORS[kind]) for kind in group_by(rows, "kind")]
     handles += [make_legend_entry("largest |eigenvalue|, index"), make_legend_entry("10th percentile", linestyle="--")]
     return panel_for_each(rows, "activation", _panels, 2, handles=handles)
 
