@@ -275,8 +275,9 @@ def _train_eagerly(model: Any, state: Sequence[Any], batch: Any) -> Any:
         tf.config.run_functions_eagerly(before)
 
 
-def _value(variable: Any) -> NDArray[Any]:
-    return np.asarray(keras.ops.convert_to_numpy(variable))
+def _value(tensor: Any) -> NDArray[Any]:
+    # `convert_to_numpy` copies variables twice.
+    return np.asarray(tensor.value if isinstance(tensor, keras.Variable) else keras.ops.convert_to_numpy(tensor))
 
 
 def _summarize_found(value: Any) -> Summary | None:
