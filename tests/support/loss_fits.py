@@ -1,6 +1,5 @@
 """Fits with losses, masks, weights and metrics that Keras normalizes on each replica, see `replicated_fits`."""
 
-# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 import keras
 import numpy as np
 from keras import losses, metrics, ops

@@ -4,7 +4,6 @@
 predictions of each. Fits that raise an error on several replicas are in `REFUSED`.
 """
 
-# pyright: reportArgumentType=false
 import contextlib
 import json
 import os

@@ -1,6 +1,5 @@
 """Calls on two workers that differ. `python -m tests.support.worker_differences [NAME...]` prints their errors."""
 
-# pyright: reportArgumentType=false
 import re
 import sys
 
