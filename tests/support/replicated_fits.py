@@ -175,7 +175,7 @@ CASES = {
 SHORT = {
     "mirrored": (
         "a generator",
-        "loss: contrastive",
+        "loss: contrastive, a class with __call__",
         "tokens: ignore_class, mask, weights",
         "metrics: that couple",
         "added: mean",

@@ -1,7 +1,10 @@
 """Updates of optimizers with the sum of the gradients of all replicas."""
 
+import contextlib
 import functools
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -48,11 +51,10 @@ def _sum(gradients):
 
 def _update(optimizer, gradients, variables):
     """Update variables with the sums of gradients."""
-    # Keras would sum them again. On one replica it has nothing to sum.
-    vars(optimizer)["_all_reduce_sum_gradients"] = list
-    gradients = optimizer._clip_gradients(gradients)
-    optimizer._apply_weight_decay(variables)
-    optimizer._backend_update_step(gradients, variables, optimizer.learning_rate)
+    with _without_sums(optimizer):
+        gradients = optimizer._clip_gradients(gradients)
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(gradients, variables, optimizer.learning_rate)
 
 
 def _accumulate(optimizer, strategy, gradients, variables):
@@ -116,3 +118,21 @@ def _tf_apply(original, self, grads, trainable_variables=None):
         keras.ops.cond(finite, update, self._stateful_handle_non_finite_grads)
 
     return replica().merge_call(check, (_sum(grads), variables))
+
+
+# Replicas that are within an update, by the id of the optimizer.
+_users: dict[int, int] = {}
+
+
+@contextlib.contextmanager
+def _without_sums(optimizer: Any) -> Iterator[None]:
+    """Return a context for one of several threads in which an optimizer does not sum gradients."""
+    key = id(optimizer)
+    _users[key] = _users.get(key, 0) + 1
+    vars(optimizer)["_all_reduce_sum_gradients"] = list
+    try:
+        yield
+    finally:
+        _users[key] -= 1
+        if not _users[key]:
+            del _users[key], vars(optimizer)["_all_reduce_sum_gradients"]
