@@ -208,6 +208,8 @@ SHORT = {
 
 def run_case(make, run, scope):
     """Return the weights of a case, and what it returns."""
+    # Names of layers, which logs contain, begin without a number.
+    keras.utils.clear_session()
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy("float32")
     with scope:
