@@ -8,7 +8,7 @@ import numpy as np
 
 from idmatters_tf._keras_internals import ORBAX_CHECKPOINTS_SINCE_3_14
 from idmatters_tf._keras_types import Logs
-from idmatters_tf.distribute.description import ClusterDescription, find_cluster
+from idmatters_tf.distribute.description import find_cluster
 from idmatters_tf.distribute.tasks import add_over_workers, known_cluster
 
 WRITE_FILES = (
@@ -29,9 +29,7 @@ CHANGE_TRAINING = (
 _of_chief: weakref.WeakSet[keras.callbacks.Callback] = weakref.WeakSet()
 
 
-def chief_only(
-    *callbacks: keras.callbacks.Callback, cluster: ClusterDescription | None = None
-) -> list[keras.callbacks.Callback]:
+def chief_only(*callbacks: keras.callbacks.Callback) -> list[keras.callbacks.Callback]:
     """Return the callbacks on the chief, and an empty list on other workers.
 
     Callbacks that write files, such as `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, belong on the chief: several
@@ -44,8 +42,6 @@ def chief_only(
 
     Args:
         *callbacks: callbacks for `fit`.
-        cluster: description of the cluster. By default that of the last `multi_worker_strategy`, or else the one that
-            `find_cluster` returns.
 
     Raises:
         ValueError: a callback changes training, or restores it on the chief alone.
@@ -57,21 +53,19 @@ def chief_only(
                 f"{type(callback).__name__} changes training and must run on all workers. Pass it to `fit` without "
                 f"`chief_only`."
             )
-    if not is_chief(cluster):
+    if not is_chief():
         return []
     _of_chief.update(callbacks)
     return list(callbacks)
 
 
-def is_chief(cluster: ClusterDescription | None = None) -> bool:
+def is_chief() -> bool:
     """Return True on the chief, and in a single process.
 
-    For example, `model.fit(x, y, verbose="auto" if is_chief() else 0)` shows one progress bar.
-
-    Args:
-        cluster: description of the cluster, see `chief_only`.
+    The cluster is that of the last `multi_worker_strategy`, or else the one that `find_cluster` returns. For example,
+    `model.fit(x, y, verbose="auto" if is_chief() else 0)` shows one progress bar.
     """
-    cluster = cluster or known_cluster() or find_cluster()
+    cluster = known_cluster() or find_cluster()
     return cluster is None or cluster.is_chief
 
 

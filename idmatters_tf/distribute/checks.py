@@ -14,15 +14,15 @@ import keras
 
 from idmatters_tf._keras_internals.replicas.data import SharedOrder, use_order
 from idmatters_tf._keras_internals.replicas.steps import check_scope, check_steps
+from idmatters_tf._tensorflow_internals.pipelines import global_seed
 from idmatters_tf._tensorflow_internals.runtime import wait_for_all_tasks
 from idmatters_tf.distribute.callbacks import WRITE_FILES, StopTogether, is_chief_only, refuse_backup
 from idmatters_tf.distribute.order import (
-    choose_seed,
     count_rows,
     describe_arrays,
     describe_data,
-    describe_seeds,
     describe_variables,
+    draw_seed,
     synchronize_generators,
 )
 from idmatters_tf.distribute.tasks import check_equal, describe_cluster, explain_lost_tasks, known_cluster, run_on_all
@@ -57,9 +57,10 @@ def check_fit(model: keras.Model, arguments: MutableMapping[str, Any]) -> contex
     described = run_on_all(strategy, check)
     if cluster is None:
         return _surround(None, callbacks, None)
-    seeds = [each.pop("seeds", {"global": None, "own": None}) for each in described]
+    global_seeds, own_seeds = zip(*(each.pop("seeds") for each in described), strict=True)
     check_equal(list(cluster.tasks), described)
-    seed = choose_seed(seeds)
+    # Keras' order of arrays is the same on all workers with one global seed.
+    seed = own_seeds[0] if None in global_seeds or len(set(global_seeds)) > 1 else None
     synchronize = functools.partial(synchronize_generators, strategy)
     # ExactResume exchanges the flag itself, after the other callbacks.
     if not any(hasattr(callback, "surround_fit") for callback in callbacks):
@@ -124,5 +125,6 @@ def _check_worker(model, arguments, callbacks):
         **{name: arguments[name] for name in ("epochs", "initial_epoch")},
         **describe_data(arguments),
         **describe_variables(model),
-        "seeds": describe_seeds(),
+        # May differ between the workers.
+        "seeds": [global_seed(), draw_seed()],
     }

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import local_value, optimizer_variables
-from idmatters_tf._tensorflow_internals.pipelines import describe_order, global_seed, is_dataset, seed_later_pipelines
+from idmatters_tf._tensorflow_internals.pipelines import describe_order, is_dataset, seed_later_pipelines
 from idmatters_tf.distribute.tasks import describe_cluster, gather
 
 # Arrays of more bytes are compared in evenly spaced rows.
@@ -24,10 +24,11 @@ _SEEDS = 2**31 - 1
 
 def share_seeds(strategy: Any) -> None:
     """Give pipelines of `tf.data` that are created later, and have no seed, the same seeds on all workers."""
-    seed_later_pipelines(gather(strategy, _draw_seed())[0])
+    seed_later_pipelines(gather(strategy, draw_seed())[0])
 
 
-def _draw_seed():
+def draw_seed() -> int:
+    """Return a random seed."""
     return 1 + secrets.randbelow(_SEEDS - 1)
 
 
@@ -69,21 +70,6 @@ def describe_variables(model: keras.Model) -> dict[str, Any]:
         described[f"the checksum of {variable.path}"] = compute_checksum([local_value(variable)])
         described[f"trainable of {variable.path}"] = bool(variable.trainable)
     return described
-
-
-def describe_seeds() -> dict[str, Any]:
-    """Return the seeds of a worker that may differ from those of the others."""
-    return {"global": global_seed(), "own": _draw_seed()}
-
-
-def choose_seed(seeds: list[dict[str, Any]]) -> int | None:
-    """Return the seed of the order of arrays; None if all workers have the same global seed of TensorFlow.
-
-    Args:
-        seeds: result of `describe_seeds` of each worker, the chief's first.
-    """
-    several = {each["global"] for each in seeds}
-    return None if len(several) == 1 and None not in several else seeds[0]["own"]
 
 
 def synchronize_generators(strategy: Any) -> None:

@@ -53,16 +53,12 @@ def multi_worker_strategy(
 
     Weights, history and the logs of batches are those of one process with the global batch, up to rounding. Keras
     itself fails here (keras issue 20585), so this function replaces functions of Keras until the process ends. They
-    have no effect on models of one replica.
+    have no effect on models of one replica. Dropout and augmentation draw different numbers on each replica, as
+    functions of seed, step and replica.
 
-    - Values of losses, with their masks and weights, are gathered before Keras reduces them. Losses, metrics and
-      `compute_loss` of your own are computed on the gathered batch.
-    - Clipping, gradient accumulation, loss scaling and averages of weights use the sum of the gradients.
-    - Dropout and augmentation draw different numbers on each replica, as functions of seed, step and replica.
-    - The order of the data is the chief's on all workers. Arrays and a `PyDataset` that `fit` shuffles need no seed,
-      nor do pipelines of `tf.data` that are created after this call. This call gives the global generators of Python
-      and NumPy on all workers the state of the chief's.
-    - The workers compare weights, optimizer, arguments and data when `fit` begins, and the batches in each step.
+    The order of the data is the chief's on all workers. This call gives the global generators of Python and NumPy the
+    state of the chief's. The workers compare weights, optimizer, arguments and data when `fit` begins, and the batches
+    in each step.
 
     Without a cluster, or in one of a single task, the strategy uses the devices of this process.
 
@@ -84,16 +80,19 @@ def multi_worker_strategy(
 
     cluster = cluster or find_cluster()
     _correct_keras()
+    key = () if cluster is None else tuple(cluster.tasks.values())
+    if key not in _strategies:
+        make: Any = tf.distribute.MultiWorkerMirroredStrategy
+        _strategies[key] = make() if cluster is None else _connect(cluster, timeout)
+    return _declare(_strategies[key], added_losses, own_steps)
+
+
+def _connect(cluster, timeout):
+    """Return the strategy of a cluster when all tasks have been connected."""
+    import tensorflow as tf
+
     from idmatters_tf.distribute.order import share_seeds, synchronize_generators
 
-    if cluster is None:
-        strategy = _strategies.setdefault((), tf.distribute.MultiWorkerMirroredStrategy())
-        _declare(strategy, added_losses, own_steps)
-        return strategy
-    key = tuple(cluster.tasks.values())
-    if key in _strategies:
-        _declare(_strategies[key], added_losses, own_steps)
-        return _strategies[key]
     if cluster.asynchronous:
         raise ClusterError(
             f"{cluster.source} describes a cluster with parameter servers, on which `fit` does not work. Remove the "
@@ -108,8 +107,6 @@ def multi_worker_strategy(
         share_seeds(strategy)
         synchronize_generators(strategy)
     remember_cluster(cluster)
-    _strategies[key] = strategy
-    _declare(strategy, added_losses, own_steps)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)
     return strategy
@@ -164,12 +161,11 @@ def mirrored_strategy(
             f"`devices` must be those of the first strategy of this process, {list(shared[0])}, or others. Received: "
             f"{list(names)}. Start a new process."
         )
-    _declare(strategy, added_losses, own_steps)
-    return strategy
+    return _declare(strategy, added_losses, own_steps)
 
 
 # Strategies of this process by their devices.
-_strategies: "dict[tuple[str, ...], tf.distribute.Strategy]" = {}
+_strategies: dict[tuple[str, ...], Any] = {}
 
 
 def _declare(strategy, added_losses, own_steps):
@@ -178,6 +174,7 @@ def _declare(strategy, added_losses, own_steps):
     if added_losses not in (None, "mean", "sum"):
         raise ValueError(f"`added_losses` must be 'mean', 'sum' or None. Received: {added_losses!r}.")
     declare(strategy, Declarations(added_losses, own_steps))
+    return strategy
 
 
 def distribute_dataset(strategy: "tf.distribute.Strategy | None", make_dataset: Callable[[Share], Any]) -> Any:

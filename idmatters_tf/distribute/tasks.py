@@ -146,10 +146,8 @@ def check_equal(names: Sequence[str], values: Sequence[Mapping[str, Any]]) -> No
         differences = describe_differences(values[0], own)
         if differences:
             wait_for_all_tasks()
-            listed = [
-                *differences[:_LISTED],
-                *([f"and {len(differences) - _LISTED} more"] * (len(differences) > _LISTED)),
-            ]
+            more = len(differences) - _LISTED
+            listed = [*differences[:_LISTED], *([f"and {more} more"] if more > 0 else [])]
             raise ValueError(
                 f"{name} does not train as {names[0]}: {'; '.join(listed)}. Start every worker with the same script "
                 f"and data."
@@ -170,16 +168,13 @@ def describe_cluster(strategy: "tf.distribute.Strategy | None") -> ClusterDescri
     return cluster if sum(map(len, jobs.values())) > 1 else None
 
 
-def wait_for_tasks(
-    description: ClusterDescription, timeout: float, say: Callable[[str], object], option: str = "timeout"
-) -> None:
+def wait_for_tasks(description: ClusterDescription, timeout: float, say: Callable[[str], object]) -> None:
     """Wait until all tasks have been started, before TensorFlow connects them.
 
     Args:
         description: tasks of the cluster. Each listens at its own address.
         timeout: number of seconds to wait.
         say: called with the names of absent tasks, after 3 seconds and then every 30 seconds.
-        option: name of the user's option for `timeout`, for messages.
 
     Raises:
         ClusterError: the port of this task cannot be used.
@@ -195,20 +190,18 @@ def wait_for_tasks(
         ) from error
     absent = {task: address for task, address in description.tasks.items() if task != description.task}
     with listener:
-        _connect_to(absent, description.task, timeout, say, option)
+        _connect_to(absent, description.task, timeout, say)
         time.sleep(_LINGER_SECONDS)
 
 
-def wait_for_chief(
-    description: ClusterDescription, timeout: float, say: Callable[[str], object], option: str = "timeout"
-) -> None:
+def wait_for_chief(description: ClusterDescription, timeout: float, say: Callable[[str], object]) -> None:
     """Wait for the coordinator of an asynchronous cluster, and then until it has ended.
 
     Raises:
         TaskLost: the coordinator is absent after the timeout.
     """
     address = description.tasks[description.chief]
-    _connect_to({description.chief: address}, description.task, timeout, say, option)
+    _connect_to({description.chief: address}, description.task, timeout, say)
     seen = time.monotonic()
     while time.monotonic() - seen < _ENDED_SECONDS:
         time.sleep(1.0)
@@ -252,22 +245,21 @@ def explain_lost_tasks(description: ClusterDescription | None, advice: Callable[
         raise TaskLost(" ".join(filter(None, (reason, advice(), remedy)))) from error
 
 
-def _is_operation_error(error):
-    errors: Any = getattr(sys.modules.get("tensorflow"), "errors", None)
-    return errors is not None and isinstance(error, errors.OpError)
-
-
 def _is_loss(error):
-    if not _is_operation_error(error):
-        return False
-    errors: Any = sys.modules["tensorflow"].errors
     # Errors of other kinds, such as collective operations of different shapes, name tasks as well.
-    return isinstance(error, errors.UnavailableError | errors.AbortedError) or _HEARTBEATS in str(error)
+    return _is_of_tensorflow(error, "UnavailableError", "AbortedError") or (
+        _HEARTBEATS in str(error) and _is_of_tensorflow(error, "OpError")
+    )
 
 
 def _is_mismatch(error):
     """Return True for the error of a worker whose collective operation is not that of the others."""
-    return _is_operation_error(error) and ("ollective instance" in str(error) or _MISMATCH in str(error))
+    return _is_of_tensorflow(error, "OpError") and ("ollective instance" in str(error) or _MISMATCH in str(error))
+
+
+def _is_of_tensorflow(error, *kinds):
+    errors = getattr(sys.modules.get("tensorflow"), "errors", None)
+    return errors is not None and isinstance(error, tuple(getattr(errors, kind) for kind in kinds))
 
 
 def _find_lost_task(message, description):
@@ -298,7 +290,7 @@ def _listen(port):
     return socket.create_server(("", port))
 
 
-def _connect_to(absent, task, timeout, say, option):
+def _connect_to(absent, task, timeout, say):
     began = time.monotonic()
     notice = began + FIRST_NOTICE_SECONDS
     while True:
@@ -308,7 +300,7 @@ def _connect_to(absent, task, timeout, say, option):
         listed = ", ".join(f"{other} ({address})" for other, address in absent.items())
         if time.monotonic() - began > timeout:
             raise TaskLost(
-                f"{task} waited {timeout:g} seconds ({option}) for {listed}. Start every task of the cluster, and "
+                f"{task} waited {timeout:g} seconds (timeout) for {listed}. Start every task of the cluster, and "
                 f"check that its address can be reached from here."
             )
         if time.monotonic() > notice:

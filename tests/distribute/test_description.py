@@ -1,7 +1,5 @@
 """Descriptions of clusters in TF_CONFIG and Slurm's variables, and error messages about their tasks."""
 
-# pyright: reportArgumentType=false, reportOptionalMemberAccess=false
-
 import json
 import socket
 import threading

@@ -1,6 +1,5 @@
 """Fits with losses, masks, weights and metrics that Keras normalizes on each replica, see `replicated_fits`."""
 
-# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 import keras
 import numpy as np
 from keras import losses, metrics, ops
@@ -127,8 +126,7 @@ LOSS_CASES = {
     "loss: mean of all": loss(lambda: model(loss=mean_of_all)),
     "loss: sum of all": loss(lambda: model(loss=sum_of_all)),
     "loss: a class with a scalar": loss(lambda: model(loss=Scalar())),
-    "loss: a class with __call__": loss(lambda: model(loss=Called())),
-    "loss: contrastive": loss(lambda: model(loss=contrastive)),
+    "loss: contrastive, a class with __call__": loss(lambda: model(loss=[contrastive, Called()])),
     "loss: root": loss(lambda: model(loss=root, metrics=["mae", root])),
     "loss: Dice": loss(lambda: model(activation="sigmoid", loss=losses.Dice()), POSITIVE),
     "loss: Dice of each example": loss(lambda: model(activation="sigmoid", loss=losses.Dice(axis=(1,))), POSITIVE),
@@ -161,6 +159,7 @@ LOSS_CASES = {
     "tokens: mask, own loss": tokens(loss=lambda y, p: ops.mean(ops.square(p), -1) + ops.mean(p[..., 0])),
     "metrics: that couple": loss(
         lambda: model(
+            Measuring(),
             activation="sigmoid",
             metrics=[
                 Spread(),
@@ -179,7 +178,6 @@ LOSS_CASES = {
         lambda: model(units=1, metrics=[metrics.CosineSimilarity(name="cosine"), "mae", metrics.AUC(name="auc")]),
         Y[:, 0],
     ),
-    "metrics: of a layer": loss(lambda: model(Measuring(), metrics=["mae"])),
     "metrics: of Keras": loss(
         lambda: model(
             units=1,

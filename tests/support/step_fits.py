@@ -4,8 +4,6 @@ Most are in the manner of Keras' guides and examples, with means over examples b
 part of the data.
 """
 
-# pyright: reportArgumentType=false, reportCallIssue=false, reportOptionalMemberAccess=false
-# pyright: reportOptionalOperand=false, reportOptionalSubscript=false, reportOperatorIssue=false
 import keras
 import numpy as np
 import tensorflow as tf

@@ -1,6 +1,5 @@
 """Fits with data of all types, and evaluations with empty parts, see `replicated_fits`."""
 
-# pyright: reportArgumentType=false, reportCallIssue=false, reportOptionalOperand=false
 import keras
 import numpy as np
 import tensorflow as tf

@@ -4,7 +4,6 @@
 from the initial weights and the order of the chief, and compares the weights and the history.
 """
 
-# pyright: reportArgumentType=false
 import inspect
 import pathlib
 import random
