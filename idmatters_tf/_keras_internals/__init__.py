@@ -103,7 +103,6 @@ from idmatters_tf._keras_internals.variables import (
     own_trainable_variables,
     read_adapted,
     recurrent_states,
-    replicas,
     restore_adapted,
     seed_states,
     set_path,

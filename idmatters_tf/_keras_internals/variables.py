@@ -115,11 +115,6 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Var
     return [*optimizer.variables, *own]
 
 
-def replicas(optimizer: keras.optimizers.Optimizer) -> int:
-    """Return the number of replicas of the `tf.distribute` strategy of an optimizer, 1 without a strategy."""
-    return getattr(getattr(optimizer, "_distribution_strategy", None), "num_replicas_in_sync", 1)
-
-
 def distribution_layouts(distribution: Any) -> dict[str, Any]:
     """Return the axes over which `keras.distribution.ModelParallel` splits variables, by patterns of paths."""
     return {path: layout.axes for path, layout in getattr(distribution, "_layout_map", {}).items()}

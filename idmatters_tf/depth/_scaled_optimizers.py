@@ -10,6 +10,7 @@ from keras import ops
 from idmatters_tf._keras_internals import dense_gradient, optimized_variables, variable_index
 from idmatters_tf._presentation.results import Result, tabulate
 from idmatters_tf.optimizers import Momentum, Muon
+from idmatters_tf.optimizers.kernels import are_equal_paths
 from idmatters_tf.surgery._carrying import new_optimizer
 
 Use = Literal["last", "inner", "other"]
@@ -210,7 +211,7 @@ def _match_in_order(weights: Sequence[ScaledWeight], variables: Iterable[keras.V
     found: list[ScaledWeight] = []
     left = iter(weights)
     for variable in variables:
-        weight = next((weight for weight in left if _are_equal_paths(weight.path, variable.path)), None)
+        weight = next((weight for weight in left if are_equal_paths(weight.path, variable.path)), None)
         if weight is None:
             raise ValueError(
                 f"The optimizer is that of `scale_depth` for a model without {variable.path!r}, or with another order "
@@ -218,10 +219,6 @@ def _match_in_order(weights: Sequence[ScaledWeight], variables: Iterable[keras.V
             )
         found.append(weight)
     return found
-
-
-def _are_equal_paths(a: str, b: str) -> bool:
-    return a in (b, b.partition("/")[2]) or b == a.partition("/")[2]
 
 
 def _scale(gradient: Any, factor: float) -> Any:

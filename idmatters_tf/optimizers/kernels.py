@@ -205,6 +205,11 @@ _RULES: tuple[tuple[Any, Rule], ...] = (
 )
 
 
+def are_equal_paths(a: str, b: str) -> bool:
+    """Return True for equal paths of variables; one may lack the name of the model, as in a loaded `Sequential`."""
+    return a in (b, b.partition("/")[2]) or b == a.partition("/")[2]
+
+
 def last_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """Return the layers that compute the outputs of a model, apart from activations, pooling and reshaping.
 

@@ -21,7 +21,14 @@ from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_internals import value_outside_functions, variable_index
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._presentation.results import tabulate
-from idmatters_tf.optimizers.kernels import KernelMatrices, Rule, find_matrices, layer_matrices, rank_matrices
+from idmatters_tf.optimizers.kernels import (
+    KernelMatrices,
+    Rule,
+    are_equal_paths,
+    find_matrices,
+    layer_matrices,
+    rank_matrices,
+)
 from idmatters_tf.optimizers.momentum import LearningRate, Momentum
 from idmatters_tf.optimizers.orthogonalization import orthogonalize
 
@@ -211,13 +218,19 @@ class Muon(Momentum):
     def _find_for(self, model: keras.Model, variables: Sequence[keras.Variable]) -> list[KernelMatrices | None]:
         """Return the matrices of each variable of a model, by its layers or, if it is in the table, by its path."""
         found = find_matrices(model, self.matrices or layer_matrices)
-        known = {} if self.matrices else dict(self._table)
-        return [known[v.path] if v.path in known else found.get(id(v)) for v in variables]
+        known = [] if self.matrices else self._table
+
+        def find(variable: keras.Variable) -> KernelMatrices | None:
+            entries = (matrices for path, matrices in known if are_equal_paths(path, variable.path))
+            return next(entries, found.get(id(variable)))
+
+        return list(map(find, variables))
 
     def _find(self, variables: Sequence[keras.Variable]) -> list[KernelMatrices | None]:
         """Return the matrices of each variable, by the table or without layers."""
         if self._table:
-            if [variable.path for variable in variables] == [path for path, _ in self._table]:
+            pairs = zip(variables, self._table, strict=False)
+            if len(variables) == len(self._table) and all(are_equal_paths(v.path, path) for v, (path, _) in pairs):
                 return [matrices for _, matrices in self._table]
             problem = "has the matrices of other variables"
         elif self.matrices is None:

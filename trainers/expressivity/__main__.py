@@ -13,7 +13,7 @@ The program builds the network, saves and reloads it, and checks every row. Outp
 
 examples:
   python -m trainers.expressivity --dataset shapes --labels random --train-images 2000
-  python -m trainers.expressivity --dataset cifar10 --labels random --width 32        all 50,000 images
+  python -m trainers.expressivity --dataset cifar10 --download --labels random        all 50,000 images
 
 {EXIT_CODES}
 """

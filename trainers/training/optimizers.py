@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf._keras_internals import GradientObserver
+from idmatters_tf._keras_internals import GradientObserver, optimized_variables
 from idmatters_tf.optimizers import Momentum, Muon
 from trainers.training.settings import Recipe
 
@@ -123,9 +123,7 @@ class _Recipe(GradientObserver):
         super().build(variables)
         self.norms = self.add_variable((), dtype="float32", name="norms")
         if self.lookahead:
-            self._averages = [
-                (variable, self.add_variable_from_reference(variable, "average")) for variable in variables
-            ]
+            self._averages = [self.add_variable_from_reference(each, "average") for each in variables]
 
     def observe_gradients(self, gradients: Sequence[Any]) -> None:
         self.assign_add(self.norms, _compute_norm([ops.cast(gradient, "float32") for gradient in gradients]))
@@ -145,7 +143,7 @@ class _Recipe(GradientObserver):
         decay = ops.where(done > LOOKAHEAD_STEPS, decay, 0.0)
         # A last step off the regular schedule keeps the average.
         decay = ops.where(is_last & (done % LOOKAHEAD_STEPS != 0) & (done > LOOKAHEAD_STEPS), 1.0, decay)
-        for variable, average in self._averages:
+        for variable, average in zip(optimized_variables(self), self._averages, strict=True):
             moved = decay * average.value + (1 - decay) * variable.value
             self.assign(average, ops.where(is_due, moved, average.value))
             self.assign(variable, ops.where(is_due, moved, variable.value))

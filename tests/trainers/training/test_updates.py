@@ -146,6 +146,8 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
         elif step == steps:
             weights = average
         np.testing.assert_allclose(variable, weights, atol=1e-5)
+    # Those of the model are not saved as those of the optimizer.
+    assert all(each is not variable for each in optimizer.variables)
 
 
 def assert_equal_updates(models, optimizers):
