@@ -32,20 +32,23 @@ DESCENT = ("--epochs", 40, "--samples", 60, "--rates", 0.03, 0.3)
         ("sweep", ("--depths", 4, *DESCENT), 1),
         ("norms", ("--depths", 2, 4, *DESCENT), 1),
         ("trajectory", ("--depth", 2, "--records", 2, *DESCENT), 2),
+        pytest.param("trajectory", ("--depth", 6, "--records", 2, *DESCENT), 2, marks=pytest.mark.slow),
     ],
 )
 def test_every_command_writes_its_table_figure_and_verdict(tmp_path, monkeypatch, command, options, figures):
-    monkeypatch.setattr(trajectory, "KINDS", ("orthogonal", "1-shortcut", "2-shortcut"))
+    monkeypatch.setattr(trajectory, "KINDS", ("orthogonal", "1-shortcut", "2-shortcut", "3-shortcut"))
     out = tmp_path / "run"
     result = run_here("trainers.shortcuts", command, *SMALL, *options, "--out", out)
     assert result.returncode == 0, result.stderr
     assert len(list(out.glob("*.png"))) == figures
     with open(out / f"{command}.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    # Units of three layers do not divide these depths.
-    kinds = {row.get("kind", "2-shortcut") for row in rows}
-    assert "2-shortcut" in kinds
-    assert "3-shortcut" not in kinds
+    kinds = {(row.get("activation"), row.get("kind", "2-shortcut")) for row in rows}
+    activations = [None] if command == "conditions" else ["linear", "relu"]
+    for activation in activations:
+        assert (activation, "2-shortcut") in kinds
+        # Units of three layers do not divide the other depths.
+        assert ((activation, "3-shortcut") in kinds) == (6 in options)
     verdicts = json.loads((out / "result.json").read_text())["verdicts"]
     assert len(verdicts) == {"conditions": 1, "trajectory": 5}.get(command, 2)
     for verdict in verdicts:
