@@ -1,18 +1,16 @@
 """Run a training program or a script on a cluster of local processes, to test distributed training on one machine."""
 
 import argparse
-import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from idmatters_tf.distribute.description import make_local_cluster
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_message, run_program
@@ -64,13 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = [word for word in typed.pop("command") if word != "--"]
     settings = with_defaults(LaunchSettings, typed)
     words = _as_command(command)
-    jobs = local_cluster(settings.workers, settings.ps)
-    commands = {}
-    for job, addresses in jobs.items():
-        for index in range(len(addresses)):
-            config = json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})
-            commands[f"{job} {index}"] = words, child_environment({"TF_CONFIG": config})
-    return run_together(commands)
+    cluster = make_local_cluster(settings.workers, settings.ps)
+    return run_together({name: (words, child_environment(variables)) for name, variables in cluster.items()})
 
 
 def _as_command(words):
@@ -98,17 +91,6 @@ def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment with further variables, in which Python finds this package."""
     path = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
     return {**os.environ, **variables, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-
-
-def local_cluster(workers: int, ps: int = 0) -> dict[str, list[str]]:
-    """Return the jobs of a cluster on this machine at free ports."""
-    names = ["chief"] * (ps > 0) + ["worker"] * workers + ["ps"] * ps
-    jobs: dict[str, list[str]] = {}
-    with contextlib.ExitStack() as stack:
-        for name in names:
-            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            jobs.setdefault(name, []).append(f"127.0.0.1:{listener.getsockname()[1]}")
-    return jobs
 
 
 def run_together(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> int:

@@ -4,11 +4,13 @@ Jobs have the names of tf.distribute: `chief` and `worker` train synchronously. 
 `chief` is the coordinator, which distributes the work. Without a `chief`, worker 0 is the chief.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import reprlib
+import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -79,27 +81,23 @@ class ClusterDescription:
         import tensorflow as tf
 
         if self.source == "Slurm":
-            return _slurm_resolver(len(self.jobs.get("ps", ())))
+            return _slurm_resolver(len(self.tasks))
         return tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(self.jobs), task_type=self.job, task_id=self.index, rpc_layer="grpc"
         )
 
 
-def find_cluster(parameter_servers: int = 0) -> ClusterDescription | None:
+def find_cluster() -> ClusterDescription | None:
     """Return the cluster that the environment describes, or None without one or for a single process.
 
-    Args:
-        parameter_servers: number of parameter servers among the tasks of a Slurm step (TF_CONFIG lists them itself);
-            with any, the first task is the coordinator.
-
     Raises:
-        ClusterError: TF_CONFIG is invalid, or a Slurm step has too few tasks.
+        ClusterError: TF_CONFIG or a variable of Slurm is invalid.
     """
     text = os.environ.get("TF_CONFIG", "")
     if text.strip():
         cluster = _from_tf_config(text)
     elif _slurm_tasks() > 1:
-        cluster = _from_slurm(parameter_servers)
+        cluster = _from_slurm()
     else:
         return None
     if cluster is None or (len(cluster.tasks) == 1 and not cluster.asynchronous):
@@ -163,15 +161,10 @@ def _slurm_tasks():
     return int(text)
 
 
-def _from_slurm(parameter_servers):
+def _from_slurm():
     tasks = _slurm_tasks()
-    if parameter_servers and tasks < parameter_servers + 2:
-        raise ClusterError(
-            f"{parameter_servers} parameter servers need at least {parameter_servers + 2} Slurm tasks (one chief, one "
-            f"worker). Received: {tasks}. Start more tasks with srun --ntasks."
-        )
     try:
-        resolver = _slurm_resolver(parameter_servers)
+        resolver = _slurm_resolver(tasks)
         jobs = resolver.cluster_spec().as_dict()
         job, index = resolver.get_task_info()
         if job is None:
@@ -184,12 +177,28 @@ def _from_slurm(parameter_servers):
     return ClusterDescription(jobs, job, index, "Slurm")
 
 
-def _slurm_resolver(servers):
+def _slurm_resolver(tasks):
     import tensorflow as tf
 
-    tasks = _slurm_tasks()
-    jobs = {"chief": 1, "ps": servers, "worker": tasks - servers - 1} if servers else {"worker": tasks}
     # Slurm's --gpus-per-task assigns the GPUs: the resolver divides by zero on machines without GPUs.
     return tf.distribute.cluster_resolver.SlurmClusterResolver(
-        jobs=jobs, gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False, rpc_layer="grpc"
+        jobs={"worker": tasks}, gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False, rpc_layer="grpc"
     )
+
+
+def make_local_cluster(workers: int, ps: int = 0) -> dict[str, dict[str, str]]:
+    """Return the `TF_CONFIG` of each process of a cluster on this machine, at free ports, by its name ("worker 0").
+
+    With parameter servers there is a chief as well.
+    """
+    names = ["chief"] * (ps > 0) + ["worker"] * workers + ["ps"] * ps
+    jobs: dict[str, list[str]] = {}
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            jobs.setdefault(name, []).append(f"127.0.0.1:{listener.getsockname()[1]}")
+    tasks = [(job, index) for job, addresses in jobs.items() for index in range(len(addresses))]
+    return {
+        f"{job} {index}": {"TF_CONFIG": json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})}
+        for job, index in tasks
+    }

@@ -7,12 +7,13 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
+
+from idmatters_tf.distribute.description import make_local_cluster
 
 # Records of a process by (step, phase), in order of execution: dicts from paths to summaries.
 Records: TypeAlias = dict[tuple[int, str], dict[str, dict[str, Any]]]
@@ -112,8 +113,7 @@ class Runner:
                 options = {against.kind: against.number or True}
             if against.kind != "workers":
                 return self._run([(plan, extra, options)], folder)
-            environments = [{"TF_CONFIG": config} for config in _clusters(against.number)]
-            return self._run([(plan, each, {}) for each in environments], folder)
+            return self._run([(plan, each, {}) for each in make_local_cluster(against.number).values()], folder)
 
     def _plan(self, **options: Any) -> dict[str, Any]:
         return {"steps": self.steps, "detail": None, **options}
@@ -185,12 +185,3 @@ def read_records(path: pathlib.Path) -> Records:
         record["name"] = name or number
         found.setdefault((record.pop("step"), record.pop("phase")), {})[number] = record
     return found
-
-
-def _clusters(workers: int) -> list[str]:
-    """Return the TF_CONFIG of each worker on this machine, at free ports."""
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(workers)]
-        addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
-    tasks = [{"type": "worker", "index": index} for index in range(workers)]
-    return [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]

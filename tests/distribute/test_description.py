@@ -130,13 +130,7 @@ def test_slurm(monkeypatch):
     assert cluster.resolver().cluster_spec().as_dict() == cluster.jobs
 
 
-def test_slurm_with_parameter_servers(monkeypatch):
-    slurm(monkeypatch, rank=1, per_node="1(x3)", tasks=3)
-    cluster = find_cluster(parameter_servers=1)
-    assert cluster.task == "ps 0"
-    assert cluster.jobs == {"chief": ["node1:8888"], "ps": ["node2:8888"], "worker": ["node3:8888"]}
-    with pytest.raises(ClusterError, match="2 parameter servers need at least 4 Slurm tasks.*Received: 3"):
-        find_cluster(parameter_servers=2)
+def test_slurm_with_an_invalid_number(monkeypatch):
     slurm(monkeypatch, rank=0, tasks="many")
     with pytest.raises(ClusterError, match="SLURM_STEP_NUM_TASKS must be a whole number. Received: 'many'.*srun"):
         find_cluster()

@@ -15,8 +15,8 @@ import time
 from unittest import mock
 
 from idmatters_tf.checkpointing import checkpoint_path, list_steps
+from idmatters_tf.distribute.description import make_local_cluster
 from tests.conftest import ROOT
-from trainers.launch import local_cluster
 
 # Time limit in seconds on a busy machine.
 PATIENCE = 900.0
@@ -181,8 +181,9 @@ class Cluster:
     """Processes of a cluster on this machine, each with its TF_CONFIG. They are killed at the end of the test."""
 
     def __init__(self, workers, ps=0):
-        self.jobs = local_cluster(workers, ps)
-        self.tasks = [f"{job} {i}" for job, addresses in self.jobs.items() for i in range(len(addresses))]
+        self.environments = make_local_cluster(workers, ps)
+        self.tasks = list(self.environments)
+        self.jobs = json.loads(self.environments[self.tasks[0]]["TF_CONFIG"])["cluster"]
         self.processes = {}
 
     def __enter__(self):
@@ -197,9 +198,7 @@ class Cluster:
     def start(self, *arguments, tasks=None):
         """Start all or the named tasks with the same arguments."""
         for task in tasks or self.tasks:
-            job, index = task.split()
-            config = json.dumps({"cluster": self.jobs, "task": {"type": job, "index": int(index)}})
-            environment = {**os.environ, "TF_CONFIG": config, "PYTHONUNBUFFERED": "1"}
+            environment = {**os.environ, **self.environments[task], "PYTHONUNBUFFERED": "1"}
             self.processes[task] = Forked(arguments, environment)
 
     def kill(self, task):
