@@ -1,1 +1,1 @@
-"""Losses of models on data sets: repeatable batches, and losses of batches that add up to that of all data."""
+"""Evaluation of models: repeatable batches, losses of batches that add up to that of all data, and monitors."""

@@ -1,1 +1,1 @@
-"""Presentation of results: progress, tables and figures, and callbacks that measure a model during training."""
+"""Presentation of results: progress, tables and figures."""

@@ -1,6 +1,5 @@
-"""Internals of `tf.data` in TensorFlow 2.21: operations and shares of a pipeline. TensorFlow is imported on use."""
+"""Internals of `tf.data` in TensorFlow 2.21: operations of a pipeline. TensorFlow is imported on use."""
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -15,21 +14,6 @@ _WRITING_OPERATIONS = {"MergeV2Checkpoints", "Save", "SaveSlices", "SaveV2", "Wr
 # Pairs of seeds that `seed_later_pipelines` has drawn, which differ each time that the program runs.
 _drawn: set[tuple[int, int]] = set()
 _seeds: Iterator[tuple[int, int]] = iter(())
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """The part of each global batch that one input pipeline computes.
-
-    Attributes:
-        replicas: number of all replicas, which divide the global batch evenly.
-        first: first replica that this pipeline feeds.
-        count: number of replicas that it feeds.
-    """
-
-    replicas: int = 1
-    first: int = 0
-    count: int = 1
 
 
 def operations(dataset: Any) -> Iterator[Any]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import keras
 
+from idmatters_tf._evaluation.monitor import Monitor
 from idmatters_tf._keras_internals import DERIVED, OBSERVERS, compile_arguments, flush_events
-from idmatters_tf._presentation.monitor import Monitor
 from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, describe_type, restore
 from idmatters_tf.callbacks._log_files import LogFile
 from idmatters_tf.callbacks._walk import KERAS, Nodes, are_equal, has_methods, is_moving

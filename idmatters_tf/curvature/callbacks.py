@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._evaluation.monitor import Monitor
 from idmatters_tf._keras_internals import read_adapted, restore_adapted
 from idmatters_tf._keras_types import Data, Loss, Variables
-from idmatters_tf._presentation.monitor import Monitor
 from idmatters_tf.curvature.measurement import Measurement, measure
 from idmatters_tf.curvature.operators import HessianOperator
 from idmatters_tf.curvature.stability import stability_threshold

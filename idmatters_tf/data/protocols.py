@@ -7,10 +7,9 @@ EvaluationBatchSource   `batches.EvaluationBatches`, `streams.StreamEvaluationBa
 Any object with these methods is accepted as training data. This module does not import TensorFlow.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
-
-from idmatters_tf._tensorflow_internals.pipelines import Share
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -22,6 +21,21 @@ if TYPE_CHECKING:
 DataSet: TypeAlias = Union["ImageData", "StreamedImageData"]
 # An integer, or an int64 scalar.
 Int: TypeAlias = Union[int, "tf.Tensor"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The part of each global batch that one input pipeline computes.
+
+    Attributes:
+        replicas: number of all replicas, which divide the global batch evenly.
+        first: first replica that this pipeline feeds.
+        count: number of replicas that it feeds.
+    """
+
+    replicas: int = 1
+    first: int = 0
+    count: int = 1
 
 
 ALONE = Share()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmatters_tf._presentation.progress import Progress
-from idmatters_tf._tensorflow_internals.pipelines import Share
+from idmatters_tf.data.protocols import Share
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError, find_cluster
 from idmatters_tf.distribute.tasks import (
     explain_lost_tasks,

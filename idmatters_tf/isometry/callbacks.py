@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._evaluation.monitor import Monitor
 from idmatters_tf._keras_types import Structure
-from idmatters_tf._presentation.monitor import Monitor
 from idmatters_tf._presentation.results import Figure
 from idmatters_tf.isometry.blocks import BlockNames, find_blocks
 from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, measure, plot_distances

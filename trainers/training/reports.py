@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._presentation.monitor import write_summary
+from idmatters_tf._evaluation.monitor import write_summary
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks import ExactResume, saved
 from idmatters_tf.checkpointing import describe_newest, list_steps, remove_steps
