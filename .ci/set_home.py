@@ -12,7 +12,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 KEY = "\nproject_urls =\n"
-HERE = "Not on a package index yet. In this folder, with Python 3.11 or newer, `make` and a network:\n\n```\n"
+HERE = "Not on a package index yet. In this folder, with Python 3.11 or newer:\n\n```\n"
 
 
 def main(home, tag):
@@ -30,7 +30,7 @@ def main(home, tag):
     if not here:
         raise SystemExit(f"error: README.md lacks the text {HERE}")
     clone = f"git clone {home} idmatters_tf\ncd idmatters_tf\n"
-    text = f"{before}With Python 3.11 or newer, `make` and a network:\n\n```\n{clone}{after}"
+    text = f"{before}With Python 3.11 or newer:\n\n```\n{clone}{after}"
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     readme.write_text("".join(part if n % 2 else re.sub(links, absolute, part) for n, part in enumerate(parts)))
 

@@ -131,7 +131,7 @@ def judge(trials: Trials, start: Any, rates: Any) -> tuple[np.ndarray, float]:
 
 def main() -> None:
     """Write the rate of each method, its ratio to the best of the grid, and its excess of the loss in %."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/rates"), help="output folder")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
