@@ -10,14 +10,14 @@ from idmatters_tf.optimizers import Momentum, Muon
 from tests.support.fits import build, case
 
 RANDOM = np.random.default_rng(5)
-# Batches of 12, 12 and 3.
-IMAGES = RANDOM.normal(size=(27, 6, 6, 2)).astype("float32")
-PICTURES = RANDOM.normal(size=(27, 8, 8, 3)).astype("float32")
-SERIES = RANDOM.normal(size=(27, 5, 3)).astype("float32")
-TOKENS = np.where(np.arange(5) < RANDOM.integers(1, 6, (27, 1)), RANDOM.integers(1, 9, (27, 5)), 0)
-LABELS = RANDOM.integers(0, 3, 27)
-# Gradients of the second example overflow in float16.
-LARGE = np.concatenate([SERIES[:1], SERIES[1:2] * 1e6, SERIES[2:]])
+# Batches of 12, 12 and 5.
+IMAGES = RANDOM.normal(size=(29, 6, 6, 2)).astype("float32")
+PICTURES = RANDOM.normal(size=(29, 8, 8, 3)).astype("float32")
+SERIES = RANDOM.normal(size=(29, 5, 3)).astype("float32")
+TOKENS = np.where(np.arange(5) < RANDOM.integers(1, 6, (29, 1)), RANDOM.integers(1, 9, (29, 5)), 0)
+LABELS = RANDOM.integers(0, 3, 29)
+# Gradients of the eighth example, which the second replica receives, overflow in float16.
+LARGE = np.concatenate([SERIES[:7], SERIES[7:8] * 1e6, SERIES[8:]])
 
 
 def network(shape, *hidden, **compiled):
