@@ -25,7 +25,7 @@ PAGES = [
 # Pages whose blocks run in slow tests only. README.md has short forms of the last two.
 SLOW = ("fine_tuning", "own_images", "resume", "resume_examples", "block_distances", "hessian_spectrum", "deepen")
 # Pages whose blocks do not use names of the blocks before them.
-INDEPENDENT = ("README", "resume", "resume_examples")
+INDEPENDENT = ("README", "resume_examples")
 # airbench's test errors.
 RESULTS_OF_OTHERS = {"5.99", "4.00"}
 # Settings that make the commands and blocks short.

@@ -6,7 +6,7 @@ tf_data        a serializable iterator of a tf.data.Dataset
 replay         any data, read again from the beginning of `fit`
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -70,16 +70,6 @@ def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
             remedy += "`from_generator`, pass `FunctionBatches(step_to_batch, steps_per_epoch=N)`"
         raise ValueError(f"The length of the training data, {fit.kind}, is infinite or unknown. {remedy}.")
     return steps
-
-
-def repeat_passes(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Yield the batches of passes over data, each of a new iterator, until one has no batches."""
-    is_empty = False
-    while not is_empty:
-        is_empty = True
-        for batch in begin():
-            is_empty = False
-            yield batch
 
 
 def make_source(fit: RunningFit, seed: int, replay: bool = False) -> Source:

@@ -4,6 +4,7 @@ The saved state is that after the last training batch. Only the iterator itself 
 for it. Grain's prefetching (`mp_prefetch`, `ReadOptions`, worker processes) overlaps loading and training.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals import RunningFit
-from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch, repeat_passes
+from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks.batches import as_arrays, checksum
 
 
@@ -121,13 +122,14 @@ class GrainIterator(SavedIterator):
         self._iterator.set_state(state)
 
     def _batches(self) -> Iterator[Any]:
-        yield from self._iterator
-
-        def begin():
+        for passes in itertools.count():
+            is_empty = True
+            for batch in self._iterator:
+                is_empty = False
+                yield batch
+            if is_empty and passes:
+                return
             self._iterator = self._begin()
-            return self._iterator
-
-        yield from repeat_passes(begin)
 
 
 def _update_addresses(state, current):

@@ -14,7 +14,7 @@ import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf._presentation.progress import Progress
-from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch, repeat_passes
+from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks._sources.random_access import PyDatasetBatches
 from idmatters_tf.callbacks._sources.tf_data import check
 
@@ -87,12 +87,18 @@ class Replay(Source):
                 batches.seek(epoch)
                 for index in range(self.steps_per_epoch):
                     yield fit.standardized(batches.batch(epoch * self.steps_per_epoch + index))
-        elif fit.kind == "a tf.data.Dataset":
-            dataset: Any = fit.adapter.get_tf_dataset()
-            check(dataset, "replay")
-            yield from repeat_passes(dataset.__iter__)
         else:
-            yield from repeat_passes(fit.adapter.get_numpy_iterator)
+            data: Any = fit.adapter
+            if fit.kind == "a tf.data.Dataset":
+                data = fit.adapter.get_tf_dataset()
+                check(data, "replay")
+            for _ in itertools.count():
+                is_empty = True
+                for batch in data if data is not fit.adapter else data.get_numpy_iterator():
+                    is_empty = False
+                    yield batch
+                if is_empty:
+                    return
 
 
 def _checksum(batch):
