@@ -39,7 +39,8 @@ def test_known_cases_and_their_twins(tmp_path, name):
     path.write_text(script.replace(old, new))
     (finding,) = explain_differences(path, kind, repetitions=repetitions)
     assert finding.difference is None, finding
-    assert finding.steps == 3
+    # A model that its first step builds has no weights before it.
+    assert finding.steps == (2 if name == "weights of the first step" else 3)
     # Runs write into copies of the folder.
     assert [entry.name for entry in tmp_path.iterdir()] == ["fit.py"]
 
