@@ -57,7 +57,8 @@ def check_fit(model: keras.Model, arguments: MutableMapping[str, Any]) -> contex
     described = run_on_all(strategy, check)
     if cluster is None:
         return _surround(None, callbacks, None)
-    global_seeds, own_seeds = zip(*(each.pop("seeds") for each in described), strict=True)
+    # A worker that evaluates has no seeds.
+    global_seeds, own_seeds = zip(*(each.pop("seeds", (None, None)) for each in described), strict=True)
     check_equal(list(cluster.tasks), described)
     # Keras' order of arrays is the same on all workers with one global seed.
     seed = own_seeds[0] if None in global_seeds or len(set(global_seeds)) > 1 else None
