@@ -26,10 +26,10 @@ train: $(VENV)/installed  ## set up, then train on the built-in data (about a mi
 	$(BIN)/python -m trainers.cifar --preset quick
 
 test: $(VENV)/installed  ## set up, then run the tests in four processes (TESTS=tests/linear: a part of them)
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 slow: $(VENV)/installed  ## run all tests, with the slow tests and long variants that `make test` leaves out (an hour)
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --slow $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --slow $(TESTS)
 
 lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear: a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest
@@ -37,7 +37,7 @@ lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=
 	$(VENV)-lowest/bin/uv pip compile --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct \
 		--extra tensorflow --extra jax --extra train --extra test --output-file $(VENV)-lowest/constraints.txt setup.cfg
 	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow,jax,train,test]'
-	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
+	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 nightly:  ## run the tests with keras-nightly, which may fail (TESTS=tests/linear: a part of them)
 	$(PYTHON) -m venv $(VENV)-nightly
@@ -46,7 +46,7 @@ nightly:  ## run the tests with keras-nightly, which may fail (TESTS=tests/linea
 	# Both packages install the module `keras`.
 	$(VENV)-nightly/bin/pip uninstall --quiet --yes keras keras-nightly
 	$(VENV)-nightly/bin/pip install --quiet --no-deps --pre keras-nightly
-	$(VENV)-nightly/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
+	$(VENV)-nightly/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: $(VENV)/installed  ## check style, docstrings, spelling, annotations, imports and types
 	$(BIN)/ruff check .

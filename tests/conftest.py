@@ -55,7 +55,23 @@ def pytest_collection_finish():
     gc.set_threshold(10_000, 20, 50)
 
 
+# Files that take longest, or wait for other processes, begin first, so that nothing is waited for at the end.
+FIRST = (
+    "distribute/test_fit.py",
+    "trainers/cluster/test_clusters.py",
+    "distribute/test_fit_on_workers.py",
+    "callbacks/test_exact_resume.py",
+    "distribute/test_resume.py",
+    "test_documentation.py",
+    "curvature/test_jax.py",
+    "curvature/test_operators.py",
+    "test_examples.py",
+)
+
+
 def pytest_collection_modifyitems(config, items):
+    order = {str(ROOT / "tests" / name): number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(str(item.path), len(order)))
     if not config.getoption("--slow"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
