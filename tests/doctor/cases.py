@@ -115,14 +115,23 @@ noisy_gradient = (
     + SEEDED
     + MODEL
     + """
-import tensorflow as tf
-@tf.custom_gradient
-def noisy(tensor):
-    def backward(slope):
-        def noise(values):
-            return values * np.float32(1 + 1e-6 * random.SystemRandom().random())
-        return tf.ensure_shape(tf.numpy_function(noise, [slope], tf.float32), slope.shape)
-    return tf.identity(tensor), backward
+def noise(values):
+    return np.asarray(values) * np.float32(1 + 1e-6 * random.SystemRandom().random())
+
+if keras.backend.backend() == "jax":
+    import jax
+    noisy = jax.custom_vjp(lambda tensor: tensor)
+    noisy.defvjp(
+        lambda tensor: (tensor, None),
+        lambda _, slope: (jax.pure_callback(noise, jax.ShapeDtypeStruct(slope.shape, slope.dtype), slope),),
+    )
+else:
+    import tensorflow as tf
+    @tf.custom_gradient
+    def noisy(tensor):
+        def backward(slope):
+            return tf.ensure_shape(tf.numpy_function(noise, [slope], tf.float32), slope.shape)
+        return tf.identity(tensor), backward
 
 class Noisy(keras.layers.Layer):
     def call(self, inputs):

@@ -16,15 +16,14 @@ from tests.doctor.cases import CASES
 FAST = ("initial weights", "best value")
 # Several runs, because some may be equal.
 RACES = ("threads of a PyDataset", "parallel map")
-ONLY_TENSORFLOW = ("noisy gradient", "scalar loss")
 
 
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
 def test_known_cases_and_their_twins(tmp_path, name):
-    if keras.backend.backend() != "tensorflow" and name in ONLY_TENSORFLOW:
-        pytest.skip("an operation or a strategy of TensorFlow")
+    if keras.backend.backend() != "tensorflow" and name == "scalar loss":
+        pytest.skip("a strategy of TensorFlow")
     script, (old, new), kind, words = CASES[name]
     path = tmp_path / "fit.py"
     path.write_text(script)
