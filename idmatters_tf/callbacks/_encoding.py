@@ -214,13 +214,15 @@ def describe_type(value: Any) -> str:
 class _Decoder:
     """Restoration of a value that `Snapshot` has encoded."""
 
-    def __init__(self, text: str, arrays: Mapping[str, NDArray[Any]], known: Mapping[str, Any]):
+    def __init__(self, text: str, arrays: Mapping[str, NDArray[Any]], known: Mapping[str, Any], is_partial: bool):
         data = json.loads(text)
         self._objects, self._arrays = data["objects"], arrays
         self._known = known
         self._decoded: dict[int, Any] = {}
         self.value = self._decode(data["value"])
         for path, items, attributes, deleted in data["changes"]:
+            if is_partial and path not in known:
+                continue
             target = self._find(path)
             if items is not None:
                 self._fill(target, items)
@@ -317,9 +319,17 @@ class _Decoder:
         return self._arrays[name].view(*dtype)
 
 
-def restore(text: str, arrays: Mapping[str, NDArray[Any]], known: Mapping[str, Any] | None = None) -> Any:
-    """Return the value of a `Snapshot` with a text and arrays, once. Known objects are restored in place, by path."""
-    return _Decoder(text, arrays, known or {}).value
+def restore(
+    text: str,
+    arrays: Mapping[str, NDArray[Any]],
+    known: Mapping[str, Any] | None = None,
+    is_partial: bool = False,
+) -> Any:
+    """Return the value of a `Snapshot` with a text and arrays, once. Known objects are restored in place, by path.
+
+    With `is_partial`, changes of objects that are not known are left out instead of an error.
+    """
+    return _Decoder(text, arrays, known or {}, is_partial).value
 
 
 def _read_text(folder):

@@ -226,15 +226,18 @@ class Reached:
                 start = self._start[key].attributes
                 start.update({name: value for name, value in node.attributes.items() if name in start})
 
-    def set(self, saved: dict[str, Any]) -> None:
-        """Restore the result of `get` for the same objects."""
+    def set(self, saved: dict[str, Any], is_own: bool = True) -> None:
+        """Restore the result of `get` for the same objects.
+
+        With `is_own=False` it is that of another worker, which may have callbacks that this one lacks.
+        """
         for key, node in self._walk(self._start).items():
             # What a callback with `get_state` reaches is its own.
             names = () if node.has_methods else node.attributes.keys() - self._names.get(key, node.attributes.keys())
             for name in names:
                 delattr(node.value, name)
         known = {node.path: node.value for node in self._start.values()}
-        restore(saved["changes"]["text"], saved["changes"]["arrays"], known)
+        restore(saved["changes"]["text"], saved["changes"]["arrays"], known, is_partial=not is_own)
         for name, state in saved["states"].items():
             if name in self._callbacks:
                 self._callbacks[name].set_state(restore(state["text"], state["arrays"]))

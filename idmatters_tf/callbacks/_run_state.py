@@ -177,7 +177,7 @@ class RunState:
         counts = [each.get("parts", 0) for each in checkpoints]
         variables = _training_state.join([each["state"]["variables"] for each in checkpoints], counts)
         state = {**saved["state"], "variables": variables}
-        return {**saved, "state": state, "parts": sum(counts), "data": checkpoints[0]["data"]}
+        return {**saved, "state": state, "parts": sum(counts), "data": checkpoints[0]["data"], "is_own": is_own}
 
     def _find_mismatch(self, saved, is_own):
         """Return the reason why a checkpoint does not belong to this run, or None."""
@@ -244,7 +244,7 @@ class RunState:
         """Restore the variables, the generators and the callbacks."""
         _training_state.assign(self._model, self._owners, saved["state"], saved["parts"], self._workers.index)
         self.reached.rebase()
-        self.reached.set(saved["reached"])
+        self.reached.set(saved["reached"], saved["is_own"])
 
 
 # Folders of `fit`s that have begun and not ended, by optimizer.

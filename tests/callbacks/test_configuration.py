@@ -190,3 +190,21 @@ def test_all_optimizers_are_found():
     assert next(iter(found)) == "optimizer"
     assert {id(each) for each in found.values()} == {id(each) for each in [model.optimizer, *made]}
     assert len(found) == 8
+
+
+class Counter(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+
+def test_a_new_worker_may_lack_callbacks_of_the_chief():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    counter = Counter()
+    chief, other = Reached(model, [counter]), Reached(model)
+    counter.count = 3
+    saved = chief.get()
+    with pytest.raises(ValueError, match="The checkpoint contains Counter, which does not exist"):
+        other.set(saved)
+    other.set(saved, is_own=False)
