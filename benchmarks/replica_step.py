@@ -1,4 +1,4 @@
-"""Claim: a step on two replicas costs little more than on one device with the same batch and the same cores.
+"""Claim: a large step on two replicas takes as long as on one device with the same batch and cores, a small one longer.
 
     python benchmarks/replica_step.py [--steps N]
 

@@ -277,7 +277,8 @@ def _train_eagerly(model: Any, state: Sequence[Any], batch: Any) -> Any:
 
 def _value(tensor: Any) -> NDArray[Any]:
     # `convert_to_numpy` copies variables twice.
-    return np.asarray(tensor.value if isinstance(tensor, keras.Variable) else keras.ops.convert_to_numpy(tensor))
+    convert: Any = keras.ops.convert_to_tensor if isinstance(tensor, keras.Variable) else keras.ops.convert_to_numpy
+    return np.asarray(convert(tensor))
 
 
 def _summarize_found(value: Any) -> Summary | None:
