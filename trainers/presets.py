@@ -143,24 +143,17 @@ _IMAGENET_FAST: Settings = {
     "evaluate_every": 370,
     "checkpoint_every": 185,
 }
-# The published Torch code (fb.resnet.torch): 90 epochs with batches of 256, the rate divided at 30 and 60.
-_IMAGENET_RESNET: Settings = {
-    "depth": 34,
-    "shortcut": "projection",
+# 90 epochs with batches of 256, the rate divided at 30 and 60.
+_IMAGENET_90_EPOCHS: Settings = {
     "steps": 450_000,
     "schedule": "drops",
     "drop_steps": (150_000, 300_000),
     "augment": "standard",
 }
-# Huang et al. (2016), section 4.2: 90 epochs with batches of 256, the rate divided at 30 and 60.
-_IMAGENET_DENSENET: Settings = {
-    "depth": 121,
-    "nesterov": True,
-    "steps": 450_000,
-    "schedule": "drops",
-    "drop_steps": (150_000, 300_000),
-    "augment": "standard",
-}
+# The published Torch code (fb.resnet.torch).
+_IMAGENET_RESNET: Settings = {"depth": 34, "shortcut": "projection", **_IMAGENET_90_EPOCHS}
+# Huang et al. (2016), section 4.2.
+_IMAGENET_DENSENET: Settings = {"depth": 121, "nesterov": True, **_IMAGENET_90_EPOCHS}
 # Springenberg et al. (2014), section 3.4: 450,000 steps with batches of 64, the rate divided every 200,000.
 _IMAGENET_ALL_CNN: Settings = {
     "stem_strides": 4,

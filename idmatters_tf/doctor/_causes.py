@@ -57,7 +57,7 @@ def find_cause(
 def _weights(difference, records, against, is_race):
     if against.is_killed:
         return Cause(
-            f"The second process did not restore {_name(difference)}.",
+            f"The second process did not restore {difference.path}.",
             "model.load_weights(path)  # before `fit`; or callbacks=[ExactResume(folder)]",
         )
     names = _differing(difference, records)
@@ -79,23 +79,23 @@ def _optimizer(difference, records, against, is_race):
                 f"The learning rate was not continued: the callback's state `{name}` was not restored.",
                 "callbacks=[ExactResume(folder), ...]  # restores the attributes of callbacks",
             )
-        what = "slots and `iterations`" if difference.also else _name(difference)
+        what = "slots and `iterations`" if difference.also else difference.path
         return Cause(
             f"The second process did not restore the optimizer ({what}); the weights are equal.",
             "model.save(path), keras.saving.load_model(path)  # with the optimizer, not `save_weights`; or ExactResume",
         )
-    return Cause(f"The optimizer begins in another state ({_name(difference)}).", "compile the model in the same way")
+    return Cause(f"The optimizer begins in another state ({difference.path}).", "compile the model in the same way")
 
 
 def _state(difference, records, against, is_race):
     return Cause(
-        f"A variable that is not trained differs at the start: {_name(difference)}.",
+        f"A variable that is not trained differs at the start: {difference.path}.",
         "restore it with the weights, as ExactResume does; adapt preprocessing layers on the same data",
     )
 
 
 def _generators(difference, records, against, is_race):
-    name = _name(difference)
+    name = difference.path
     if against.is_killed and difference.other_step == 1:
         return Cause(
             f"The state of {name} was not restored.",
@@ -111,7 +111,7 @@ def _generators(difference, records, against, is_race):
 
 
 def _callbacks(difference, records, against, is_race):
-    owner, _, attribute = _name(difference).rpartition(".")
+    owner, _, attribute = difference.path.rpartition(".")
     if against.is_killed:
         kind = "callback's state" if difference.phase == "callbacks" else "attribute"
         return Cause(
@@ -193,11 +193,11 @@ def _step(difference, detail, noise, against):
         return Cause(text, "check the layer or the loss: something outside of its variables differs")
     if difference.phase == "logs":
         return Cause(
-            f"Only {', '.join(difference.phases)} differ after step {step}: {_name(difference)}.",
+            f"Only {', '.join(difference.phases)} differ after step {step}: {difference.path}.",
             "check the metric: its state or its inputs differ, the training does not",
         )
     return Cause(
-        f"The step before step {step} computed another {difference.phase} ({_name(difference)}){factor}, from equal "
+        f"The step before step {step} computed another {difference.phase} ({difference.path}){factor}, from equal "
         f"states and batches. Executed eagerly, it does not differ.",
         "make_deterministic(0)  # a compiled operation whose order of sums varies, such as one with several threads",
     )
@@ -206,7 +206,3 @@ def _step(difference, detail, noise, against):
 def _part(detail: Difference) -> str:
     kind, _, path = detail.path.partition(":")
     return {"output": f"output of `{path}`", "gradient": f"gradient of {path}"}.get(kind, "loss")
-
-
-def _name(difference: Difference) -> str:
-    return difference.path

@@ -19,6 +19,12 @@ def build(optimizer="adam", loss="mse"):
 """
 SEEDED = "keras.utils.set_random_seed(0)\n"
 
+
+def seeded(script):
+    """Return a script that begins with seeds and the model."""
+    return HEAD + SEEDED + MODEL + script
+
+
 # keras 22620: NumPy and TensorFlow are reseeded, Python is not.
 initial_weights = (
     HEAD + "np.random.seed(0)\n" + MODEL + "build().fit(x, y, batch_size=8, verbose=0)\n",
@@ -49,10 +55,7 @@ model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
 
 # keras 11365: threads draw from one generator.
 threads_of_a_dataset = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 import time
 class Data(keras.utils.PyDataset):
     def __init__(self):
@@ -64,7 +67,7 @@ class Data(keras.utils.PyDataset):
         part = x[8 * (index % 4) : 8 * (index % 4) + 8]
         return part + np.random.normal(size=part.shape).astype("float32"), part[:, :1]
 build().fit(Data(), shuffle=False, verbose=0)
-""",
+"""),
     ("np.random.normal(", "np.random.default_rng([0, index]).normal("),
     "again",
     ("batch", "threads draw from one generator"),
@@ -72,10 +75,7 @@ build().fit(Data(), shuffle=False, verbose=0)
 
 # tensorflow 34909: a shared generator in a parallel map.
 parallel_map = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 import time
 import tensorflow as tf
 generator = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def add(index, image):
     return image + tf.ensure_shape(tf.numpy_function(noise, [index], tf.float32), [4]), image[:1]
 data = tf.data.Dataset.from_tensor_slices((np.arange(32), x)).map(add, num_parallel_calls=4).batch(8)
 build().fit(data, verbose=0)
-""",
+"""),
     ("    return generator.normal", "    return np.random.default_rng([0, index]).normal"),
     "again",
     ("batch", "threads draw from one generator"),
@@ -94,16 +94,13 @@ build().fit(data, verbose=0)
 
 # VeOmni 330: files in the order of the folder.
 order_of_a_folder = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 os.makedirs("images", exist_ok=True)
 for number in range(8):
     np.save(f"images/{number}.npy", x[4 * number : 4 * number + 4])
 images = np.concatenate([np.load(f"images/{name}") for name in os.listdir("images")])
 build().fit(images, images[:, :1], batch_size=8, shuffle=False, verbose=0)
-""",
+"""),
     ('os.listdir("images")', 'sorted(os.listdir("images"))'),
     "listdir",
     ("batch", "order of the entries of a folder", "sorted(os.listdir(folder))"),
@@ -111,10 +108,7 @@ build().fit(images, images[:, :1], batch_size=8, shuffle=False, verbose=0)
 
 # tensorflow 39751: an operation whose gradient is not deterministic.
 noisy_gradient = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 def noise(values):
     return np.asarray(values) * np.float32(1 + 1e-6 * random.SystemRandom().random())
 
@@ -140,7 +134,7 @@ class Noisy(keras.layers.Layer):
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), Noisy(), keras.layers.Dense(1)])
 model.compile(keras.optimizers.SGD(0.1), "mse")
 model.fit(x, y, batch_size=8, verbose=0)
-""",
+"""),
     ("random.SystemRandom().random()", "0.5"),
     "again",
     ("gradient of", "dense/", "not deterministic", "rounding"),
@@ -148,10 +142,7 @@ model.fit(x, y, batch_size=8, verbose=0)
 
 # keras 20147: the variables of an adapted layer are restored, what it derives from them is not.
 normalization = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 class Adapted(keras.layers.Layer):
     def build(self, shape):
         self.mean = self.add_weight(name="mean", shape=shape[1:], trainable=False)
@@ -171,7 +162,7 @@ if not os.path.exists("backup"):
     adapted.adapt(x + 1)
 callbacks = [keras.callbacks.BackupAndRestore("backup")]
 model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
-""",
+"""),
     ('if not os.path.exists("backup"):\n    adapted', "if True:\n    adapted"),
     "restart",
     ("Adapted.shift", "normalization`", "equal before it:  weights, optimizer, state"),
@@ -179,10 +170,7 @@ model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=call
 
 # tf-keras 70: weights are saved, the optimizer is not.
 optimizer_not_saved = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 class Save(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.model.save_weights("last.weights.h5")
@@ -191,7 +179,7 @@ model = build()
 if os.path.exists("last.weights.h5"):
     model.load_weights("last.weights.h5")
 model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=[Save()])
-""",
+"""),
     (
         """        self.model.save_weights("last.weights.h5")
 
@@ -210,10 +198,7 @@ model = keras.saving.load_model("last.keras") if os.path.exists("last.keras") el
 
 # keras 22490: the data begin again.
 position_of_the_data = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 def batches():
     start = 0
     while True:
@@ -222,7 +207,7 @@ def batches():
 model = build()
 callbacks = [keras.callbacks.BackupAndRestore("backup")]
 model.fit(batches(), steps_per_epoch=3, epochs=3, verbose=0, callbacks=callbacks)
-""",
+"""),
     ("    start = 0\n", "    start = 24 if os.path.exists('backup/latest.weights.h5') else 0\n"),
     "restart",
     ("step 4, batch", "the batch is batch 0", "ExactResume"),
@@ -230,10 +215,7 @@ model.fit(batches(), steps_per_epoch=3, epochs=3, verbose=0, callbacks=callbacks
 
 # keras 17012: BackupAndRestore does not restore the best value of another callback.
 best_value = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 model = build()
 saver = keras.callbacks.ModelCheckpoint("best.keras", monitor="loss", save_best_only=True)
 if os.path.exists("backup") and False:
@@ -245,7 +227,7 @@ class Note(keras.callbacks.Callback):
 
 callbacks = [saver, Note(), keras.callbacks.BackupAndRestore("backup")]
 model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
-""",
+"""),
     ("and False", "and True"),
     "restart",
     ("callbacks: ModelCheckpoint.best", "was not restored"),
@@ -253,17 +235,14 @@ model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=call
 
 # keras 19891: a loss that returns one number, on replicas.
 scalar_loss = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 import tensorflow as tf
 def loss(labels, outputs):
     return keras.ops.mean(keras.ops.square(labels - outputs))
 with tf.distribute.MirroredStrategy(tf.config.list_logical_devices("CPU")).scope():
     model = build(keras.optimizers.SGD(0.1), loss)
 model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-""",
+"""),
     ("square(labels - outputs))\n", "square(labels - outputs), axis=-1)\n"),
     "replicas=2",
     ("exactly 2 times",),
@@ -273,10 +252,7 @@ EXACT = ('keras.callbacks.BackupAndRestore("backup")', 'ExactResume("backup", ev
 
 # A counter of averaged weights starts again.
 averaged_weights = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 from idmatters_tf.callbacks import ExactResume
 class Average(keras.callbacks.Callback):
     def __init__(self):
@@ -289,7 +265,7 @@ class Average(keras.callbacks.Callback):
         self.average = [a + (w - a) / self.count for a, w in zip(before, weights)]
 callbacks = [Average(), keras.callbacks.BackupAndRestore("backup")]
 build().fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
-""",
+"""),
     EXACT,
     "restart",
     ("callbacks: Average.count", "was not restored", "ExactResume"),
@@ -297,10 +273,7 @@ build().fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=ca
 
 # The state of a generator is restored before the last draw.
 off_by_one_draw = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 import json
 class Draws(keras.utils.PyDataset):
     def __len__(self):
@@ -317,7 +290,7 @@ class Save(keras.callbacks.Callback):
 rng = np.random.default_rng(0)
 callbacks = [Save(), keras.callbacks.BackupAndRestore("backup")]
 build().fit(Draws(), epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
-""",
+"""),
     ("            rng.normal()\n", ""),
     "restart",
     ("step 5, batch", "not restored"),
@@ -339,46 +312,37 @@ model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
 )
 
 order_of_a_set = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 names = "ant bat cat dog emu fox gnu hen".split()
 numbers = {name: number for number, name in enumerate(set(names))}
 y = np.array([[numbers[name]] for name in 4 * names], "float32")
 build().fit(x, y, batch_size=8, shuffle=False, verbose=0)
-""",
+"""),
     ("enumerate(set(names))", "enumerate(sorted(set(names)))"),
     "hashseed",
     ("step 1, batch", "order of a set", "sorted(names)"),
 )
 
 number_of_threads = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 threads = int(os.environ.get("OMP_NUM_THREADS", 4))
 x = np.concatenate([np.random.default_rng(part).normal(size=(32 // threads, 4)) for part in range(threads)])
 build().fit(x, y, batch_size=8, shuffle=False, verbose=0)
-""",
+"""),
     ('int(os.environ.get("OMP_NUM_THREADS", 4))', "4"),
     "threads=1",
     ("step 2, batch", "number of threads"),
 )
 
 metric_alone = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 offset = random.SystemRandom().random()
 def shifted(labels, outputs):
     return keras.ops.mean(outputs) + offset
 model = build()
 model.compile("adam", "mse", metrics=[shifted])
 model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-""",
+"""),
     ("random.SystemRandom().random()", "1.0"),
     "again",
     ("logs: shifted", "Only logs differ", "check the metric"),
@@ -386,10 +350,7 @@ model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
 
 # The warm-up of a callback begins again.
 schedule = (
-    HEAD
-    + SEEDED
-    + MODEL
-    + """
+    seeded("""
 from idmatters_tf.callbacks import ExactResume
 class Warmup(keras.callbacks.Callback):
     def __init__(self):
@@ -400,7 +361,7 @@ class Warmup(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = 0.001 * self.seen
 callbacks = [Warmup(), keras.callbacks.BackupAndRestore("backup")]
 build().fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
-""",
+"""),
     EXACT,
     "restart",
     ("optimizer: learning rate", "Warmup.seen", "ExactResume"),
