@@ -91,6 +91,7 @@ def _connect(cluster, timeout):
     """Return the strategy of a cluster when all tasks have been connected."""
     import tensorflow as tf
 
+    from idmatters_tf._tensorflow_internals.collectives import broadcast_all_types
     from idmatters_tf.distribute.order import share_seeds, synchronize_generators
 
     if cluster.asynchronous:
@@ -103,6 +104,7 @@ def _connect(cluster, timeout):
     # TensorFlow installs a handler that ignores SIGTERM.
     handler = signal.getsignal(signal.SIGTERM)
     with _limit_connection(cluster, timeout), explain_lost_tasks(cluster):
+        broadcast_all_types()
         strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
         share_seeds(strategy)
         synchronize_generators(strategy)

@@ -181,6 +181,7 @@ SHORT = {
         "metrics: that couple",
         "added: sum",
         "step: compute_loss",
+        "step: three steps to one execution",
         "guide: GAN",
         "guide: VQ-VAE",
         "guide: SAM",
@@ -200,6 +201,7 @@ SHORT = {
         "two steps per execution",
         "callbacks",
         "types: uint8 labels",
+        "types: bfloat16",
         "types: float64",
         "types: predicted",
         "optimizer: loss scale, overflow, clipped",
@@ -216,7 +218,11 @@ def run_case(make, run, scope):
     with scope:
         model = make()
     results = run(model)
-    arrays = {f"weight {index}": np.asarray(weight) for index, weight in enumerate(model.get_weights())}
+    # Files of NumPy do not have the type bfloat16.
+    weights = [
+        weight.astype("float32") if weight.dtype.name == "bfloat16" else weight for weight in model.get_weights()
+    ]
+    arrays = {f"weight {index}": weight for index, weight in enumerate(weights)}
     arrays |= {f"history {key}": np.asarray(value) for key, value in results.items()}
     if getattr(model.optimizer, "use_ema", False):
         arrays["averages"] = np.concatenate([np.ravel(v) for v in model.optimizer._model_variables_moving_average])

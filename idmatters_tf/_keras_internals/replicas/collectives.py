@@ -16,18 +16,8 @@ import tensorflow as tf
 
 from idmatters_tf._keras_internals.graphs import get_mask, set_mask
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._tensorflow_internals.collectives import CARRIERS
 
-# Types that collective operations between workers lack, with types that they have.
-_CARRIERS: dict[Any, Any] = {
-    tf.bool: tf.int32,
-    tf.uint8: tf.int32,
-    tf.int8: tf.int32,
-    tf.int16: tf.int32,
-    tf.uint16: tf.int32,
-    tf.uint32: tf.int64,
-    tf.bfloat16: tf.float32,
-    tf.float16: tf.float32,
-}
 # Begin of the messages of checks in graphs.
 SEVERAL = "On several replicas, "
 
@@ -101,7 +91,7 @@ def sum_over_replicas(value: Any) -> Any:
 
 @tf.custom_gradient
 def _sum(value):
-    carried = tf.cast(value, _CARRIERS.get(value.dtype, value.dtype))
+    carried = tf.cast(value, CARRIERS.get(value.dtype, value.dtype))
     total = replica().all_reduce(tf.distribute.ReduceOp.SUM, carried)
     return tf.cast(total, value.dtype), lambda gradient: gradient
 
@@ -159,7 +149,7 @@ def _gather(tensors, factor):
 def _all_gather(tensor):
     if tensor.dtype == tf.string:
         return _all_gather_strings(tensor)
-    carried = tf.cast(tensor, _CARRIERS.get(tensor.dtype, tensor.dtype))
+    carried = tf.cast(tensor, CARRIERS.get(tensor.dtype, tensor.dtype))
     return tf.cast(replica().all_gather(carried, axis=0), tensor.dtype)
 
 

@@ -125,11 +125,11 @@ def _make_function(original, self, step_function):
         data = restore_none(data)
         rows = tf.shape(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None))[0]
         parts = _gather_parts(rows, tags)
-        with tf.control_dependencies(_check_parts(parts, is_training)):
-            data = keras.tree.map_structure(lambda leaf: None if leaf is None else tf.identity(leaf), data)
-            share = tf.cast(rows, tf.float32) / tf.cast(tf.reduce_sum(parts[:, 0]), tf.float32)
-            with within("part", share):
-                logs = step_function(data)
+        share = tf.cast(rows, tf.float32) / tf.cast(tf.reduce_sum(parts[:, 0]), tf.float32)
+        # After the last batch, no variable may be assigned, also where its new value does not depend on the data.
+        tensors = [tensor for tensor in tf.nest.flatten(data, expand_composites=True) if tensor is not None]
+        with tf.control_dependencies([*tensors, *_check_parts(parts, is_training)]), within("part", share):
+            logs = step_function(data)
             return {name: _of_first_replica(strategy, name, value) for name, value in (logs or {}).items()}
 
     @tf.autograph.experimental.do_not_convert

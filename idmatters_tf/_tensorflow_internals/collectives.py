@@ -1,0 +1,36 @@
+"""Collective operations between workers with the types that they lack."""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import collective_ops
+
+# Types that collective operations lack, with types that have them and contain all of their values.
+CARRIERS: dict[tf.DType, tf.DType] = {
+    tf.bool: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+    tf.bfloat16: tf.float32,
+    tf.float16: tf.float32,
+}
+_ops: Any = collective_ops
+_broadcast_send, _broadcast_recv = _ops.broadcast_send, _ops.broadcast_recv
+
+
+def broadcast_all_types() -> None:
+    """Let strategies create variables of all types on several workers, until the process ends.
+
+    `MultiWorkerMirroredStrategy` broadcasts the initial values of variables, and fails for bfloat16.
+    """
+
+    def send(value, shape, kind, *keys, **options):
+        carrier = CARRIERS.get(kind, kind)
+        return _broadcast_send(tf.cast(value, carrier), shape, carrier, *keys, **options)
+
+    def receive(shape, kind, *keys, **options):
+        return tf.cast(_broadcast_recv(shape, CARRIERS.get(kind, kind), *keys, **options), kind)
+
+    _ops.broadcast_send, _ops.broadcast_recv = send, receive
