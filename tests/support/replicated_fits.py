@@ -181,7 +181,7 @@ SHORT = {
         "metrics: that couple",
         "added: sum",
         "step: compute_loss",
-        "step: three steps to one execution",
+        "added: two to one step, equal parts",
         "guide: GAN",
         "guide: VQ-VAE",
         "guide: SAM",

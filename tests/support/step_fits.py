@@ -71,20 +71,6 @@ class Evaluated(keras.Model):
         return {"mean": global_mean(tf.square(self(x, training=False) - y))}
 
 
-class Counted(keras.Model):
-    """Model that counts its evaluated batches, with a value that does not depend on the data."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.count = self.add_weight(
-            shape=(), initializer="zeros", trainable=False, aggregation="only_first_replica", name="count"
-        )
-
-    def test_step(self, data):
-        self.count.assign(self.count + 1)
-        return {**super().test_step(data), "count": self.count}
-
-
 class Unequal(keras.Model):
     """Model with a step that averages a mean over the examples of a part, which differs between the replicas."""
 
@@ -315,12 +301,18 @@ STEP_CASES = {
         lambda: model(Adding(lambda x: ops.sum(ops.square(x)) / 50), keras.layers.ActivityRegularization(0.01))
     ),
     "added: two to one step": loss(lambda: model(Adding(ops.mean), kind=ComputeLoss, steps_per_execution=2)),
+    # After the last batch of a validation, which has equal parts, a further step is requested.
+    "added: two to one step, equal parts": case(
+        lambda: model(Adding(ops.mean), kind=ComputeLoss, steps_per_execution=2),
+        X,
+        Y,
+        epochs=4,
+        validation_data=(X[:12], Y[:12]),
+    ),
     "added: synchronized normalization": loss(
         lambda: model(Adding(ops.mean), keras.layers.BatchNormalization(synchronized=True), Adding(mean_square))
     ),
     "step: compute_loss": loss(lambda: model(kind=ComputeLoss, loss=None)),
-    # After the last batch of an evaluation, further steps are requested.
-    "step: three steps to one execution": loss(lambda: model(kind=Counted, steps_per_execution=3)),
     "step: extended compute_loss": loss(
         lambda: model(kind=Extended, loss=keras.losses.MeanSquaredError("mean_with_sample_weight")), weights=WEIGHTS
     ),
