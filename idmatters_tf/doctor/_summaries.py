@@ -84,7 +84,7 @@ def relative_size(first: Summary, second: Summary) -> float:
 def constant_ratio(first: Summary, second: Summary) -> float | None:
     """Return the ratio second / first if it is the same for all sampled entries, to four digits, and not 1.
 
-    For a single entry it must be an integer or one divided by an integer; for integers, such as states of generators,
+    For a single entry it must be an integer below 1000 or one divided by one; for integers, such as states of generators,
     there is none.
     """
     pairs = _pairs(first, second)
@@ -99,7 +99,7 @@ def constant_ratio(first: Summary, second: Summary) -> float | None:
     is_constant = bool(np.all(np.abs(ratios - ratio) <= 2e-4 * abs(ratio))) and bool(np.isfinite(ratio))
     if len(ratios) == 1 and is_constant and ratio:
         factor = max(abs(ratio), 1 / abs(ratio))
-        is_constant = abs(factor - round(factor)) <= 2e-4 * factor
+        is_constant = factor < 1000 and abs(factor - round(factor)) <= 2e-4 * factor
     return ratio if is_constant and abs(ratio - 1) > 1e-3 else None
 
 
