@@ -73,7 +73,7 @@ def _show_batches(dataset: Any, observer: Observer, is_reversed: bool) -> Any:
         kept = tf.nest.map_structure(lambda x: x[::-1], kept) if is_reversed else kept
         return kept if len(batch) > 1 else kept[0]
 
-    return dataset.map(observed)
+    return dataset.map(tf.autograph.experimental.do_not_convert(observed))
 
 
 def observe_executions(model: keras.Model, observer: Observer, is_reversed: bool = False) -> None:

@@ -25,7 +25,7 @@ kinds of second runs:
   listdir     folders list their entries in the reverse order
   folder      another folder for temporary files
 
-Each run has a copy of the folder of the script. exit codes: 0 equal; 1 different; 2 error
+Each run has a copy of the working folder. exit codes: 0 equal; 1 different; 2 error
 """
 
 

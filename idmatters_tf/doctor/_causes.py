@@ -6,6 +6,16 @@ from idmatters_tf.doctor._differences import Difference, is_result
 from idmatters_tf.doctor._runs import Against, Records
 from idmatters_tf.doctor._summaries import differ
 
+# What data and models depend on, by the kind of the second run, and the remedy.
+CHANGED = {
+    "listdir": ("the order of the entries of a folder", "sorted(os.listdir(folder))"),
+    "hashseed": (
+        "the order of a set, or `hash` of a text",
+        "sorted(names); zlib.crc32(text.encode())  # in place of a set, and of hash(text)",
+    ),
+    "folder": ("the folder for temporary files", "make the data without the names of files"),
+    "threads": ("the number of threads", "make the data without the number of threads"),
+}
 SEED = "keras.utils.set_random_seed(0)  # before the model and the data are made: seeds Python, NumPy and Keras"
 
 
@@ -47,7 +57,12 @@ def find_cause(
     }
     if difference.phase not in by_phase or is_result(difference, records[0]) or noise is not None:
         return _step(difference, detail, noise, against)
-    cause = by_phase[difference.phase](difference, records, against, is_race)
+    if against.kind in CHANGED:
+        reason, remedy = CHANGED[against.kind]
+        what = _describe_batch(difference, records) if difference.phase == "batch" else f"{difference.path} differs"
+        cause = Cause(f"{what}: it depends on {reason}.", remedy)
+    else:
+        cause = by_phase[difference.phase](difference, records, against, is_race)
     if detail is None:
         return cause
     text = f"{cause.text} The step computes another {_part(detail)} from equal inputs ({detail.size})."
@@ -133,7 +148,6 @@ def _differing(difference, records, phase="global generators"):
 def _batch(difference, records, against, is_race):
     first, second = records
     step, other = difference.step, difference.other_step
-    examples = [part.get((number, "examples"), {}) for part, number in ((first, step), (second, other))]
     if against.is_killed:
         digests = second.get((other, "batch"), {})
         for (number, phase), batch in sorted(first.items()):
@@ -144,12 +158,7 @@ def _batch(difference, records, against, is_race):
                     f"run, where batch {step - 1} belongs.",
                     "callbacks=[ExactResume(folder)]  # restores the position of the data",
                 )
-    is_order = bool(examples[0]) and not any(differ(examples[0].get(n), examples[1].get(n)) for n in examples[0])
-    what = "The batch has the same examples in another order" if is_order else "The batch differs"
-    if against.kind == "listdir":
-        return Cause(f"{what}: the data depend on the order of the entries of a folder.", "sorted(os.listdir(folder))")
-    if against.kind == "hashseed":
-        return Cause(f"{what}: the data depend on the order of a set.", "sorted(names)  # in place of a set")
+    what = _describe_batch(difference, records)
     if is_race:
         return Cause(
             f"{what}: several threads draw from one generator (workers of a PyDataset, `num_parallel_calls`), and the "
@@ -165,14 +174,19 @@ def _batch(difference, records, against, is_race):
         )
     if names:
         return Cause(f"{what}, and {names[0]} is in another state.", SEED)
-    if against.kind in ("threads", "folder"):
-        other = "number of threads" if against.kind == "threads" else "folder for temporary files"
-        return Cause(f"{what}: the data depend on the {other}.", f"make the data without the {other}")
     return Cause(
         f"{what}, although weights and generators are equal: the data draw from a generator that has no seed or that "
         f"several threads share, or read something that changes from run to run.",
         "rng = np.random.default_rng(seed); dataset.shuffle(n, seed=0)  # a seed for each generator of the data",
     )
+
+
+def _describe_batch(difference, records):
+    numbers = difference.step, difference.other_step
+    pairs = (part.get((number, "examples"), {}) for part, number in zip(records, numbers, strict=True))
+    first, second = (each.get("in any order") for each in pairs)
+    is_order = first is not None and not differ(first, second)
+    return "The batch has the same examples in another order" if is_order else "The batch differs"
 
 
 def _step(difference, detail, noise, against):

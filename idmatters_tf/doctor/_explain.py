@@ -24,8 +24,8 @@ def explain_differences(
 
     Args:
         main: path of a script that calls `fit` of a Keras model, which is run in processes of its own, in copies of
-            its folder. Or a function, which is called in this process, up to `repetitions` times; then `against` must
-            be "again".
+            the working folder, or of the script's if it is elsewhere. Or a function, which is called in this process,
+            up to `repetitions` times; then `against` must be "again".
         against: kinds of second runs: "again", "restart" (killed after the first epoch and started again), "resume=N"
             (killed after step N), "workers=N", "replicas=N", "threads=N", "hashseed", "listdir", "folder".
         steps: number of steps to compare. Only the first `fit` is observed.

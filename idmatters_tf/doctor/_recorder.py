@@ -23,7 +23,7 @@ from idmatters_tf._keras_internals.observation import observe_batches, observe_e
 from idmatters_tf.callbacks import ExactResume
 from idmatters_tf.callbacks._state_callback import StateCallback
 from idmatters_tf.callbacks._walk import FORMS, LEAVES, is_variable, walk
-from idmatters_tf.doctor._summaries import Summary, digest, summarize, summarize_rows, summarize_value
+from idmatters_tf.doctor._summaries import Summary, digest, summarize, summarize_rows, summarize_value, write_plainly
 
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 
@@ -209,7 +209,7 @@ class Recorder(keras.callbacks.Callback):
                 write(phase, f"{index}:{variable.path}", summarize(_value(variable)))
         python = digest(repr(random.getstate()).encode())
         write("global generators", "Python's random", {"digest": python})
-        write("global generators", "numpy.random", {"digest": digest(repr(np.random.get_state()).encode())})  # noqa: NPY002
+        write("global generators", "numpy.random", {"digest": digest(write_plainly(np.random.get_state()).encode())})  # noqa: NPY002
         if (state := global_seed_state()) is not None:
             write("global generators", "keras.random without a seed", summarize(_value(state)))
         known = {id(variable) for row in phases.values() for variable in row}
@@ -276,9 +276,11 @@ def _train_eagerly(model: Any, state: Sequence[Any], batch: Any) -> Any:
 
 
 def _value(tensor: Any) -> NDArray[Any]:
-    # `convert_to_numpy` copies variables twice.
-    convert: Any = keras.ops.convert_to_tensor if isinstance(tensor, keras.Variable) else keras.ops.convert_to_numpy
-    return np.asarray(convert(tensor))
+    if not isinstance(tensor, keras.Variable):
+        return keras.ops.convert_to_numpy(tensor)
+    value: Any = tensor.value
+    # The array shares the memory of a tensor, but a variable of TensorFlow would be copied twice.
+    return np.asarray(value.read_value() if keras.backend.backend() == "tensorflow" else value)
 
 
 def _summarize_found(value: Any) -> Summary | None:
@@ -290,4 +292,4 @@ def _summarize_found(value: Any) -> Summary | None:
     if isinstance(value, LEAVES):
         return summarize_value(value)
     kind = next((kind for kind in GENERATORS if isinstance(value, kind)), None)
-    return None if kind is None else {"digest": digest(repr(FORMS[kind][0](value)).encode())}
+    return None if kind is None else {"digest": digest(write_plainly(FORMS[kind][0](value)).encode())}

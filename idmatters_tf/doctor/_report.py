@@ -26,6 +26,7 @@ UNEXAMINED = (
     "values inside of the compiled step, other calls of `fit`, validation, files, and steps after these; attributes of "
     "callbacks that are not plain data"
 )
+ALSO_UNCHANGED = "the same command without this change differs as well; compare again after the remedy"
 BEGAN_AGAIN = "after the restart, the script began at its first step again: nothing was restored"
 
 
@@ -109,6 +110,13 @@ def examine(runner: Runner, against: Against, repetitions: int, show: Callable[[
     if not different:
         return Finding(str(against), compared, len(found), 0, note=note)
     second, difference = min(different, key=lambda pair: (pair[1].step, rank(pair[1].phase)))
+    if against.kind != "again":
+        show(f"{against}: the first run again")
+        same = runner.plain(against)
+        plain = find_difference(first, same, 0, tolerances)
+        if plain is not None and (plain.step, rank(plain.phase)) <= (difference.step, rank(difference.phase)):
+            cause = find_cause(plain, None, None, (first, same), Against("again"), False)
+            return Finding(str(against), compared, len(found), len(different), plain, None, cause, ALSO_UNCHANGED)
     detail = noise = None
     at = _step_to_repeat(difference, first)
     is_race = len(different) < len(found)

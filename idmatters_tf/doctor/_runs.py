@@ -1,4 +1,4 @@
-"""Processes of the doctor: a script, unchanged and with one perturbation, in copies of its folder."""
+"""Processes of the doctor: a script, unchanged and with one perturbation, in copies of the working folder."""
 
 import contextlib
 import dataclasses
@@ -120,20 +120,30 @@ class Runner:
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[pathlib.Path]:
-        """Yield a copy of the folder of the script: a run may write files that the next one reads."""
-        source = self.script.resolve().parent
-        size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file() and not path.is_symlink())
-        if size > LARGEST_FOLDER:
-            raise ValueError(
-                f"The folder of the script must be smaller than 1 GiB, because each run has a copy. Received: {source} "
-                f"with {size / 2**30:.1f} GiB. Move the data elsewhere."
-            )
+        """Yield a copy of the working folder: a run may write files that the next one reads."""
+        size = 0
+
+        def copy(source: str, target: str) -> str:
+            nonlocal size
+            size += os.path.getsize(source)
+            if size > LARGEST_FOLDER:
+                raise ValueError(
+                    f"The working folder must have less than 1 GiB, because each run has a copy. Received: "
+                    f"{self.root}. Move the data elsewhere, or start from the folder of the script."
+                )
+            return shutil.copy2(source, target)
+
         with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
-            copied = pathlib.Path(folder) / source.name
-            shutil.copytree(
-                source, copied, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__")
-            )
+            copied = pathlib.Path(folder) / "run" / self.root.name
+            ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__")
+            shutil.copytree(self.root, copied, symlinks=True, ignore=ignored, copy_function=copy)
             yield copied
+
+    @property
+    def root(self) -> pathlib.Path:
+        """The working folder of the runs: this process's if it contains the script, otherwise that of the script."""
+        here = pathlib.Path.cwd()
+        return here if self.script.resolve().is_relative_to(here) else self.script.resolve().parent
 
     def _run(
         self,
@@ -144,12 +154,13 @@ class Runner:
         """Run one process for each part, at the same time, and return their records."""
         package = str(pathlib.Path(__file__).resolve().parents[2])
         child = str(pathlib.Path(__file__).with_name("_child.py"))
+        script = str(self.script.resolve().relative_to(self.root))
         processes, traces = [], []
         for index, (plan, extra, options) in enumerate(parts):
             traces.append(folder.parent / f"trace-{index}.jsonl")
             traces[-1].unlink(missing_ok=True)
             settings = {**plan, "trace": str(traces[-1]), "listdir": False, "replicas": 1, **options}
-            command = [sys.executable, child, json.dumps(settings), self.script.name, *self.arguments]
+            command = [sys.executable, child, json.dumps(settings), script, *self.arguments]
             path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
             environment = {**os.environ, **extra, "PYTHONPATH": path}
             output = (folder.parent / f"output-{index}.txt").open("w+b")

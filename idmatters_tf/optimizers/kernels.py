@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -88,20 +87,21 @@ def rank_matrices(variables: Sequence[keras.Variable]) -> list[KernelMatrices | 
     """Return the matrices of variables by their ranks, without their layers.
 
     Variables with two, four or more axes map all axes but the last to the last one, except for the last of them, which
-    belongs to the last layer. Those with three axes, 1-D convolutions or projections of attention, have no matrices,
-    with a warning.
+    belongs to the last layer.
+
+    Raises:
+        ValueError: a variable has three axes, as those of 1-D convolutions and projections of attention.
     """
     ranks = [len(variable.shape) for variable in variables]
     last = max((index for index, rank in enumerate(ranks) if rank > 1), default=None)
     unknown = [v for index, (v, rank) in enumerate(zip(variables, ranks, strict=True)) if rank == 3 and index != last]
     if unknown:
-        warnings.warn(
-            f"Muon treats {len(unknown)} kernels with three axes as other variables, such as {unknown[0].path!r}, of "
-            f"shape {tuple(unknown[0].shape)}: their inputs and outputs depend on the layer. Pass the model before "
-            f"training: `optimizer.build_for(model)`.",
-            stacklevel=2,
+        raise ValueError(
+            f"Muon cannot know the inputs and outputs of {len(unknown)} kernels with three axes, such as "
+            f"{unknown[0].path!r} of shape {tuple(unknown[0].shape)}. Pass the model before training: "
+            f"`optimizer.build_for(model)`."
         )
-    kernels = [index != last and rank > 1 and rank != 3 for index, rank in enumerate(ranks)]
+    kernels = [index != last and rank > 1 for index, rank in enumerate(ranks)]
     return [_flat(variable) if kernel else None for variable, kernel in zip(variables, kernels, strict=True)]
 
 

@@ -78,8 +78,8 @@ class Muon(Momentum):
 
     `build_for(model)` gives the optimizer the layers, which Keras does not pass to it. Without it, variables with two,
     four or more axes are kernels whose last axis is the outputs, also embeddings and transposed convolutions, except
-    for the last of them. Those with three axes, such as the projections of attention, count as other variables, with
-    a warning. A saved model keeps the matrices of `build_for`.
+    for the last of them. Three axes, as those of the projections of attention, are an error. A saved model keeps the
+    matrices of `build_for`.
 
     Example:
 
@@ -114,7 +114,8 @@ class Muon(Momentum):
     Raises:
         ValueError: For another `norm`, `scale` or `other`, for `weight_decay` or `scale="rms"` with `norm="keep"`, and
             for a momentum of 0 with AdamW; in `build` and `model.fit` for a kernel of zeros with `norm="keep"`, for
-            `matrices` without `build_for`, and for a model whose variables are not those of the table.
+            `matrices` or a kernel of three axes without `build_for`, and for a model whose variables are not those of
+            the table.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Muon(Momentum):
         # Path and matrices of each variable.
         self._table: list[tuple[str, KernelMatrices | None]] = []
         if matrices is not None and not callable(matrices):
-            self._table = [(path, axes and KernelMatrices.from_config(axes)) for path, axes in matrices]
+            self._table = [(row["name"], row["axes"] and KernelMatrices.from_config(row["axes"])) for row in matrices]
         # Matrices by the index of the variable.
         self._kernels: dict[int, KernelMatrices] = {}
         self._squares: list[keras.Variable | None] = []
@@ -294,7 +295,8 @@ class Muon(Momentum):
             "matrices": self.matrices,
         }
         if self._table:
-            config["matrices"] = [[path, matrices and matrices.get_config()] for path, matrices in self._table]
+            rows = ({"name": path, "axes": found and found.get_config()} for path, found in self._table)
+            config["matrices"] = list(rows)
         return {**super().get_config(), **config}
 
     @classmethod

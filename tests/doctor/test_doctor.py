@@ -1,6 +1,7 @@
 """The doctor finds the first difference of ten known cases, and none in their clean twins."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -10,7 +11,9 @@ import pytest
 
 from idmatters_tf.doctor import explain_differences
 from idmatters_tf.doctor.__main__ import main
+from idmatters_tf.doctor._report import ALSO_UNCHANGED
 from idmatters_tf.doctor._summaries import constant_ratio, describe_size, is_rounding, relative_size, summarize
+from tests.conftest import ROOT
 from tests.doctor.cases import CASES
 
 FAST = ("initial weights", "best value")
@@ -51,6 +54,15 @@ def test_a_script_that_begins_again(tmp_path):
     (finding,) = explain_differences(path, "restart", repetitions=1)
     assert finding.difference is None
     assert "nothing was restored" in str(finding)
+
+
+@pytest.mark.slow
+def test_a_run_that_differs_also_without_the_change(tmp_path):
+    path = tmp_path / "fit.py"
+    path.write_text(CASES["initial weights"][0])
+    (finding,) = explain_differences(path, "hashseed", repetitions=1)
+    assert (finding.difference.phase, finding.note) == ("weights", ALSO_UNCHANGED)
+    assert "set_random_seed" in finding.cause.remedy
 
 
 def test_functions_are_called_again():
@@ -117,11 +129,26 @@ def test_command_line(tmp_path, capsys):
     assert "broken here" in capsys.readouterr().err
 
 
+def test_large_folders_are_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("idmatters_tf.doctor._runs.LARGEST_FOLDER", 1000)
+    (tmp_path / "fit.py").write_text("import sys\nsys.exit('started')\n")
+    for folder, expected in ((".venv", "started"), ("data", "must have less than 1 GiB")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "large.bin").write_bytes(bytes(1001))
+        assert main([str(tmp_path / "fit.py")]) == 2
+        assert expected in capsys.readouterr().err
+
+
 def test_json_and_exit_codes(tmp_path):
-    path = tmp_path / "fit.py"
-    path.write_text(CASES["initial weights"][0])
+    # The working folder is that of this process, if it contains the script.
+    path = tmp_path / "scripts/fit.py"
+    path.parent.mkdir()
+    path.write_text("open('seeds.txt').close()\n" + CASES["initial weights"][0])
+    (tmp_path / "seeds.txt").touch()
     command = [sys.executable, "-m", "idmatters_tf.doctor", str(path), "--repetitions", "1", "--json"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     assert found.returncode == 1, found.stderr
     (finding,) = json.loads(found.stdout)
     assert finding["difference"]["phase"] == "weights"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from keras import layers
 
+from idmatters_tf.callbacks import ExactResume
 from idmatters_tf.layers import LinearResidual, ResidualConv2D, ResidualDense, ShortcutUnit
 from idmatters_tf.optimizers import KernelMatrices, Muon, layer_matrices
 from idmatters_tf.surgery import deepen
@@ -122,9 +123,8 @@ def test_ranks_alone_use_embeddings_and_all_gates_as_one_matrix():
 def test_three_axes_without_a_layer_are_named(build, shape):
     model = build()
     optimizer = Muon(norm="free")
-    with pytest.warns(UserWarning, match=rf"'.*/kernel', of shape {shape}.*`optimizer.build_for\(model\)`"):
+    with pytest.raises(ValueError, match=rf"'.*/kernel' of shape {shape}.*`optimizer.build_for\(model\)`"):
         optimizer.build(model.trainable_variables)
-    assert not any(len(matrices.shape) == 3 for matrices in optimizer._kernels.values())
     with pytest.raises(ValueError, match=r"Muon needs the layers for `matrices`. Pass the model .*build_for\(model\)"):
         Muon(norm="free", matrices=lambda *_: None).build(model.trainable_variables)
 
@@ -264,3 +264,13 @@ def test_matrices_of_models_of_kerashub(name):
         assert paths
         wanted |= dict.fromkeys(paths, matrices)
     assert list(found.items()) == list(wanted.items())
+
+
+def test_a_run_resumes_in_the_same_process(tmp_path):
+    """The names of layers count the models of a process."""
+    resume = ExactResume(tmp_path)
+    for epochs in (1, 2):
+        model = single(layers.Dense(4), layers.Dense(4))()
+        model.compile(Muon(0.1, norm="free").build_for(model), "mse")
+        model.fit(np.ones((4, 6, 8)), np.ones((4, 2)), epochs=epochs, callbacks=[resume], verbose=0)
+    assert resume.resumed_at == 1
