@@ -144,10 +144,15 @@ class DataLoss:
         """Determine the terms of a loss of the outputs from a batch and the model's outputs for it.
 
         Raises:
-            ValueError: Keras cannot compute the loss, or its sum over several batches: it overrides `__call__`, has no
+            ValueError: there are no labels, Keras cannot compute the loss, or the loss overrides `__call__`, has no
                 reduction, or returns a scalar for a batch with sample weights.
         """
         _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        if self._function is not None and y is None:
+            raise ValueError(
+                "Argument `data` must contain labels for loss(y, outputs). Received: inputs alone. Pass (x, y), or "
+                "loss(model, batch)."
+            )
         if self._function is not None and (keras.tree.is_nested(outputs) or keras.tree.is_nested(y)):
             terms = [Term(_FunctionLoss(self._function))]
         else:

@@ -48,6 +48,7 @@ class Called(keras.losses.Loss):
         ({"c": "mse"}, (X, Y), "Keras cannot compute the loss"),
         (None, (X, Y), "`loss` is required: the model .* was not compiled with a loss"),
         (lambda model, batch: model(batch[0]), (X, Y), "must return a scalar tensor"),
+        (mean_output, (X,), "must contain labels for loss.y, outputs.. Received: inputs alone"),
         (mean_output, (X, Y, Y[:, 0]), "must return a value for each example"),
         (
             Called(),
