@@ -51,14 +51,18 @@ class Term:
         if self.is_mean:
             value = self.values(y, output)
             return value * ops.cast(examples, value.dtype)
-        return _Sum(self.loss, loss_dtype(output))(y, output, weights)
+        return _Reduced(self.loss, "sum", loss_dtype(output))(y, output, weights)
 
     def divisor(self, y: Structure, output: Structure, weights: Structure, examples: Tensor) -> Tensor:
-        """Return the number by which a batch counts: of unmasked values, or the sum of their sample weights."""
+        """Return the number by which Keras divides the sum over a batch, 0 if it has no unmasked values."""
         if self.is_mean:
             return examples
         given = weights if self.loss.reduction == "mean_with_sample_weight" else None
-        return _Sum(self.loss, loss_dtype(output), counts=True)(y, output, given)
+        total, reduced = (
+            _Reduced(self.loss, reduction, loss_dtype(output), of_ones=True)(y, output, given)
+            for reduction in ("sum", self.loss.reduction)
+        )
+        return ops.divide_no_nan(total, _keras_internals.for_one_replica(reduced))
 
     def factor(self, divisor: float) -> float:
         """Return the factor of the sum over the data in the loss, for the sum of the divisors."""
@@ -66,22 +70,23 @@ class Term:
         return self.weight if is_sum else self.weight / divisor
 
 
-class _Sum(keras.losses.Loss):
-    """Sum by Keras of a loss, or of ones in place of its values, times masks and sample weights.
+class _Reduced(keras.losses.Loss):
+    """Reduction by Keras of a loss, or of ones in place of its values, with masks and sample weights.
 
     Args:
         loss: the loss.
+        reduction: the reduction.
         dtype: dtype of the computation.
-        counts: True for ones.
+        of_ones: True for ones.
     """
 
-    def __init__(self, loss: keras.losses.Loss, dtype: str, counts: bool = False):
-        super().__init__(name="sum", reduction="sum", dtype=dtype)
-        self._loss, self._counts = loss, counts
+    def __init__(self, loss: keras.losses.Loss, reduction: str, dtype: str, of_ones: bool = False):
+        super().__init__(name="reduced", reduction=reduction, dtype=dtype)
+        self._loss, self._of_ones = loss, of_ones
 
     def call(self, y_true: Structure, y_pred: Structure) -> Tensor:
         values = self._loss.call(y_true, y_pred)
-        if not self._counts:
+        if not self._of_ones:
             return values
         ones: Tensor = ops.ones_like(values)
         # Labels of `ignore_class` do not count, nor do pairs without a loss in `Circle`.

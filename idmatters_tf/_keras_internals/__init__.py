@@ -81,6 +81,7 @@ from idmatters_tf._keras_internals.losses import (
     checked_arrays,
     compute_loss,
     couples_examples,
+    for_one_replica,
     has_compiled_loss,
     overrides_compute_loss,
     plain_function,

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from idmatters_tf._keras_internals.keras_source import CompileLoss, LossFunctionWrapper, data_adapters
+from idmatters_tf._keras_internals.keras_source import CompileLoss, LossFunctionWrapper, data_adapters, loss_functions
 from idmatters_tf._keras_types import Loss, Structure, Tensor
 
 # Labels, an output and sample weights.
@@ -77,6 +77,11 @@ class CompiledLosses:
         compiled._flat_losses = [entry._replace(loss=keep, loss_weights=None) for entry in compiled._flat_losses]
         compiled(y, outputs, sample_weight)
         return [arguments[index] for index in self._indices]
+
+
+def for_one_replica(loss: Tensor) -> Tensor:
+    """Return a mean of Keras without its factor for the number of replicas in the scope of a strategy."""
+    return loss_functions.unscale_loss_for_distribution(loss)
 
 
 def checked_arrays(data: tuple[Structure, ...]) -> tuple[Structure, ...]:
