@@ -21,8 +21,7 @@ import tensorflow as tf
 
 from harness import results
 from harness.timing import available_cores, in_turn, ratio
-from idmatters_tf.data.augmentations import AUGMENTATIONS
-from idmatters_tf.data.batches import TrainBatches
+from idmatters_tf.data.batches import AUGMENTATIONS, TrainBatches
 
 BATCH = 128
 

@@ -40,8 +40,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from idmatters_tf.data import official, shapes
-from idmatters_tf.data.augmentations import AUGMENTATIONS
-from idmatters_tf.data.batches import TrainBatches
+from idmatters_tf.data.batches import AUGMENTATIONS, TrainBatches
 from idmatters_tf.data.images import DataError
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum

@@ -278,8 +278,7 @@ class InMemorySource(ImageSource):
         return train, test
 
     def train_batches(self) -> "TrainBatches":
-        from idmatters_tf.data.augmentations import AUGMENTATIONS
-        from idmatters_tf.data.batches import TrainBatches
+        from idmatters_tf.data.batches import AUGMENTATIONS, TrainBatches
 
         augmentation = AUGMENTATIONS[self.options.augment]
         if augmentation is not None:

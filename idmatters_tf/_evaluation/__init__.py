@@ -1,1 +1,1 @@
-"""Evaluation of models: repeatable batches, losses of batches that add up to that of all data, and monitors."""
+"""Evaluation of models: repeatable batches, the terms of a loss as Keras sums them, and monitors."""

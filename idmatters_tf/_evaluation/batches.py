@@ -1,10 +1,10 @@
 """Data sets as batches that can be iterated repeatedly, on any backend."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import checked_arrays
@@ -29,18 +29,18 @@ class RepeatableBatches:
     def __init__(self, data: Data | None, batch_size: int):
         positive_integer("batch_size", batch_size)
         self.kept = isinstance(data, tuple)
-        batches: Any = data
         if isinstance(data, tuple):
-            batches = list(_split_into_batches(checked_arrays(data), batch_size))
+            batches: Iterable[Structure] = list(_split_into_batches(checked_arrays(data), batch_size))
         else:
-            _check_batches(data)
+            batches = _checked_batches(data)
+            cardinality = getattr(batches, "cardinality", None)
             # The value of tf.data.INFINITE_CARDINALITY.
-            if hasattr(batches, "cardinality") and int(batches.cardinality()) == -1:
+            if cardinality is not None and int(cardinality()) == -1:
                 raise ValueError(
                     "Argument `data` must be finite, because every product uses all of it. Received: an infinite "
                     "tf.data.Dataset. Remove repeat(), or use data.take(batches)."
                 )
-        self._batches: Iterable[Structure] = batches
+        self._batches = batches
 
     def __iter__(self) -> Iterator[Structure]:
         for batch in self._batches:
@@ -64,15 +64,14 @@ class TrainingBatches:
         ValueError: if the data are not batches, or can be iterated only once. The iterator raises one without examples.
     """
 
-    def __init__(self, data: Any, batch_size: int):
+    def __init__(self, data: Data | None, batch_size: int):
         self._batch_size = positive_integer("batch_size", batch_size)
         if isinstance(data, tuple):
-            data = checked_arrays(tuple(_to_arrays(part) for part in data))
+            self._data: Data = checked_arrays(tuple(_to_arrays(part) for part in data))
         else:
-            _check_batches(data)
-        self._data: Any = data
+            self._data = _checked_batches(data)
 
-    def __call__(self, seed: int) -> Iterator[Any]:
+    def __call__(self, seed: int) -> Iterator[tuple[Structure, ...]]:
         """Return an iterator of batches, tuples of arrays."""
         generator = np.random.default_rng(seed)
         while True:
@@ -82,7 +81,7 @@ class TrainingBatches:
             if batch is None:
                 raise ValueError("Argument `data` must contain at least one example. Received: none")
 
-    def _epoch(self, generator: np.random.Generator) -> Iterator[Any]:
+    def _epoch(self, generator: np.random.Generator) -> Iterator[tuple[Structure, ...]]:
         if not isinstance(self._data, tuple):
             for batch in self._data:
                 yield _to_arrays(batch) if isinstance(batch, (list, tuple)) else (_to_arrays(batch),)
@@ -114,8 +113,8 @@ def to_tensors(structure: Structure) -> Structure:
     return keras.tree.map_structure(lambda part: None if part is None else keras.ops.convert_to_tensor(part), structure)
 
 
-def _check_batches(data: Any) -> None:
-    """Raise a ValueError if data are not batches that can be iterated more than once."""
+def _checked_batches(data: Data | None) -> Data:
+    """Return batches, or raise a ValueError if data are not batches that can be iterated more than once."""
     if isinstance(data, Mapping):
         raise ValueError(
             "Argument `data` must be batches or a tuple of arrays (x, y). Received: a dict. For a model with named "
@@ -131,6 +130,7 @@ def _check_batches(data: Any) -> None:
             "Argument `data` must be an iterable that can be iterated repeatedly. Received: an iterator. Pass a "
             "list or a tf.data.Dataset."
         )
+    return data
 
 
 def _split_into_batches(arrays: tuple[Structure, ...], batch_size: int) -> Iterator[Structure]:
@@ -138,11 +138,11 @@ def _split_into_batches(arrays: tuple[Structure, ...], batch_size: int) -> Itera
         yield _rows(arrays, slice(start, start + batch_size))
 
 
-def _rows(arrays: Structure, rows: Any) -> Structure:
+def _rows(arrays: Structure, rows: slice | NDArray[np.int64]) -> Structure:
     return keras.tree.map_structure(lambda array: None if array is None else array[rows], arrays)
 
 
-def _to_arrays(value: Any) -> Any:
+def _to_arrays(value: Structure) -> Structure:
     """Return arrays or tensors as NumPy arrays, and lists of them, which `tf.data` would stack, as tuples."""
     if isinstance(value, dict):
         return {name: _to_arrays(part) for name, part in value.items()}

@@ -1,14 +1,14 @@
-"""Losses of batches: values for examples or elements, and the factors that combine them over all data.
+"""Losses of data in batches, as Keras computes them on all data as one batch.
 
-The loss is that of all data as one batch, for any division into batches of equal or unequal sizes. Keras assigns
-losses, weights and labels to outputs and applies masks and sample weights, see `idmatters_tf._keras_internals.losses`.
+The loss is that of all data as one batch, for any division into batches of equal or unequal sizes: for each output the
+sum of Keras' sums over the batches, divided by what all batches count. Keras assigns losses, weights and labels to the
+outputs, see `idmatters_tf._keras_internals.losses`, and applies masks and sample weights.
 """
 
 import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import keras
 from keras import ops
@@ -22,16 +22,15 @@ class Term:
     """Loss of one output.
 
     Attributes:
-        loss: a Keras loss, or a callable of labels and outputs.
+        loss: a loss of labels and outputs, whose sums Keras computes. Its reduction determines the divisor.
         weight: factor in the sum over the outputs.
-        reduction: reduction of the elements to one number, "mean", "sum", "mean_with_sample_weight" or "none". A loss
-            that returns one number for a batch is a mean over its examples.
+        is_mean: True if the loss returns one number for a batch, the mean over its examples.
         couples_examples: True if the loss couples the examples of a batch and cannot be summed over batches.
     """
 
-    loss: Callable[..., Tensor]
+    loss: keras.losses.Loss
     weight: float = 1.0
-    reduction: str = "mean"
+    is_mean: bool = False
     couples_examples: bool = False
 
     @property
@@ -41,46 +40,69 @@ class Term:
         if function is not None:
             argument = inspect.signature(function).parameters.get("from_logits")
             return argument is not None and argument.default is False
-        return isinstance(self.loss, keras.losses.Loss) and self.loss.get_config().get("from_logits") is False
+        return self.loss.get_config().get("from_logits") is False
 
-    def elements(self, y: Structure, output: Structure, weights: Structure, dtype: str) -> tuple[Tensor, Tensor | None]:
-        """Return (values, divisor) of a batch: the loss times mask and sample weights, in a dtype, (batch, ...).
+    def values(self, y: Structure, output: Structure) -> Tensor:
+        """Return the values of the loss without masks and sample weights, a scalar if it `is_mean`."""
+        return ops.convert_to_tensor(self.loss.call(*_cast((y, output), loss_dtype(output))))
 
-        A loss that returns one number for a batch gives a scalar and None. The sum of the values over all data, divided
-        by the sum of the divisors, is the loss. The computation is in the dtype of the output, but at least float32,
-        because bfloat16 cannot represent the labels of more than 256 classes. (`Loss.__call__` would round to the dtype
-        of the loss, float32 by default.)
-        """
-        is_loss = isinstance(self.loss, keras.losses.Loss)
-        if is_loss and type(self.loss).__call__ is not keras.losses.Loss.__call__:
-            # The loss handles masks and sample weights itself.
-            values: Tensor = self.loss(y, output, weights)
-            mask = weights = None
-        else:
-            function = getattr(self.loss, "call", self.loss) if is_loss else self.loss
-            # A cast removes the mask of the output.
-            given = output
-            y, output = _cast((y, output), loss_dtype(output))
-            values = function(y, output)
-            # Labels of `ignore_class` do not count, nor do pairs without a loss in `Circle`.
-            masks = [part for part in map(_keras_internals.get_mask, (given, values)) if part is not None]
-            mask = ops.logical_and(masks[0], masks[-1]) if masks else None
-        values = ops.cast(values, dtype)
-        if not len(values.shape):
-            if weights is not None or (mask is not None and self.reduction != "mean"):
-                raise ValueError(
-                    f"Argument `loss` must return a value for each example with sample weights. Received: a loss of "
-                    f"shape {tuple(values.shape)} for a batch."
-                )
-            return values, None
-        total: Tensor = ops.cast(ops.size(values), dtype)
-        values, weights = _keras_internals.weighted(values, mask, weights, dtype)
-        if self.reduction == "mean" and mask is not None:
-            size: Tensor = ops.cast(ops.size(mask), dtype)
-            return values, ops.sum(ops.cast(mask, dtype)) * (total / size)
-        if self.reduction == "mean_with_sample_weight" and weights is not None:
-            return values, ops.sum(weights)
-        return values, total
+    def total(self, y: Structure, output: Structure, weights: Structure, examples: Tensor) -> Tensor:
+        """Return the sum over a batch of so many examples, a scalar in the dtype of `loss_dtype`."""
+        if self.is_mean:
+            value = self.values(y, output)
+            return value * ops.cast(examples, value.dtype)
+        return _Reduced(self.loss, "sum", loss_dtype(output))(y, output, weights)
+
+    def divisor(self, y: Structure, output: Structure, weights: Structure, examples: Tensor) -> Tensor:
+        """Return the number by which Keras divides the sum over a batch, 0 if it has no unmasked values."""
+        if self.is_mean:
+            return examples
+        given = weights if self.loss.reduction == "mean_with_sample_weight" else None
+        total, reduced = (
+            _Reduced(self.loss, reduction, loss_dtype(output), of_ones=True)(y, output, given)
+            for reduction in ("sum", self.loss.reduction)
+        )
+        return ops.divide_no_nan(total, _keras_internals.for_one_replica(reduced))
+
+    def factor(self, divisor: float) -> float:
+        """Return the factor of the sum over the data in the loss, for the sum of the divisors."""
+        is_sum = self.loss.reduction == "sum" and not self.is_mean
+        return self.weight if is_sum else self.weight / divisor
+
+
+class _Reduced(keras.losses.Loss):
+    """Reduction by Keras of a loss, or of ones in place of its values, with masks and sample weights.
+
+    Args:
+        loss: the loss.
+        reduction: the reduction.
+        dtype: dtype of the computation.
+        of_ones: True for ones.
+    """
+
+    def __init__(self, loss: keras.losses.Loss, reduction: str, dtype: str, of_ones: bool = False):
+        super().__init__(name="reduced", reduction=reduction, dtype=dtype)
+        self._loss, self._of_ones = loss, of_ones
+
+    def call(self, y_true: Structure, y_pred: Structure) -> Tensor:
+        values = self._loss.call(y_true, y_pred)
+        if not self._of_ones:
+            return values
+        ones: Tensor = ops.ones_like(values)
+        # Labels of `ignore_class` do not count, nor do pairs without a loss in `Circle`.
+        _keras_internals.set_mask(ones, _keras_internals.get_mask(values))
+        return ones
+
+
+class _FunctionLoss(keras.losses.Loss):
+    """Mean of a function of labels and outputs in any structure."""
+
+    def __init__(self, function: Callable[..., Tensor]):
+        super().__init__(name="function")
+        self._function = function
+
+    def call(self, y_true: Structure, y_pred: Structure) -> Tensor:
+        return self._function(y_true, y_pred)
 
 
 class DataLoss:
@@ -95,24 +117,26 @@ class DataLoss:
     """
 
     def __init__(self, model: keras.Model, loss: Loss):
-        self._loss: Any = loss
+        self._loss = loss
         self.is_compute_loss = loss is None and _keras_internals.overrides_compute_loss(model)
         if loss is None and not self.is_compute_loss and not _keras_internals.has_compiled_loss(model):
             raise ValueError(
                 f"Argument `loss` is required: the model {model.name!r} was not compiled with a loss. Pass a Keras "
                 f"loss, a callable loss(y, outputs), or a callable loss(model, batch)."
             )
-        self._is_function = callable(loss) and not isinstance(loss, keras.losses.Loss)
-        self.takes_model = self.is_compute_loss or (self._is_function and _first_parameter(self._loss) == "model")
-        self.terms: tuple[Term, ...] = (Term(lambda _, value: value),) if self.takes_model else ()
+        self._function = loss if callable(loss) and not isinstance(loss, keras.losses.Loss) else None
+        of_model = self._function is not None and _first_parameter(self._function) == "model"
+        self.takes_model = self.is_compute_loss or of_model
+        value = _FunctionLoss(lambda _, value: value)
+        self.terms: tuple[Term, ...] = (Term(value, is_mean=True),) if self.takes_model else ()
         self._compiled: _keras_internals.CompiledLosses | None = None
         self._model_name = model.name
 
     def __repr__(self) -> str:
         if self.is_compute_loss:
             return f"compute_loss of {self._model_name!r}"
-        losses = [self._loss] if self.takes_model else [term.loss for term in self.terms]
-        functions = [_keras_internals.plain_function(loss) or loss for loss in losses]
+        losses = [term.loss for term in self.terms]
+        functions = [self._function or _keras_internals.plain_function(loss) or loss for loss in losses]
         names = [getattr(function, "__name__", type(function).__name__) for function in functions]
         return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
@@ -125,11 +149,17 @@ class DataLoss:
         """Determine the terms of a loss of the outputs from a batch and the model's outputs for it.
 
         Raises:
-            ValueError: if Keras cannot compute the loss, or it returns a scalar for a batch with sample weights.
+            ValueError: there are no labels, Keras cannot compute the loss, or the loss overrides `__call__`, has no
+                reduction, or returns a scalar for a batch with sample weights.
         """
         _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        if self._is_function and (y is None or keras.tree.is_nested(outputs) or keras.tree.is_nested(y)):
-            terms = [Term(self._loss)]
+        if self._function is not None and y is None:
+            raise ValueError(
+                "Argument `data` must contain labels for loss(y, outputs). Received: inputs alone. Pass (x, y), or "
+                "loss(model, batch)."
+            )
+        if self._function is not None and (keras.tree.is_nested(outputs) or keras.tree.is_nested(y)):
+            terms = [Term(_FunctionLoss(self._function))]
         else:
             with _errors_of_keras(model):
                 self._compiled = _keras_internals.CompiledLosses(model, self._loss, y, outputs, weights)
@@ -139,15 +169,24 @@ class DataLoss:
                     f"Argument `loss` must contain a loss with a non-zero weight for at least one output of "
                     f"{model.name!r}. Received: loss={self._loss!r}"
                 )
-        for index, part in enumerate(self.parts(batch, outputs)):
-            term = terms[index]
-            couples = _keras_internals.couples_examples(term.loss, part[1])
-            is_mean = term.elements(*part, loss_dtype(outputs))[1] is None
-            reduction = "mean" if is_mean else term.reduction
-            terms[index] = dataclasses.replace(term, reduction=reduction, couples_examples=couples)
-        self.terms = tuple(terms)
+        pairs = zip(terms, self._parts(batch, outputs), strict=True)
+        self.terms = tuple(_completed(term, *part) for term, part in pairs)
 
-    def parts(self, batch: Structure, outputs: Structure) -> list[tuple[Structure, Structure, Structure]]:
+    def totals(self, batch: Structure, outputs: Structure) -> list[Tensor]:
+        """Return the sum of each term over a batch. The outputs are the value of a loss that `takes_model`."""
+        parts = zip(self.terms, self._parts(batch, outputs), strict=True)
+        return [term.total(*part, _examples(batch)) for term, part in parts]
+
+    def divisors(self, batch: Structure, outputs: Structure) -> list[Tensor]:
+        """Return the divisor of each term for a batch. The loss of the data is that of the sums of both."""
+        parts = zip(self.terms, self._parts(batch, outputs), strict=True)
+        return [term.divisor(*part, _examples(batch)) for term, part in parts]
+
+    def outputs_of_terms(self, batch: Structure, outputs: Structure) -> list[Structure]:
+        """Return the output of each term."""
+        return [output for _, output, _ in self._parts(batch, outputs)]
+
+    def _parts(self, batch: Structure, outputs: Structure) -> list[tuple[Structure, Structure, Structure]]:
         """Return (labels, output, sample weights) of each term; the value in place of the output if `takes_model`."""
         if self.takes_model:
             return [(None, outputs, None)]
@@ -156,14 +195,14 @@ class DataLoss:
 
     def evaluate(self, model: keras.Model, batch: Structure, training: bool) -> Tensor:
         """Return the value of a loss of the model and the batch, a scalar."""
-        if self.is_compute_loss:
+        if self._function is not None:
+            value = self._function(model, batch)
+        else:
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             outputs = model(x, training=training)
             x, y, weights = _cast((x, y, weights), loss_dtype(outputs), floats_only=True)
             with _errors_of_keras(model):
                 value = _keras_internals.compute_loss(model, x, y, outputs, weights, training)
-        else:
-            value = self._loss(model, batch)
         if not ops.is_tensor(value) or len(value.shape):
             raise ValueError(
                 f"A loss of the model and the batch must return a scalar tensor, the mean over the batch. Received: "
@@ -172,14 +211,13 @@ class DataLoss:
         return value
 
     def factors(self, divisors: Sequence[float]) -> list[float]:
-        """Return the factor of each term's sum over the data, for the sums of the divisors of `Term.elements`."""
+        """Return the factor of each term's sum over the data, for the sums of the `divisors` of all batches."""
         if not all(divisor > 0 for divisor in divisors):
             raise ValueError(
                 f"Argument `data` must contain unmasked elements, and sample weights with a positive sum. Received: "
                 f"sums of {', '.join(f'{divisor:g}' for divisor in divisors)}"
             )
-        pairs = zip(self.terms, divisors, strict=True)
-        return [term.weight / (1.0 if term.reduction == "sum" else divisor) for term, divisor in pairs]
+        return [term.factor(divisor) for term, divisor in zip(self.terms, divisors, strict=True)]
 
 
 def loss_dtype(outputs: Structure) -> str:
@@ -195,6 +233,34 @@ def check_single_batch(coupling: str | None, sizes: Sequence[int]) -> None:
             f"{coupling} couples the examples of a batch and requires a single batch. Received: data in {len(sizes)} "
             f"batches. Pass batch_size={sum(sizes)} for arrays, otherwise one batch of {sum(sizes)} examples."
         )
+
+
+def _completed(term: Term, y: Structure, output: Structure, weights: Structure) -> Term:
+    """Return a term with its kind, from a batch. Raise ValueError if Keras cannot compute its sums over batches."""
+    loss = term.loss
+    has_call = type(loss).__call__ is not keras.losses.Loss.__call__
+    if has_call or loss.reduction in (None, "none"):
+        received = "a `__call__` of its own" if has_call else f"reduction={loss.reduction!r}"
+        raise ValueError(
+            f"Argument `loss` must be reduced by Keras, as by 'sum_over_batch_size'. Received: "
+            f"{type(loss).__name__} with {received}. Pass loss(model, batch), the mean over a batch."
+        )
+    is_mean = not len(term.values(y, output).shape)
+    is_masked = _keras_internals.get_mask(output) is not None
+    if is_mean and (weights is not None or (is_masked and loss.reduction == "sum")):
+        raise ValueError(
+            "Argument `loss` must return a value for each example with sample weights or with a mask and "
+            "reduction='sum'. Received: a scalar for a batch."
+        )
+    couples = _keras_internals.couples_examples(loss, output)
+    return dataclasses.replace(term, is_mean=is_mean, couples_examples=couples)
+
+
+def _examples(batch: Structure) -> Tensor:
+    """Return the number of examples in a batch of tensors."""
+    first: Tensor = next(part for part in keras.tree.flatten(batch) if part is not None)
+    shape: Tensor = ops.shape(first)
+    return shape[0]
 
 
 def _cast(structure: Structure, dtype: str, floats_only: bool = False) -> Structure:

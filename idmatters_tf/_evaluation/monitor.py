@@ -17,8 +17,9 @@ from idmatters_tf._presentation.results import Drawing, Figure
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from _typeshed import DataclassInstance
 
-Measured = TypeVar("Measured")
+Measured = TypeVar("Measured", bound="DataclassInstance")
 
 
 class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
@@ -45,12 +46,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         self._every, self.unit = interval(every, "step", ("epoch", "step"), self)
         # If True, Keras calls `on_train_batch_end` in another thread, in which measurements are not possible.
         self.async_safe = self.unit == "epoch"
-        self._writer: Any = None
-        if log_dir is not None:
-            require("tensorflow", "tensorboard")
-            import tensorflow as tf
-
-            self._writer = tf.summary.create_file_writer(str(log_dir))
+        self._writer = None if log_dir is None else _make_writer(log_dir)
         self._begins = False
         self._steps_per_execution = 1
         # Number of steps in an epoch, and before the current epoch.
@@ -119,8 +115,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that `ExactResume` saves."""
-        measured: Any = self.measurements
-        fields = {number: dataclasses.asdict(each) for number, each in measured.items()}
+        fields = {number: dataclasses.asdict(each) for number, each in self.measurements.items()}
         return {"measurements": fields, "begins": self._begins, "numbers": self._numbers}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -158,6 +153,13 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         if self._writer is not None:
             write_summary(self._writer, number, self.scalars(measured), self.images(measured, number))
         return measured
+
+
+def _make_writer(log_dir: str | os.PathLike) -> "tf.summary.SummaryWriter":
+    require("tensorflow", "tensorboard")
+    import tensorflow as tf
+
+    return tf.summary.create_file_writer(str(log_dir))
 
 
 def write_summary(

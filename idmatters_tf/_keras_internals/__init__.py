@@ -81,10 +81,10 @@ from idmatters_tf._keras_internals.losses import (
     checked_arrays,
     compute_loss,
     couples_examples,
+    for_one_replica,
     has_compiled_loss,
     overrides_compute_loss,
     plain_function,
-    weighted,
 )
 from idmatters_tf._keras_internals.optimizers import GradientObserver, variable_index
 from idmatters_tf._keras_internals.scope import kept_training_state, substitute_values

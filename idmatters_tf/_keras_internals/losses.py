@@ -1,12 +1,15 @@
 """Internals of Keras for losses: compiled losses, and their labels and weights."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
 from idmatters_tf._keras_internals.keras_source import CompileLoss, LossFunctionWrapper, data_adapters, loss_functions
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Loss, Structure, Tensor
+
+# Labels, an output and sample weights.
+Arguments: TypeAlias = tuple[Structure, Structure, Structure]
 
 # Losses that are quotients of sums over the examples of a batch by default, or sums over pairs of examples.
 _COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
@@ -23,7 +26,9 @@ def overrides_compute_loss(model: keras.Model) -> bool:
     return "compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss
 
 
-def compute_loss(model: keras.Model, x: Any, y: Any, outputs: Any, sample_weight: Any, training: bool) -> Any:
+def compute_loss(
+    model: keras.Model, x: Structure, y: Structure, outputs: Structure, sample_weight: Structure, training: bool
+) -> Tensor:
     """Return `model.compute_loss` on a batch. An override may lack the argument `training`."""
     built: Any = model
     return built._compute_loss(x, y, outputs, sample_weight=sample_weight, training=training)
@@ -41,10 +46,10 @@ class CompiledLosses:
         y, outputs, sample_weight: labels, outputs and sample weights of a batch, for which Keras computes the loss.
 
     Attributes:
-        terms: (loss, weight, reduction) of each `keras.losses.Loss` with a weight other than zero.
+        terms: (loss, weight) of each `keras.losses.Loss` with a weight other than zero.
     """
 
-    def __init__(self, model: keras.Model, loss: Any, y: Any, outputs: Any, sample_weight: Any):
+    def __init__(self, model: keras.Model, loss: Loss, y: Structure, outputs: Structure, sample_weight: Structure):
         built: Any = model
         given = (loss, None)
         if loss is None:
@@ -58,13 +63,13 @@ class CompiledLosses:
         is_single = not keras.tree.is_nested(y) and not keras.tree.is_nested(outputs)
         weights = [1.0 if entry.loss_weights is None else float(entry.loss_weights) for entry in entries]
         self._indices = [index for index, weight in enumerate(weights[:1] if is_single else weights) if weight]
-        self.terms = [(entries[index].loss, weights[index], _reduction(entries[index].loss)) for index in self._indices]
+        self.terms = [(entries[index].loss, weights[index]) for index in self._indices]
 
-    def split(self, y: Any, outputs: Any, sample_weight: Any) -> list[tuple[Any, Any, Any]]:
+    def split(self, y: Structure, outputs: Structure, sample_weight: Structure) -> list[Arguments]:
         """Return the arguments (labels, outputs, sample weights) that Keras passes to each loss."""
-        arguments: list[tuple[Any, Any, Any]] = []
+        arguments: list[Arguments] = []
 
-        def keep(y: Any, output: Any, sample_weight: Any) -> Any:
+        def keep(y: Structure, output: Structure, sample_weight: Structure) -> Tensor:
             arguments.append((y, output, sample_weight))
             return keras.ops.zeros(())
 
@@ -74,38 +79,24 @@ class CompiledLosses:
         return [arguments[index] for index in self._indices]
 
 
-def _reduction(loss: keras.losses.Loss) -> str:
-    """Return "mean", "sum", "mean_with_sample_weight" or "none"; "none" for a loss with its own `__call__`."""
-    if type(loss).__call__ is not keras.losses.Loss.__call__:
-        return "none"
-    names: dict[Any, str] = {"sum_over_batch_size": "mean", None: "none"}
-    return names.get(loss.reduction, str(loss.reduction))
+def for_one_replica(loss: Tensor) -> Tensor:
+    """Return a mean of Keras without its factor for the number of replicas in the scope of a strategy."""
+    return loss_functions.unscale_loss_for_distribution(loss)
 
 
-def weighted(values: Tensor, mask: Tensor | None, sample_weight: Any, dtype: str) -> tuple[Tensor, Tensor | None]:
-    """Return the values of a loss times mask and sample weights as in `Loss.__call__`, and these factors."""
-    if sample_weight is not None:
-        sample_weight = keras.ops.convert_to_tensor(sample_weight, dtype=dtype)
-    factors: Any = loss_functions.apply_mask(sample_weight, mask, dtype, "sum")
-    if factors is None:
-        return values, None
-    values, factors = loss_functions.squeeze_or_expand_to_same_rank(values, factors)
-    return values * factors, factors
-
-
-def checked_arrays(data: tuple[Any, ...]) -> tuple[Any, ...]:
+def checked_arrays(data: tuple[Structure, ...]) -> tuple[Structure, ...]:
     """Return a tuple of arrays of equal length, with sample weights repeated for each output as in `fit`."""
     make = data_adapters.ArrayDataAdapter
     adapter: Any = make(*data) if len(data) == 3 else make(data)
     return adapter._inputs if len(data) == 3 else data
 
 
-def plain_function(loss: Any) -> Callable[..., Any] | None:
+def plain_function(loss: object) -> Callable[..., Tensor] | None:
     """Return the function of a loss that was given as a function or by name; None for other losses."""
     return loss.fn if type(loss) is LossFunctionWrapper else None
 
 
-def couples_examples(loss: Any, output: Any) -> bool:
+def couples_examples(loss: keras.losses.Loss, output: Structure) -> bool:
     """Return True if a loss couples the examples of a batch, for example by a reduction over the first axis."""
     axis = getattr(loss, "_fn_kwargs", {}).get("axis")
     if axis is None:

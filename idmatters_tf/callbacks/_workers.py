@@ -18,12 +18,12 @@ import numpy as np
 from idmatters_tf.callbacks import _devices, _encoding
 from idmatters_tf.checkpointing import (
     checkpoint_path,
-    find_damage,
     find_newest_intact,
     list_steps,
     remove_steps,
     write_atomically,
 )
+from idmatters_tf.checkpointing.store import find_damage
 from idmatters_tf.distribute.tasks import add_over_workers, describe_cluster, run_on_all
 
 # File with which workers check that they share the folder.

@@ -133,21 +133,13 @@ class Objective:
 
     def divisors(self, batch: Structure, outputs: Structure) -> Tensor:
         """Return the divisor of each term for a batch, (terms,)."""
-        count = self._count(batch)
-        parts = zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True)
-        divisors = [term.elements(*part, self.dtype)[1] for term, part in parts]
-        return ops.stack([count if divisor is None else divisor for divisor in divisors])
+        return ops.stack([ops.cast(divisor, self.dtype) for divisor in self.loss.divisors(batch, outputs)])
 
     def data_loss(self, batch: Structure, outputs: Structure, factors: Tensor) -> Tensor:
         """Return the contribution of a batch to the loss without penalties, a scalar."""
-        total = None
-        parts = zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True)
-        for index, (term, part) in enumerate(parts):
-            elements, divisor = term.elements(*part, self.dtype)
-            value: Tensor = ops.sum(elements) * factors[index]
-            value = value * self._count(batch) if divisor is None else value
-            total = value if total is None else total + value
-        return total
+        totals = [ops.cast(total, self.dtype) for total in self.loss.totals(batch, outputs)]
+        parts: list[Tensor] = [total * factors[index] for index, total in enumerate(totals)]
+        return sum(parts[1:], parts[0])
 
     def value(self, values: Sequence[Tensor], batch: Structure, scales: Tensor, draw: Tensor = 0) -> Tensor:
         """Return the contribution of a batch to the loss."""
@@ -226,7 +218,7 @@ class Objective:
 
     def warn_of_outputs(self, batch: Structure, outputs: Structure) -> None:
         """Warn if a loss of probabilities receives outputs that are not probabilities."""
-        for term, (_, output, _) in zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True):
+        for term, output in zip(self.loss.terms, self.loss.outputs_of_terms(batch, outputs), strict=True):
             if term.expects_probabilities and not keras.tree.is_nested(output):
                 values = np.asarray(ops.convert_to_numpy(output)).astype(np.float64)
                 if values.min() < 0 or values.max() > 1:
@@ -236,10 +228,6 @@ class Objective:
                         f"from_logits=True.",
                         stacklevel=2,
                     )
-
-    def _count(self, batch: Structure) -> Tensor:
-        shape: Tensor = ops.shape(next(part for part in keras.tree.flatten(batch) if part is not None))
-        return ops.cast(shape[0], self.dtype)
 
 
 def _get_dtype(variable: keras.Variable) -> str:

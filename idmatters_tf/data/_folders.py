@@ -22,19 +22,19 @@ OTHER_SUFFIXES = (
 
 @dataclasses.dataclass(frozen=True)
 class ImageFiles:
-    """Labeled image files.
+    """Labeled images in files, one for each image or many records.
 
     Attributes:
         root: folder of the images.
-        names: paths of the images relative to `root`.
-        labels: indices into `class_names`.
-        class_names: sorted names of the class folders.
+        names: paths of the images relative to `root`; of records with "@" and their offset in bytes.
+        labels: indices into `class_names`; None for records, which contain their labels.
+        class_names: sorted names of the class folders, or those of the records.
         ignored: other files and nested folders, relative to `root`.
     """
 
     root: pathlib.Path
     names: list[str]
-    labels: list[int]
+    labels: list[int] | None
     class_names: tuple[str, ...]
     ignored: tuple[str, ...] = ()
 
@@ -44,21 +44,22 @@ class ImageFiles:
     def without(self, broken: Iterable[int]) -> "ImageFiles":
         """Return the files without the images at the given indices."""
         kept = sorted(set(range(len(self))).difference(broken))
-        names = [self.names[index] for index in kept]
-        return dataclasses.replace(self, names=names, labels=[self.labels[index] for index in kept])
+        labels = None if self.labels is None else [self.labels[index] for index in kept]
+        return dataclasses.replace(self, names=[self.names[index] for index in kept], labels=labels)
 
     def shuffle(self) -> list[int]:
         """Return all indices, sorted by a checksum of the names of the images."""
-        return sorted(range(len(self)), key=lambda index: _checksum(self.names[index]))
+        # File names may be any bytes.
+        sums = [hashlib.sha256(name.encode(errors="surrogateescape")).digest() for name in self.names]
+        return sorted(range(len(self)), key=sums.__getitem__)
 
     def describe(self, index: int) -> str:
-        """Return the path of an image."""
+        """Return the path of an image, and its offset in records."""
         return str(self.root / self.names[index])
 
     def digest(self, crc: int = 0) -> int:
         """Return a checksum of names and labels, continued from `crc`. The pixels are not read."""
-        for name, label in zip(self.names, self.labels, strict=True):
-            # File names may be any bytes.
+        for name, label in zip(self.names, self.labels or [""] * len(self), strict=True):
             crc = zlib.crc32(f"{name}\0{label}\n".encode(errors="surrogateescape"), crc)
         return crc
 
@@ -125,10 +126,6 @@ def holds_images(folder: Path) -> bool:
 def holds_classes(folder: Path) -> bool:
     """Return True if a folder contains folders of images directly."""
     return any(entry.is_dir() and holds_images(entry.path) for entry in _entries(folder))
-
-
-def _checksum(name):
-    return hashlib.sha256(name.encode(errors="surrogateescape")).digest()
 
 
 def _is_image(entry):

@@ -1,11 +1,16 @@
 """Pipelines of `tf.data` whose elements are the shares of replicas in global batches."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from idmatters_tf.data.protocols import Int, Share
+
+# Maps (step, start, stop) to arrays of `stop - start` examples.
+PureBatch: TypeAlias = Callable[[int, int, int], tuple[NDArray[np.generic], ...]]
 
 
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -41,7 +46,7 @@ def replica_elements(
 
 
 def computed_batches(
-    batch: Callable[[int, int, int], Any], batch_size: int, share: Share, first_step: Int, steps: int, stride: int = 1
+    batch: PureBatch, batch_size: int, share: Share, first_step: Int, steps: int, stride: int = 1
 ) -> tf.data.Dataset:
     """Return batches of NumPy arrays as a data set, with one element for each replica in turn.
 

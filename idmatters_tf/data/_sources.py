@@ -1,19 +1,17 @@
 """Locations of data sets. Finding files requires neither TensorFlow nor the network."""
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from idmatters_tf.data.images import DataError
 
 Path: TypeAlias = str | os.PathLike[str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Location:
+class Location(NamedTuple):
     """Path and kind of a data set that was found. The kind "tfds" is one prepared by TensorFlow Datasets."""
 
     kind: str

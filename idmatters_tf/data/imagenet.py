@@ -10,8 +10,9 @@ Finding them requires neither TensorFlow nor the network. Nothing is downloaded,
 """
 
 import dataclasses
-from collections.abc import Callable, Collection
-from typing import Any, cast
+import pathlib
+from collections.abc import Callable, Collection, Mapping
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import as_utf8, check_choice
 from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
-from idmatters_tf.data._records import Records
+from idmatters_tf.data._records import list_records
 from idmatters_tf.data._sources import Location, Path, as_data_error, data_root, is_prepared
 from idmatters_tf.data.images import DataError, _check_held_out
 
@@ -32,7 +33,7 @@ class StreamedImageData:
 
     Attributes:
         name: name of the data set.
-        train, test: `ImageFiles` or `Records`.
+        train, test: `ImageFiles`.
         origin: description of the source of the data.
         size: side in pixels of the square to which images are resized.
         skipped: number of broken images that were left out.
@@ -40,8 +41,8 @@ class StreamedImageData:
     """
 
     name: str
-    train: ImageFiles | Records
-    test: ImageFiles | Records
+    train: ImageFiles
+    test: ImageFiles
     origin: str
     size: int
     skipped: int = 0
@@ -66,7 +67,7 @@ class StreamedImageData:
         """Return a checksum of all names and labels in their order, 8 hexadecimal digits. No pixels are read."""
         return f"{self.test.digest(self.train.digest()):08x}"
 
-    def without_broken(self, find: Callable[[ImageFiles | Records], Collection[int]]) -> "StreamedImageData":
+    def without_broken(self, find: Callable[[ImageFiles], Collection[int]]) -> "StreamedImageData":
         """Return the data set without the images that cannot be decoded.
 
         Args:
@@ -75,27 +76,23 @@ class StreamedImageData:
         Raises:
             DataError: none of the training or validation images can be decoded.
         """
-        kept = {}
-        skipped = 0
+        broken = {"train": find(self.train), "test": find(self.test)}
         for split, images in (("train", self.train), ("test", self.test)):
-            broken = find(images)
-            if len(broken) == len(images):
+            if len(broken[split]) == len(images):
                 raise DataError(f"none of the {len(images):,} {split} images can be decoded.")
-            kept[split] = images.without(broken)
-            skipped += len(broken)
-        return dataclasses.replace(self, **kept, skipped=skipped)
+        train, test = self.train.without(broken["train"]), self.test.without(broken["test"])
+        return dataclasses.replace(self, train=train, test=test, skipped=sum(map(len, broken.values())))
 
     def first(self, train: int | None = None, test: int | None = None) -> "StreamedImageData":
         """Return the data set with `train` and `test` images only. None keeps all images.
 
         The images with the smallest checksums of their names are kept, because files are sorted by class.
         """
-        kept = {}
-        for split, count in (("train", train), ("test", test)):
-            images = getattr(self, split)
-            if count is not None and count < len(images):
-                kept[split] = images.without(images.shuffle()[count:])
-        return dataclasses.replace(self, **kept)
+        first, last = (
+            images if count is None else images.without(images.shuffle()[count:])
+            for images, count in ((self.train, train), (self.test, test))
+        )
+        return dataclasses.replace(self, train=first, test=last)
 
     def hold_out(self, count: int) -> "StreamedImageData":
         """Return the data set with the last `count` training images, in the order of `first`, as its test images.
@@ -210,8 +207,9 @@ def _prepared(root, size):
     import tensorflow_datasets as tfds
 
     with as_data_error(TFDS_NAME, root):
-        builder = cast(Any, tfds.builder(TFDS_NAME, data_dir=str(root)))
-    names = builder.info.features["label"].names
-    train, test = (Records(builder.info.splits[split].filepaths, names) for split in ("train", "validation"))
+        builder = tfds.builder(TFDS_NAME, data_dir=str(root))
+    names = cast("Mapping[str, tfds.features.ClassLabel]", builder.info.features)["label"].names
+    files = {split: builder.info.splits[split].filenames for split in ("train", "validation")}
+    train, test = (list_records(pathlib.Path(builder.data_dir), files[split], names) for split in files)
     origin = f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}"
     return StreamedImageData(TFDS_NAME, train, test, origin, size)

@@ -79,13 +79,8 @@ class ImageData:
 
     def first(self, train: int | None = None, test: int | None = None) -> "ImageData":
         """Return the data set with the first `train` and `test` images only. None keeps all images."""
-        return dataclasses.replace(
-            self,
-            train_images=self.train_images[:train],
-            train_labels=self.train_labels[:train],
-            test_images=self.test_images[:test],
-            test_labels=self.test_labels[:test],
-        )
+        parts = self.train_images[:train], self.train_labels[:train], self.test_images[:test], self.test_labels[:test]
+        return ImageData(self.name, *parts, self.class_names, self.origin)
 
     def hold_out(self, count: int) -> "ImageData":
         """Return the data set with the last `count` training images as its test images.
@@ -96,14 +91,10 @@ class ImageData:
             DataError: `count` is less than 1, or no training image would be left.
         """
         _check_held_out(count, len(self.train_images))
-        return dataclasses.replace(
-            self,
-            train_images=self.train_images[:-count],
-            train_labels=self.train_labels[:-count],
-            test_images=self.train_images[-count:],
-            test_labels=self.train_labels[-count:],
-            origin=f"{self.origin}; tested on {count} images held out of the training images",
-        )
+        images, labels = self.train_images, self.train_labels
+        parts = images[:-count], labels[:-count], images[-count:], labels[-count:]
+        origin = f"{self.origin}; tested on {count} images held out of the training images"
+        return ImageData(self.name, *parts, self.class_names, origin)
 
     def digest(self) -> str:
         """Return a checksum of all images and labels in their order, 8 hexadecimal digits."""

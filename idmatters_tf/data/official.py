@@ -3,8 +3,8 @@
 The first of these sources that is found is used:
 
 - the official files: `cifar-10-binary.tar.gz` / `cifar-100-binary.tar.gz`, or the unpacked folder
-  `cifar-10-batches-bin` / `cifar-100-binary`; the four idx files of MNIST, plain or compressed
-  (`train-images-idx3-ubyte` or `.gz`, and so on; also spelled with a dot, `train-images.idx3-ubyte`);
+  `cifar-10-batches-bin` / `cifar-100-binary`; the four idx files of MNIST,
+  `train-images-idx3-ubyte.gz` and so on, or without `.gz`;
 - the data set prepared by TensorFlow Datasets (`cifar10`, `cifar100`, `mnist`), which also downloads it.
 
 Finding and checking files requires neither TensorFlow nor the network.
@@ -18,10 +18,11 @@ import tarfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf.data._sources import Location, Path, as_data_error, data_root, is_prepared
 from idmatters_tf.data.images import DataError, ImageData
@@ -160,20 +161,20 @@ def load(name: str, data_dir: Path | None = None, download: bool = False) -> Ima
 def _load_files(name: str, location: Location) -> ImageData:
     known = DATA_SETS[name]
     contents = _read(location, known)
-    arrays = {}
-    for split in ("train", "test"):
-        files = [file for file in known.files if file.split == split]
-        decoded = [_decode(contents[file.name], file, location.path / file.name) for file in files]
-        arrays[f"{split}_images"] = np.concatenate([images for images, _ in decoded if images.size])
-        arrays[f"{split}_labels"] = np.concatenate([labels for _, labels in decoded if labels.size])
-    return ImageData(name, **arrays, class_names=known.class_names, origin=f"official files, {location.path}")
+    decoded = {file: _decode(contents[file.name], file, location.path / file.name) for file in known.files}
+
+    def load_split(split: str) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+        parts = [part for file, part in decoded.items() if file.split == split]
+        images = np.concatenate([images for images, _ in parts if images.size])
+        return images, np.concatenate([labels for _, labels in parts if labels.size])
+
+    origin = f"official files, {location.path}"
+    return ImageData(name, *load_split("train"), *load_split("test"), known.class_names, origin)
 
 
 def _find(folder: pathlib.Path, name: str) -> pathlib.Path | None:
-    """Return the path of a file, compressed or not, in either spelling of its name, or None."""
-    spellings = (name, name.replace("-idx", ".idx"))
-    candidates = (folder / f"{spelling}{ending}" for spelling in spellings for ending in ("", ".gz"))
-    return next((path for path in candidates if path.is_file()), None)
+    """Return the path of a file, compressed or not, or None."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def _read(location: Location, known: _DataSet) -> dict[str, bytes]:
@@ -182,13 +183,14 @@ def _read(location: Location, known: _DataSet) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     try:
         if location.kind == "archive":
-            with tarfile.open(path) as archive:
+            with gzip.open(path) as stream, tarfile.open(fileobj=stream) as archive:
                 for member in archive:
                     folder, _, name = member.name.rpartition("/")
-                    if folder == known.folder and member.isreg():
-                        contents[name] = cast(Any, archive.extractfile(member)).read()
+                    content = archive.extractfile(member) if folder == known.folder else None
+                    if content is not None:
+                        contents[name] = content.read()
                 # The checksum of a compressed file is at its end.
-                while cast(Any, archive.fileobj).read(2**20):
+                while stream.read(2**20):
                     pass
         for file in known.files if location.kind == "folder" else ():
             path = _find(location.path, file.name) or location.path / file.name
@@ -202,7 +204,7 @@ def _read(location: Location, known: _DataSet) -> dict[str, bytes]:
     return contents
 
 
-def _decode(content: bytes, file: _File, path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+def _decode(content: bytes, file: _File, path: pathlib.Path) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Return the images, (n, rows, cols, channels), and the labels, (n,), in a file; empty arrays if it has none."""
     start = len(file.header)
     length = start + file.records * file.record_bytes
@@ -223,18 +225,14 @@ def _load_tfds(name: str, location: Location | None, data_dir: Path | None) -> I
 
     folder = data_root(data_dir) if location is None else location.path
     tfds.display_progress_bar(location is None)
-    arrays = {}
+    options = {"split": ["train", "test"], "batch_size": -1, "download": location is None, "with_info": True}
     with as_data_error(name, folder):
-        builder = cast(Any, tfds.builder(name, data_dir=str(folder)))
-        if location is None:
-            builder.download_and_prepare()
-        for split in ("train", "test"):
-            # The order of the files, so that the order of training depends on the seed only.
-            everything = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
-            arrays[f"{split}_images"] = everything["image"].numpy()
-            arrays[f"{split}_labels"] = everything["label"].numpy().astype(np.int32)
-    origin = f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}"
-    return ImageData(name, **arrays, class_names=tuple(builder.info.features["label"].names), origin=origin)
+        # In the order of the files, so that the order of training depends on the seed only.
+        loaded: Any = tfds.load(name, data_dir=str(folder), shuffle_files=False, **options)
+        splits, info = loaded
+        train, test = ((each["image"].numpy(), each["label"].numpy().astype(np.int32)) for each in splits)
+    origin = f"TensorFlow Datasets {info.full_name}, {info.data_dir}"
+    return ImageData(name, *train, *test, tuple(info.features["label"].names), origin)
 
 
 def _require_download(name: str, data_dir: Path | None, download: bool) -> None:
@@ -242,20 +240,18 @@ def _require_download(name: str, data_dir: Path | None, download: bool) -> None:
 
     TensorFlow Datasets would retry for minutes.
     """
-    known = DATA_SETS[name]
-    root = data_root(data_dir)
-    files: Sequence[str] = (known.files[0].name, f"{known.files[0].name}.gz")
-    hint = ""
+    known, root = DATA_SETS[name], data_root(data_dir)
+    first = known.files[0].name
+    files, hint = f"{first}, {first}.gz", ""
     if known.archive:
-        files = (f"{known.folder}/", known.archive)
+        files = f"{known.folder}/, {known.archive}"
         hint = (
             f" The Python version, with pickles, is not supported: download {known.archive}. "
             f"`idmatters_tf.data.shapes` (dataset shapes) needs no files."
         )
     missing = (
-        f"{name} was not found in {root}{'' if root.exists() else ', which does not exist'} (looked for "
-        f"{', '.join(files)} and a prepared TensorFlow data set {name}/).{hint} Pass the folder that holds one of "
-        f"these as `data_dir`."
+        f"{name} was not found in {root}{'' if root.exists() else ', which does not exist'} (looked for {files} and a "
+        f"prepared TensorFlow data set {name}/).{hint} Pass the folder that holds one of these as `data_dir`."
     )
     if not download:
         raise DataError(missing, arguments=("data_dir", "download"))

@@ -9,7 +9,10 @@ Any object with these methods is accepted as training data. This module does not
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
+from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
 DataSet: TypeAlias = Union["ImageData", "StreamedImageData"]
 # An integer, or an int64 scalar.
 Int: TypeAlias = Union[int, "tf.Tensor"]
+# Images, float32 (n, rows, cols, channels), and labels, int32 (n,).
+Batch: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]
+# Images, labels, and weights, float32 (n,): 1, or 0 for padding.
+WeightedBatch: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,27 +51,40 @@ ALONE = Share()
 class TrainBatchSource(Protocol):
     """Batches of images, as a function of the step, that replicas and workers share."""
 
-    def batch(self, step: int) -> Any:
-        """Return the batch of a step, which is the number of batches before it since the start of training."""
+    def batch(self, step: int) -> "Batch | tuple[tf.Tensor, tf.Tensor]":
+        """Return the images and labels of a step, which is the number of batches before it since training began."""
         ...
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "tf.data.Dataset":
-        """Return the batches of `steps` steps, with one element for each replica in turn."""
+        """Return the batches of `steps` steps as a `tf.data.Dataset`, with one element for each replica in turn.
+
+        Args:
+            first_step: first step, an integer or int64 scalar.
+            steps: number of steps.
+            share: replicas that the data set feeds.
+            stride: difference between successive steps.
+        """
         ...
 
 
 class EvaluationBatchSource(Protocol):
-    """Batches that contain every image once, without augmentation."""
+    """Batches that contain every image once, without augmentation. Padding of the last batch has weight 0."""
 
     @property
     def steps(self) -> int:
         """Number of global batches that contain all images."""
         ...
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[WeightedBatch]:
         """Yield (images, labels, weights) of all global batches as NumPy arrays."""
         ...
 
     def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> "tf.data.Dataset":
-        """Return (images, labels, weights), with one element for each replica in turn."""
+        """Return a `tf.data.Dataset` of (images, labels, weights), with one element for each replica in turn.
+
+        Args:
+            share: replicas that the data set feeds.
+            first: first global batch.
+            steps: number of global batches (default: all).
+        """
         ...

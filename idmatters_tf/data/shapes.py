@@ -30,18 +30,9 @@ def load(train: int = 10_000, test: int = 2_000, seed: int = 0) -> ImageData:
         An `ImageData`. The numbers of images of the classes differ by at most one.
     """
     train, test = positive_integer("train", train), positive_integer("test", test)
-    streams = np.random.SeedSequence(seed).spawn(2)
-    train_images, train_labels = draw(train, np.random.default_rng(streams[0]))
-    test_images, test_labels = draw(test, np.random.default_rng(streams[1]))
-    return ImageData(
-        name="shapes",
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
-        class_names=tuple(CLASSES),
-        origin=f"generated, {train:,} + {test:,} images from seed {seed}",
-    )
+    first, second = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
+    origin = f"generated, {train:,} + {test:,} images from seed {seed}"
+    return ImageData("shapes", *draw(train, first), *draw(test, second), tuple(CLASSES), origin)
 
 
 def draw(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:

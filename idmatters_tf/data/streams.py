@@ -5,55 +5,43 @@ with the next image, and a replica reads its share only.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._environment import cores
 from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._pipelines import replica_elements, without_autotuning
-from idmatters_tf.data._records import Records
 from idmatters_tf.data.imagenet import StreamedImageData
 from idmatters_tf.data.images import ImageData
-from idmatters_tf.data.protocols import ALONE, Int, Share
+from idmatters_tf.data.protocols import (
+    ALONE,
+    EvaluationBatchSource,
+    Int,
+    Share,
+    TrainBatchSource,
+    WeightedBatch,
+)
 
 # Distinct streams of random numbers.
 _ORDER, _FLIPS, _AUGMENTATION = 1, 2, 3
 
-
-def _shuffle_positions(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
-    """Return the index of the image at each position of the endless sequence, a permutation for each epoch.
-
-    Args:
-        positions: int64, `(n,)`.
-        count: number of images.
-        seed: non-negative integer below 2^32.
-
-    Returns:
-        int64, `(n,)`, in [0, count).
-    """
-    epochs = positions // count
-    seeds = tf.stack([tf.fill(tf.shape(epochs), tf.cast(seed, tf.int64)), epochs], axis=1)
-    seeds = tf.cast(tf.concat([seeds, tf.fill([tf.shape(epochs)[0], 1], tf.cast(_ORDER, tf.int64))], 1), tf.uint32)
-    # The Python wrapper of this operation does not support a batch of seeds.
-    return tf.raw_ops.RandomIndexShuffle(
-        index=positions % count,  # pyright: ignore[reportOperatorIssue]
-        seed=seeds,
-        max_index=tf.fill(tf.shape(positions), tf.cast(count - 1, tf.int64)),
-    )
+# Maps the index of an image, int64, to the compressed image and its label.
+Reader: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
-class StreamTrainBatches:
+class StreamTrainBatches(TrainBatchSource):
     """Training batches of images in files.
 
     The interface is that of `idmatters_tf.data.batches.TrainBatches`.
 
     Args:
-        images: `ImageFiles` or `Records`.
+        images: `ImageFiles`.
         batch_size: size of the global batch.
         seed: non-negative integer below 2^31.
         augmentation: "paper", "standard" or "none", see `idmatters_tf.data._decoding`.
@@ -63,21 +51,16 @@ class StreamTrainBatches:
 
     def __init__(
         self,
-        images: ImageFiles | Records,
+        images: ImageFiles,
         batch_size: int,
         seed: int = 0,
         augmentation: str = "paper",
         size: int = 224,
         smallest_area: float = _decoding.SMALLEST_AREA,
     ):
-        positive_integer("batch_size", batch_size)
-        check_choice("augmentation", augmentation, _decoding.AUGMENTATIONS)
-        self.count = len(images)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.augmentation = augmentation
-        self.size = size
-        self.smallest_area = smallest_area
+        self.batch_size = positive_integer("batch_size", batch_size)
+        self.count, self.seed, self.size, self.smallest_area = len(images), seed, size, smallest_area
+        self.augmentation = check_choice("augmentation", augmentation, _decoding.AUGMENTATIONS)
         self._read = _make_reader(images)
         self._batch = tf.function(
             lambda step: self.dataset(step, 1).get_single_element(),
@@ -86,15 +69,27 @@ class StreamTrainBatches:
         )
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
-        """Return the index of the image at each position of the endless sequence, int64 `(count,)`."""
-        return _shuffle_positions(positions, self.count, self.seed)
+        """Return the index of the image at each position of the endless sequence, a permutation for each epoch.
+
+        Args:
+            positions: int64, `(n,)`.
+
+        Returns:
+            int64, `(n,)`, in [0, count).
+        """
+        epochs = positions // self.count
+        seeds = tf.stack([tf.fill(tf.shape(epochs), tf.constant(number, tf.int64)) for number in (self.seed, _ORDER)])
+        # The Python wrapper of this operation does not support a batch of seeds.
+        return tf.raw_ops.RandomIndexShuffle(
+            index=positions % self.count,  # pyright: ignore[reportOperatorIssue]
+            seed=tf.cast(tf.stack([seeds[0], epochs, seeds[1]], axis=1), tf.uint32),
+            max_index=tf.fill(tf.shape(positions), tf.constant(self.count - 1, tf.int64)),
+        )
 
     def batch(self, step: Int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the preprocessed images and labels of a step."""
         return self._batch(tf.cast(step, tf.int64))
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
-        """Return the batches of `steps` steps, with one element for each replica in turn."""
         elements, size = replica_elements(self.batch_size, share, first_step, steps, stride)
 
         def choose(step, start):
@@ -116,49 +111,35 @@ class StreamTrainBatches:
             flipped = tf.where(flips[:, tf.newaxis, tf.newaxis, tf.newaxis] > 0, images[:, :, ::-1], images)
             return tf.image.per_image_standardization(flipped), labels
 
-        chosen = elements.map(choose, num_parallel_calls=2)
-        decoded = _decode(self._read, chosen, self.size, window).batch(size, drop_remainder=True)
-        return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))
+        return _decode(self._read, elements.map(choose, num_parallel_calls=2), size, self.size, window, finish)
 
 
-class StreamEvaluationBatches:
+class StreamEvaluationBatches(EvaluationBatchSource):
     """Batches that contain every image in files once, without augmentation. Padding of the last batch has weight 0.
 
     The interface is that of `idmatters_tf.data.batches.EvaluationBatches`. The arguments are those of
     `StreamTrainBatches`.
     """
 
-    def __init__(self, images: ImageFiles | Records, batch_size: int, augmentation: str = "paper", size: int = 224):
-        self.count = len(images)
-        self.batch_size = batch_size
+    def __init__(self, images: ImageFiles, batch_size: int, augmentation: str = "paper", size: int = 224):
+        self.count, self.batch_size, self.size = len(images), batch_size, size
         self.augmentation = augmentation
-        self.size = size
         self._read = _make_reader(images)
 
     @property
     def steps(self) -> int:
-        """Number of global batches that contain all images."""
         return -(-self.count // self.batch_size)
 
-    def __iter__(self) -> Iterator[Any]:
-        yield from self.dataset().as_numpy_iterator()
+    def __iter__(self) -> Iterator[WeightedBatch]:
+        for images, labels, weights in self.dataset():
+            yield images.numpy(), labels.numpy(), weights.numpy()
 
     def dataset(
         self, share: Share = ALONE, first: Int = 0, steps: int | None = None, standardized: bool = True
     ) -> tf.data.Dataset:
-        """Return (images, labels, weights), with one element for each replica in turn.
-
-        Args:
-            share: replicas that the data set feeds.
-            first: first global batch.
-            steps: number of global batches (default: all).
-            standardized: False for images in 0..255.
-        """
-
-        def finish(images, labels, weights):
-            return tf.image.per_image_standardization(images) if standardized else images, labels, weights
-
+        """Return the batches, see `EvaluationBatchSource`. If `standardized` is False, images are in 0..255."""
         elements, size = replica_elements(self.batch_size, share, first, self.steps if steps is None else steps)
+        window = _decoding.evaluation_window(self.augmentation)
 
         @tf.autograph.experimental.do_not_convert
         def choose(step, start):
@@ -166,56 +147,53 @@ class StreamEvaluationBatches:
             indices = tf.minimum(tf.ensure_shape(positions, [size]), self.count - 1)
             return indices, tf.cast(positions < self.count, tf.float32)
 
-        chosen = elements.map(choose)
-        window = _decoding.evaluation_window(self.augmentation)
-        decoded = _decode(self._read, chosen, self.size, lambda _: window).batch(size, drop_remainder=True)
-        return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))
+        def finish(images, labels, weights):
+            return tf.image.per_image_standardization(images) if standardized else images, labels, weights
+
+        return _decode(self._read, elements.map(choose), size, self.size, lambda _: window, finish)
 
 
 def decode_all(data: StreamedImageData) -> ImageData:
     """Decode all images of a data set, resized as with augmentation "none"."""
-    parts = {}
-    for split, files in (("train", data.train), ("test", data.test)):
+
+    def decode(files: ImageFiles) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
         pixels = np.empty((len(files), data.size, data.size, 3), np.uint8)
         labels = np.empty(len(files), np.int32)
         batches = StreamEvaluationBatches(files, min(64, len(files)), "none", data.size)
         for number, (images, batch_labels, weights) in enumerate(batches.dataset(standardized=False)):
             count = int(np.sum(weights))
             part = slice(number * batches.batch_size, number * batches.batch_size + count)
-            pixels[part] = np.round(images[:count])
-            labels[part] = batch_labels[:count]
-        parts |= {f"{split}_images": pixels, f"{split}_labels": labels}
-    return ImageData(data.name, **parts, class_names=data.class_names, origin=data.origin)
+            pixels[part], labels[part] = np.round(images[:count]), batch_labels[:count]
+        return pixels, labels
+
+    return ImageData(data.name, *decode(data.train), *decode(data.test), data.class_names, data.origin)
 
 
-def _make_reader(images):
-    """Return a function from the index of an image, int64, to the compressed image and its label."""
-    if isinstance(images, Records):
-        return _make_record_reader(images)
-    with tf.device("CPU:0"):
-        # Bytes, because file names may not be UTF-8.
-        names = tf.constant([os.fsencode(name) for name in images.names])
-        labels = tf.constant(images.labels, tf.int32)
+def _make_reader(images: ImageFiles) -> Reader:
     root = os.fsencode(f"{images.root}/")
-
-    def read(index):
-        return tf.io.read_file(tf.strings.join([root, tf.gather(names, index)])), tf.gather(labels, index)
-
-    return read
-
-
-def _make_record_reader(records):
+    # Bytes, because file names may not be UTF-8.
+    names = [root + os.fsencode(name) for name in images.names]
+    if images.labels is None:
+        return _make_record_reader([name.rpartition(b"@") for name in names])
     with tf.device("CPU:0"):
-        paths = tf.constant(records.paths)
-        numbers, offsets = tf.constant(records.file_numbers), tf.constant(records.offsets)
-    element: dict[str, Any] = {"output_types": [tf.string], "output_shapes": [[]]}
+        paths, labels = tf.constant(names), tf.constant(images.labels, tf.int32)
+    return lambda index: (tf.io.read_file(tf.gather(paths, index)), tf.gather(labels, index))
+
+
+def _make_record_reader(names: Sequence[tuple[bytes, bytes, bytes]]) -> Reader:
+    with tf.device("CPU:0"):
+        paths = tf.constant([path for path, _, _ in names])
+        offsets = tf.constant([int(offset) for _, _, offset in names], tf.int64)
+    element = {"output_types": [tf.string], "output_shapes": [[]]}
     features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
-    def read(index):
-        path = tf.gather(paths, tf.gather(numbers, index))
+    def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         # The public TFRecordDataset has no offsets.
         following = tf.raw_ops.TFRecordDatasetV2(
-            filenames=[path], compression_type="", buffer_size=0, byte_offsets=[tf.gather(offsets, index)]
+            filenames=[tf.gather(paths, index)],
+            compression_type="",
+            buffer_size=0,
+            byte_offsets=[tf.gather(offsets, index)],
         )
         first = tf.raw_ops.TakeDataset(input_dataset=following, count=1, **element)
         (record,) = tf.raw_ops.DatasetToSingleElement(dataset=first, **element)
@@ -225,14 +203,16 @@ def _make_record_reader(records):
     return read
 
 
-def _decode(read, chosen, size, window):
-    """Return the data set of single images, resized to float32 `(size, size, 3)`, with labels and further tensors.
+def _decode(read, chosen, batch_size, size, window, finish):
+    """Return a data set of batches of images of one size.
 
     Args:
         read: function returned by `_make_reader`.
         chosen: data set of batches: indices of images, and further tensors with one entry for each image.
+        batch_size: number of images in a batch.
         size: side of the images in pixels.
         window: function from the further tensors of an image to its window, see `_decoding.decode`.
+        finish: function of a batch: images, float32 `(batch, size, size, 3)`, labels and the further tensors.
     """
 
     def load(index, *others):
@@ -243,16 +223,18 @@ def _decode(read, chosen, size, window):
 
     # Reading records is stateful, and `enable_op_determinism` runs a stateful map on one core. That is sufficient for
     # reading, but not for decoding, which therefore is a map of its own.
-    return chosen.unbatch().map(load, num_parallel_calls=cores()).map(decode, num_parallel_calls=cores())
+    loaded = chosen.unbatch().map(load, num_parallel_calls=cores())
+    decoded = loaded.map(decode, num_parallel_calls=cores()).batch(batch_size, drop_remainder=True)
+    return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))
 
 
 def find_broken(
-    images: ImageFiles | Records, indices: Iterable[int] | None = None, advance: Callable[[], object] = lambda: None
+    images: ImageFiles, indices: Iterable[int] | None = None, advance: Callable[[], object] = lambda: None
 ) -> list[int]:
     """Read and decode images, and return the sorted indices of the images that cannot be decoded.
 
     Args:
-        images: `ImageFiles` or `Records`.
+        images: `ImageFiles`.
         indices: indices of the images (default: all).
         advance: called after each 100 images that can be decoded.
     """

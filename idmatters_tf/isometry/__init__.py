@@ -18,7 +18,8 @@ from idmatters_tf.isometry.blocks import Block, find_blocks
 from idmatters_tf.isometry.influence import BlockInfluence, LayerInfluence, layer_influence
 
 # Matrix-free linear maps.
-from idmatters_tf.isometry.jacobian import JacobianOperator, jacobian
+from idmatters_tf.isometry.jacobian import jacobian
+from idmatters_tf.isometry.operators import JacobianOperator
 
 # Singular values: all, and extreme ones.
 from idmatters_tf.spectra import (

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._evaluation.batches import RepeatableBatches, check_data, length, to_tensors
-from idmatters_tf._evaluation.losses import DataLoss, check_single_batch, loss_dtype
+from idmatters_tf._evaluation.losses import DataLoss, check_single_batch
 from idmatters_tf._keras_types import Data, Loss, Tensor
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
@@ -222,7 +222,7 @@ def _data_loss(model: keras.Model, batches: RepeatableBatches, loss: DataLoss, h
     """Return the loss of all data as one batch, computed eagerly."""
     examples = 0
     penalty = 0.0
-    # Sums of the elements of each loss term, and their divisors.
+    # Sums of each loss term, and their divisors.
     totals: Any = 0.0
     for batch in batches:
         size = length(batch)
@@ -235,14 +235,14 @@ def _data_loss(model: keras.Model, batches: RepeatableBatches, loss: DataLoss, h
             loss.build(model, given, outputs)
             if loss.coupling:
                 check_single_batch(loss.coupling, [length(batch) for batch in batches])
-        parts = zip(loss.terms, loss.parts(given, outputs), strict=True)
-        pairs = [term.elements(*part, loss_dtype(outputs)) for term, part in parts]
-        # A loss that returns one number for a batch is a mean over its examples.
-        sums = [_number(ops.sum(values)) * (size if divisor is None else 1) for values, divisor in pairs]
-        totals = totals + np.array([sums, [size if divisor is None else _number(divisor) for _, divisor in pairs]])
+        totals = totals + np.array([_numbers(loss.totals(given, outputs)), _numbers(loss.divisors(given, outputs))])
         examples += size
     sums, divisors = totals
     return float(np.dot(loss.factors(divisors), sums)) + penalty / examples
+
+
+def _numbers(tensors: Sequence[Tensor]) -> list[float]:
+    return [_number(tensor) for tensor in tensors]
 
 
 def _number(tensor: Tensor) -> float:

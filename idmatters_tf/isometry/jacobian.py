@@ -1,18 +1,16 @@
-"""Jacobians of blocks and models at given inputs, as SciPy operators."""
+"""Blocks and models as functions of their input near examples, with their Jacobians."""
 
 import contextlib
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
-from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf._arguments import positive_integer
 from idmatters_tf._evaluation.batches import length, to_tensors
 from idmatters_tf._keras_internals import (
     Call,
@@ -25,113 +23,23 @@ from idmatters_tf._keras_internals import (
     substitute_values,
 )
 from idmatters_tf._keras_types import Structure, Tensor
-from idmatters_tf.autodiff import Linearization, linearize
+from idmatters_tf.autodiff import linearize
 from idmatters_tf.isometry.blocks import Block, BlockName, checked_graph, select_blocks
-from idmatters_tf.spectra.operators import Operator
+from idmatters_tf.isometry.operators import (
+    DEFAULT_CHUNK,
+    Array,
+    JacobianOperator,
+    check_unmasked,
+    couples_rows,
+    mask_error,
+)
 from idmatters_tf.spectra.singular import dense
 
-DEFAULT_CHUNK = 16
 # Copies of all examples at once, for dense matrices of small blocks.
 ROWS = 64
 
-Array = NDArray[np.floating[Any]]
-
-
-class MaskedInputError(ValueError):
-    """Error of a block whose inputs have masks."""
-
-
-class JacobianOperator(Operator):
-    """Matrix-free Jacobian of a function at a point, with products from both sides.
-
-    The function is linearized once, when the operator is built. Unlike a `HessianOperator`, the operator does not
-    follow a model in training. J v costs about one evaluation of the function, J^T u about one and a half.
-
-    The shape is `(output entries, input entries)`, both flattened by rows. For several examples it is the Jacobian of
-    the whole batch, which is block-diagonal for a separable function. The dtype is float64 for functions of float64,
-    otherwise float32. `idmatters_tf.autodiff.jacobian` returns a dense matrix.
-
-    Args:
-        function: function of Keras operations and layers, from one tensor to one tensor.
-        point: floating-point tensor, (examples, ...).
-        separable: False if the function couples the examples of a batch. If True, several products are computed at
-            once, on copies of the point, unless the derivative of one copy by another is not zero.
-        chunk: number of copies at once. Memory grows with it.
-
-    Raises:
-        ValueError: if the point has a mask that Keras has attached.
-
-    Example:
-
-    >>> jacobian = JacobianOperator(keras.ops.square, np.array([[1.0, 2.0, 3.0]], "float32"))
-    >>> jacobian @ np.ones(3)
-    array([2., 4., 6.], dtype=float32)
-    """
-
-    def __init__(
-        self, function: Callable[[Tensor], Tensor], point: Tensor, separable: bool = True, chunk: int = DEFAULT_CHUNK
-    ):
-        self._function = function
-        self._point: Any = ops.convert_to_tensor(point)
-        _check_unmasked(self._point, "Argument `point`")
-        self._separable = separable
-        self._chunk = positive_integer("chunk", chunk)
-        self._single = linearize(function, self._point)
-        self._copies: Linearization | None = None
-        self.input_shape = tuple(self._point.shape)
-        self.output_shape = tuple(self._single.value.shape)
-        double = keras.backend.standardize_dtype(self._point.dtype) == "float64"
-        shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
-        super().__init__("float64" if double else "float32", shape)
-
-    def _matvec(self, vector: ArrayLike) -> Array:
-        return self._product(self._single.jvp, np.asarray(vector, self.dtype).reshape(self.input_shape)).ravel()
-
-    def _rmatvec(self, vector: ArrayLike) -> Array:
-        return self._product(self._single.vjp, np.asarray(vector, self.dtype).reshape(self.output_shape)).ravel()
-
-    def _matmat(self, matrix: ArrayLike) -> Array:
-        return self._products("jvp", np.asarray(matrix, self.dtype).T, self.input_shape)
-
-    def _rmatmat(self, matrix: ArrayLike) -> Array:
-        return self._products("vjp", np.asarray(matrix, self.dtype).T, self.output_shape)
-
-    def _product(self, linear_map: Callable[[Any], Tensor], vector: Array) -> Array:
-        return np.asarray(ops.convert_to_numpy(ops.cast(linear_map(vector), self.dtype.name)))
-
-    def _products(self, kind: str, vectors: Array, shape: tuple[int, ...]) -> Array:
-        """Return the products with the rows, as columns."""
-        vectors = vectors.reshape(len(vectors), *shape)
-        if len(vectors) >= self._chunk // 2 and self._separable and self._copies is None:
-            self._linearize_copies()
-        if self._copies is None or len(vectors) < self._chunk // 2:
-            single = getattr(self._single, kind)
-            return np.stack([self._product(single, vector).ravel() for vector in vectors], axis=1)
-        columns = []
-        for start in range(0, len(vectors), self._chunk):
-            part = vectors[start : start + self._chunk]
-            stacked = np.zeros((self._chunk, *shape), self.dtype)
-            stacked[: len(part)] = part
-            products = self._product(getattr(self._copies, kind), stacked.reshape(-1, *shape[1:])).reshape(
-                self._chunk, -1
-            )
-            columns.append(products[: len(part)])
-        return np.concatenate(columns).T
-
-    def _linearize_copies(self) -> None:
-        """Linearize the function at copies of the point, unless the copies affect one another."""
-        points: Any = ops.concatenate([self._point] * self._chunk)
-        linearized = linearize(self._function, points)
-        self._separable = not _couples_rows(linearized, tuple(points.shape), self.input_shape[0])
-        self._copies = linearized if self._separable else None
-
-
-def _couples_rows(linearized: Linearization, shape: tuple[int, ...], rows: int) -> bool:
-    """Return True if a change of the first `rows` rows of a point of some shape changes other rows of the output."""
-    change = np.zeros(shape, "float32")
-    change[:rows] = np.random.default_rng(0).standard_normal((rows, *shape[1:]))
-    changed: Any = ops.convert_to_numpy(linearized.jvp(change))
-    return bool(np.any(changed[rows:]))
+# Arguments of a block: tensors by the `id` of symbolic ones, or the leaves of a layer's arguments by their number.
+Arguments: TypeAlias = dict[int, Tensor]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,11 +56,11 @@ class LocalFunction:
     """
 
     name: str
-    points: Any
+    points: Tensor
     output_shape: tuple[int, ...]
-    fixed: dict[Any, Any]
-    execute: Callable[[dict[Any, Any]], Any]
-    start: Any
+    fixed: Arguments
+    execute: Callable[[Arguments], Tensor]
+    start: int
     is_coupled: bool
 
     def __call__(self, tensor: Tensor) -> Tensor:
@@ -205,9 +113,9 @@ class LocalFunction:
         step = max(1, ROWS // width)
         for first in range(0, self.count, step):
             part = self.at(first, min(first + step, self.count))
-            points: Any = ops.concatenate([part.points] * width)
+            points: Tensor = ops.concatenate([part.points] * width)
             linearized = linearize(part, points)
-            if len(points) > 1 and _couples_rows(linearized, tuple(points.shape), 1):
+            if len(points) > 1 and couples_rows(linearized, tuple(points.shape), 1):
                 if self.count > 1:
                     raise ValueError(
                         f"The block {self.name!r} couples the examples of a batch. Pass one example at a time, or "
@@ -226,13 +134,13 @@ class LocalFunction:
 
 
 def _unit_products(
-    product: Callable[[Any], Tensor], side: Sequence[int], start: int, width: int, examples: int
+    product: Callable[[Array], Tensor], side: Sequence[int], start: int, width: int, examples: int
 ) -> Array:
     """Return the products with `width` unit vectors, from `start` on, at each example: (examples, width, entries)."""
     units = np.eye(math.prod(side), dtype="float32")[start : start + width]
     stacked = np.zeros((width, examples, math.prod(side)), "float32")
     stacked[: len(units)] = units[:, None]
-    products: Any = ops.convert_to_numpy(product(stacked.reshape(-1, *side[1:])))
+    products: Tensor = ops.convert_to_numpy(product(stacked.reshape(-1, *side[1:])))
     if products.dtype != np.float64:
         products = products.astype(np.float32)
     return np.swapaxes(products.reshape(width, examples, -1), 0, 1)
@@ -278,7 +186,7 @@ def model_function(model: keras.Model, inputs: Structure, training: bool, togeth
     if len(symbolic) > 1 or len(keras.tree.flatten(inputs)) > 1:
         raise ValueError(f"The model {model.name!r} has {max(len(symbolic), 2)} inputs. Name a block with one input.")
 
-    def execute(tensors: dict[Any, Any]) -> Tensor:
+    def execute(tensors: Arguments) -> Tensor:
         outputs = keras.tree.flatten(model(keras.tree.pack_sequence_as(inputs, [tensors[0]]), training=training))
         if len(outputs) != 1:
             raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Name a block with one output.")
@@ -293,12 +201,21 @@ def model_function(model: keras.Model, inputs: Structure, training: bool, togeth
     return LocalFunction(model.name, points, shape, {}, execute, 0, together or training)
 
 
-class _Run(NamedTuple):
-    """Run of a model: tensors by `id` of symbolic ones, calls with masks, and `_recorded_calls` of inner layers."""
+class _LayerCall(NamedTuple):
+    """Call of a layer: its arguments, the shape of its output, and True for inputs with masks."""
 
-    values: dict[int, Tensor]
+    args: tuple[Structure, ...]
+    kwargs: dict[str, Structure]
+    shape: tuple[int, ...]
+    is_masked: bool
+
+
+class _Run(NamedTuple):
+    """Run of a model: tensors by `id` of symbolic ones, calls with masks, and calls of inner layers by their `id`."""
+
+    values: Arguments
     masked: list[Call]
-    inner: dict[int, Any]
+    inner: dict[int, _LayerCall]
 
 
 def block_functions(
@@ -334,16 +251,16 @@ def block_functions(
 
 
 @contextlib.contextmanager
-def _recorded_calls(layers: Sequence[Any]) -> Iterator[dict[int, Any]]:
-    """Record (args, kwargs, shape of the output, True for masks) of the last call of each layer, by its `id`."""
-    recorded: dict[int, Any] = {}
+def _recorded_calls(layers: Sequence[keras.Operation]) -> Iterator[dict[int, _LayerCall]]:
+    """Record the last call of each layer, by its `id`."""
+    recorded: dict[int, _LayerCall] = {}
 
-    def record(key: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def record(key: int, call: Callable[..., Structure], /, *args: Structure, **kwargs: Structure) -> Structure:
         tensors = filter(ops.is_tensor, keras.tree.flatten([*args, *kwargs.values()]))
         # Attention removes masks from its inputs.
         is_masked = any(get_mask(tensor) is not None for tensor in tensors)
         outputs = call(*args, **kwargs)
-        recorded[key] = args, kwargs, tuple(keras.tree.flatten(outputs)[0].shape), is_masked
+        recorded[key] = _LayerCall(args, kwargs, tuple(keras.tree.flatten(outputs)[0].shape), is_masked)
         return outputs
 
     with intercepted((layer, functools.partial(record, id(layer))) for layer in layers):
@@ -359,7 +276,7 @@ def _local_function(block: Block, run: _Run, training: bool, is_coupled: bool) -
         start, points = id(block.start), run.values[id(block.start)]
         shape = tuple(run.values[id(block.end)].shape)
 
-        def execute(tensors: dict[Any, Any]) -> Tensor:
+        def execute(tensors: Arguments) -> Tensor:
             run_calls(block.calls, tensors, training)
             return tensors[id(block.end)]
     else:
@@ -370,13 +287,13 @@ def _local_function(block: Block, run: _Run, training: bool, is_coupled: bool) -
         points = leaves[start]
         fixed = {key: leaf for key, leaf in enumerate(leaves) if key != start}
 
-        def execute(tensors: dict[Any, Any]) -> Tensor:
+        def execute(tensors: Arguments) -> Tensor:
             flat = [tensors[key] for key in range(len(leaves))]
             packed = keras.tree.pack_sequence_as([*args, *options.values()], flat)
             return block.operation(*packed[: len(args)], **dict(zip(options, packed[len(args) :], strict=True)))
 
     if masked:
-        raise _mask_error(f"The input of the layer {masked[0]!r} in the block {block.name!r}")
+        raise mask_error(f"The input of the layer {masked[0]!r} in the block {block.name!r}")
     _check_float(points, f"The input of the block {block.name!r}")
     return LocalFunction(block.name, points, shape, fixed, execute, start, is_coupled)
 
@@ -387,18 +304,18 @@ def _fixed_inputs(block: Block) -> set[int]:
     return {id(tensor) for call in block.calls for tensor in (*call.inputs, *call.masks)} - computed
 
 
-def _repeat(part: Any, copies: int) -> Any:
+def _repeat(part: Tensor, copies: int) -> Tensor:
     """Return another argument of a block at copies of one example."""
     has_examples = ops.is_tensor(part) and len(part.shape) and len(part) == 1
     return ops.concatenate([part] * copies) if has_examples and copies > 1 else part
 
 
-def _checked_inputs(model: keras.Model, inputs: Structure, together: bool) -> Any:
+def _checked_inputs(model: keras.Model, inputs: Structure, together: bool) -> Structure:
     """Return the inputs of a model as tensors, or raise ValueError."""
-    tensors: Any = to_tensors(inputs)
+    tensors = to_tensors(inputs)
     for tensor in keras.tree.flatten(tensors):
         if tensor is not None:
-            _check_unmasked(tensor, "Argument `inputs`")
+            check_unmasked(tensor, "Argument `inputs`")
     examples = length(tensors)
     if not examples:
         raise ValueError("Argument `inputs` must contain at least one example. Received: an empty batch.")
@@ -410,16 +327,16 @@ def _checked_inputs(model: keras.Model, inputs: Structure, together: bool) -> An
     return tensors
 
 
-def _examples(tensors: Any) -> list[Any]:
+def _examples(tensors: Structure) -> list[Structure]:
     """Return the inputs of a model for each example."""
 
-    def select(index: int) -> Any:
+    def select(index: int) -> Structure:
         return keras.tree.map_structure(lambda part: None if part is None else part[index : index + 1], tensors)
 
     return [select(index) for index in range(length(tensors))]
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: object) -> None:
     if not isinstance(model, keras.Model) or not model.built:
         received = f"{model.name!r}, not built" if isinstance(model, keras.Model) else type(model).__name__
         raise ValueError(f"Argument `model` must be a built keras.Model. Received: {received}")
@@ -432,15 +349,3 @@ def _check_float(tensor: Tensor, title: str) -> None:
             f"{title} must be of a floating-point dtype. Received: {dtype}. Name a block that starts after the first "
             f"layer with floating-point outputs, e.g. blocks=[(layer, last layer)]."
         )
-
-
-def _check_unmasked(tensor: Tensor, title: str) -> None:
-    if get_mask(tensor) is not None:
-        raise _mask_error(title)
-
-
-def _mask_error(title: str) -> "MaskedInputError":
-    return MaskedInputError(
-        f"{title} has a mask of Keras, which Jacobians do not support. Name blocks without masks, or build the model "
-        f"without `Masking` and `mask_zero=True` for sequences of one length. `layer_influence` supports masks."
-    )

@@ -14,7 +14,8 @@ from idmatters_tf._keras_types import Structure
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
 from idmatters_tf.isometry.blocks import Block, BlockNames, checked_graph, select_blocks
-from idmatters_tf.isometry.jacobian import JacobianOperator, LocalFunction, block_functions, model_function
+from idmatters_tf.isometry.jacobian import LocalFunction, block_functions, model_function
+from idmatters_tf.isometry.operators import JacobianOperator
 from idmatters_tf.layers import PadShortcut2D
 from idmatters_tf.spectra import trace
 from idmatters_tf.spectra.operators import Operator

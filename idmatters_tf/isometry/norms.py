@@ -14,7 +14,7 @@ from keras import ops
 
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.isometry.blocks import RESIDUAL_LAYERS, Block, residual_blocks
-from idmatters_tf.isometry.jacobian import JacobianOperator
+from idmatters_tf.isometry.operators import JacobianOperator
 from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.spectra import spectral_norm
 

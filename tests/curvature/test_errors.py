@@ -21,6 +21,13 @@ def mean_output(y, f):
     return tf.reduce_mean(f)
 
 
+class Called(keras.losses.Loss):
+    """A loss that Keras does not reduce."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return keras.ops.mean(keras.ops.square(y_true - y_pred))
+
+
 @pytest.mark.parametrize(
     ("loss", "data", "message"),
     [
@@ -41,7 +48,14 @@ def mean_output(y, f):
         ({"c": "mse"}, (X, Y), "Keras cannot compute the loss"),
         (None, (X, Y), "`loss` is required: the model .* was not compiled with a loss"),
         (lambda model, batch: model(batch[0]), (X, Y), "must return a scalar tensor"),
+        (mean_output, (X,), "must contain labels for loss.y, outputs.. Received: inputs alone"),
         (mean_output, (X, Y, Y[:, 0]), "must return a value for each example"),
+        (
+            Called(),
+            (X, Y),
+            "must be reduced by Keras.*Called with a `__call__` of its own. Pass loss.model, ",
+        ),
+        (keras.losses.MeanSquaredError(reduction="none"), (X, Y), "Received: MeanSquaredError with reduction='none'"),
         (MEAN, (X, Y, np.zeros(6)), "sample weights with a positive sum"),
     ],
 )

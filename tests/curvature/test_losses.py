@@ -124,8 +124,9 @@ def test_losses_of_half_precision_outputs_are_computed_in_float32(from_logits):
     np.testing.assert_allclose(operator.gradient(), expected, atol=1e-3 * np.abs(expected).max())
 
 
-def test_masks_in_mixed_precision_count_as_in_evaluate():
-    case = next(case for name, *case in loss_cases.single_outputs() if name == "masked mixed_bfloat16")
+@pytest.mark.parametrize("name", ["masked mixed_bfloat16", "mean_with_sample_weight / weights (6, 1)"])
+def test_masks_and_weights_count_as_in_evaluate(name):
+    case = next(case for other, *case in loss_cases.single_outputs() if other == name)
     assert loss_cases.compared(*case) == "agrees"
 
 

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.data.augmentations import AUGMENTATIONS, CropAndFlip
-from idmatters_tf.data.batches import EvaluationBatches, TrainBatches, compute_ahead, standardize
+from idmatters_tf.data.batches import (
+    AUGMENTATIONS,
+    CropAndFlip,
+    EvaluationBatches,
+    TrainBatches,
+    compute_ahead,
+    standardize,
+)
 from idmatters_tf.data.protocols import Share
 from idmatters_tf.layers import PerImageStandardization
 

@@ -46,6 +46,7 @@ def test_summary_of_curves_is_the_mean_of_the_last_tenth(transfer):
 
 def test_pages_are_rewritten(transfer, tmp_path):
     """The rows of the pages as they are, from their numbers."""
+    tables = sys.modules["harness.depth_tables"]
     own = {"loss": 2.396, "lowest": 2.396, "transfers": True, "not_worse": False}
     numbers = {
         "depth 4": {"rate": 0.04, "first_loss": 2.41, "loss": 2.386},
@@ -59,19 +60,19 @@ def test_pages_are_rewritten(transfer, tmp_path):
     settings = {"block": "near-identity", "optimizer": "momentum", "measure": "scaling"}
     (tmp_path / "case").mkdir()
     (tmp_path / "case" / "result.json").write_text(json.dumps({"settings": settings, "numbers": numbers, "rows": []}))
-    pages = {name: (transfer.RESULTS / f"{name}.md").read_text() for name in ("depth", "depth_cases")}
+    pages = {name: (tables.RESULTS / f"{name}.md").read_text() for name in ("depth", "depth_cases")}
     for name, text in pages.items():
-        assert transfer.BEGIN in text
+        assert tables.BEGIN in text
         (tmp_path / f"{name}.md").write_text(text)
-    transfer.write_pages(tmp_path, tmp_path)
+    tables.write_pages(tmp_path, tmp_path)
     written = {name: (tmp_path / f"{name}.md").read_text() for name in pages}
     (row,) = [line for line in written["depth_cases"].splitlines() if line.startswith("| near-identity")]
     assert row in pages["depth_cases"].splitlines()
     counts = [line for line in written["depth"].splitlines() if " of 1 |" in line]
     assert [line.count("1 of 1") for line in counts] == [2, 2]
     for name, text in pages.items():
-        assert written[name].partition(transfer.BEGIN)[0] == text.partition(transfer.BEGIN)[0]
-        assert written[name].partition(transfer.END)[2] == text.partition(transfer.END)[2]
+        assert written[name].partition(tables.BEGIN)[0] == text.partition(tables.BEGIN)[0]
+        assert written[name].partition(tables.END)[2] == text.partition(tables.END)[2]
 
 
 @pytest.mark.slow

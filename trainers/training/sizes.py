@@ -20,7 +20,7 @@ class ScaledBatches:
     def batch(self, step: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the batch of a step."""
         images, labels = self._source.batch(step)
-        return self._scale(images, tf.cast(step, tf.int64)), labels
+        return self._scale(images, tf.cast(step, tf.int64)), tf.convert_to_tensor(labels)
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
         """Return the batches of `steps` steps, with one element for each replica in turn."""

@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
 from idmatters_tf.data import shapes
-from idmatters_tf.data.augmentations import AUGMENTATIONS
-from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+from idmatters_tf.data.batches import AUGMENTATIONS, EvaluationBatches, TrainBatches
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Muon
 from trainers.networks import with_image_size
