@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals.keras_source import CompileLoss, LossFunctionWrapper, data_adapters, loss_functions
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Loss, Structure, Tensor
 
 # Losses that are quotients of sums over the examples of a batch by default, or sums over pairs of examples.
 _COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
@@ -23,10 +23,11 @@ def overrides_compute_loss(model: keras.Model) -> bool:
     return "compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss
 
 
-def compute_loss(model: keras.Model, x: Any, y: Any, outputs: Any, sample_weight: Any, training: bool) -> Any:
+def compute_loss(
+    model: keras.Model, x: Structure, y: Structure, outputs: Structure, sample_weight: Structure, training: bool
+) -> Tensor:
     """Return `model.compute_loss` on a batch. An override may lack the argument `training`."""
-    built: Any = model
-    return built._compute_loss(x, y, outputs, sample_weight=sample_weight, training=training)
+    return model._compute_loss(x, y, outputs, sample_weight=sample_weight, training=training)
 
 
 class CompiledLosses:
@@ -44,11 +45,10 @@ class CompiledLosses:
         terms: (loss, weight, reduction) of each `keras.losses.Loss` with a weight other than zero.
     """
 
-    def __init__(self, model: keras.Model, loss: Any, y: Any, outputs: Any, sample_weight: Any):
-        built: Any = model
+    def __init__(self, model: keras.Model, loss: Loss, y: Structure, outputs: Structure, sample_weight: Structure):
         given = (loss, None)
         if loss is None:
-            given = built._compile_loss._user_loss, built._compile_loss._user_loss_weights
+            given = model._compile_loss._user_loss, model._compile_loss._user_loss_weights
         self._compiled: Any = CompileLoss(*given, output_names=getattr(model, "output_names", None))
         self._compiled(y, outputs, sample_weight)
         entries = self._compiled._flat_losses
@@ -60,11 +60,11 @@ class CompiledLosses:
         self._indices = [index for index, weight in enumerate(weights[:1] if is_single else weights) if weight]
         self.terms = [(entries[index].loss, weights[index], _reduction(entries[index].loss)) for index in self._indices]
 
-    def split(self, y: Any, outputs: Any, sample_weight: Any) -> list[tuple[Any, Any, Any]]:
+    def split(self, y: Structure, outputs: Structure, sample_weight: Structure) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Return the arguments (labels, outputs, sample weights) that Keras passes to each loss."""
-        arguments: list[tuple[Any, Any, Any]] = []
+        arguments: list[tuple[Tensor, Tensor, Tensor]] = []
 
-        def keep(y: Any, output: Any, sample_weight: Any) -> Any:
+        def keep(y: Tensor, output: Tensor, sample_weight: Tensor) -> Tensor:
             arguments.append((y, output, sample_weight))
             return keras.ops.zeros(())
 
@@ -78,34 +78,36 @@ def _reduction(loss: keras.losses.Loss) -> str:
     """Return "mean", "sum", "mean_with_sample_weight" or "none"; "none" for a loss with its own `__call__`."""
     if type(loss).__call__ is not keras.losses.Loss.__call__:
         return "none"
-    names: dict[Any, str] = {"sum_over_batch_size": "mean", None: "none"}
+    names: dict[str | None, str] = {"sum_over_batch_size": "mean", None: "none"}
     return names.get(loss.reduction, str(loss.reduction))
 
 
-def weighted(values: Tensor, mask: Tensor | None, sample_weight: Any, dtype: str) -> tuple[Tensor, Tensor | None]:
+def weighted(
+    values: Tensor, mask: Tensor | None, sample_weight: Tensor | None, dtype: str
+) -> tuple[Tensor, Tensor | None]:
     """Return the values of a loss times mask and sample weights as in `Loss.__call__`, and these factors."""
     if sample_weight is not None:
         sample_weight = keras.ops.convert_to_tensor(sample_weight, dtype=dtype)
-    factors: Any = loss_functions.apply_mask(sample_weight, mask, dtype, "sum")
+    factors: Tensor | None = loss_functions.apply_mask(sample_weight, mask, dtype, "sum")
     if factors is None:
         return values, None
     values, factors = loss_functions.squeeze_or_expand_to_same_rank(values, factors)
     return values * factors, factors
 
 
-def checked_arrays(data: tuple[Any, ...]) -> tuple[Any, ...]:
+def checked_arrays(data: tuple[Structure, ...]) -> tuple[Structure, ...]:
     """Return a tuple of arrays of equal length, with sample weights repeated for each output as in `fit`."""
     make = data_adapters.ArrayDataAdapter
-    adapter: Any = make(*data) if len(data) == 3 else make(data)
+    adapter = make(*data) if len(data) == 3 else make(data)
     return adapter._inputs if len(data) == 3 else data
 
 
-def plain_function(loss: Any) -> Callable[..., Any] | None:
+def plain_function(loss: object) -> Callable[..., Tensor] | None:
     """Return the function of a loss that was given as a function or by name; None for other losses."""
     return loss.fn if type(loss) is LossFunctionWrapper else None
 
 
-def couples_examples(loss: Any, output: Any) -> bool:
+def couples_examples(loss: object, output: Structure) -> bool:
     """Return True if a loss couples the examples of a batch, for example by a reduction over the first axis."""
     axis = getattr(loss, "_fn_kwargs", {}).get("axis")
     if axis is None:
