@@ -92,7 +92,7 @@ def remove_unfinished(folder: str | os.PathLike) -> None:
         _finish_exchange(folder / path.name.removeprefix(_REPLACED))
 
 
-def write_manifest(folder: pathlib.Path, **values: Any) -> None:
+def write_manifest(folder: pathlib.Path, **values: object) -> None:
     """Write the manifest of a folder with `values` and the fingerprints of all files."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if not path.is_dir()}
     manifest = {**values, "files": {name: fingerprint(path) for name, path in files.items()}}
@@ -113,7 +113,7 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
     return manifest
 
 
-def fingerprint(path: pathlib.Path, checksum: str = "crc32") -> dict[str, Any]:
+def fingerprint(path: pathlib.Path, checksum: str = "crc32") -> dict[str, int | str]:
     """Return the size and a checksum of a file, CRC-32 or an algorithm of `hashlib`.
 
     CRC-32 detects damage, at twice the speed of SHA-256.
