@@ -3,7 +3,6 @@
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 
@@ -16,7 +15,7 @@ WEIGHTS = ("model",)
 
 
 def load_weights(
-    model: keras.Model, folder: str | os.PathLike, identity: Mapping[str, Any] | None = None
+    model: keras.Model, folder: str | os.PathLike, identity: Mapping[str, object] | None = None
 ) -> int | None:
     """Assign the weights of the newest intact checkpoint of `ExactResume` to a model.
 
@@ -40,7 +39,7 @@ def load_weights(
 def restore(
     model: keras.Model,
     folder: str | os.PathLike,
-    identity: Mapping[str, Any] | None = None,
+    identity: Mapping[str, object] | None = None,
     owners: Sequence[str] = WEIGHTS,
     repair: bool = False,
 ) -> int | None:
@@ -78,7 +77,7 @@ def save(
     model: keras.Model,
     folder: str | os.PathLike,
     step: int,
-    identity: Mapping[str, Any],
+    identity: Mapping[str, object],
     owners: Sequence[str] = WEIGHTS,
 ) -> None:
     """Save variables of a model as a checkpoint that `restore` reads, but from which `fit` cannot resume.
