@@ -48,7 +48,7 @@ class Drawing:
         """Draw the result on an empty figure of matplotlib."""
         raise NotImplementedError
 
-    def plot(self, path: str | os.PathLike) -> None:
+    def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the result and save it to a file, such as "figure.png" or "figure.pdf"."""
         figure = _new_figure(self.size, 150)
         self.draw(figure)

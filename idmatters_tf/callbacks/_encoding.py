@@ -198,7 +198,7 @@ class Snapshot:
         self.arrays[name] = copied.view(f"u{array.itemsize}") if is_extension else copied
         return [name, array.dtype.name] if is_extension else [name]
 
-    def write(self, folder: str | os.PathLike) -> None:
+    def write(self, folder: str | os.PathLike[str]) -> None:
         """Write the copy to the files `state.json` and `arrays.npy` in a folder. Raises OSError."""
         folder = pathlib.Path(folder)
         with open(folder / ARRAYS, "wb") as file:
@@ -348,12 +348,12 @@ def describe_format(saved: Saved) -> str:
     return f"has format {saved.get('format')} of idmatters_tf {saved.get('version')}, not format {FORMAT}"
 
 
-def read(folder: str | os.PathLike) -> Any:
+def read(folder: str | os.PathLike[str]) -> Any:
     """Return the value that `Snapshot.write` has written to a folder."""
     return restore(_read_text(folder), read_arrays(folder))
 
 
-def read_arrays(folder: str | os.PathLike) -> dict[str, NDArray[np.generic]]:
+def read_arrays(folder: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of a checkpoint by name, "a0", "a1" and so on."""
     arrays: dict[str, NDArray[np.generic]] = {}
     with open(pathlib.Path(folder) / ARRAYS, "rb") as file:
@@ -363,7 +363,7 @@ def read_arrays(folder: str | os.PathLike) -> dict[str, NDArray[np.generic]]:
     return arrays
 
 
-def read_plain(folder: str | os.PathLike) -> Saved:
+def read_plain(folder: str | os.PathLike[str]) -> Saved:
     """Return the strings and numbers of a dict that `Snapshot.write` has written to a folder, without the arrays."""
     data = json.loads(_read_text(folder))
     *_, items, _, _ = data["objects"][data["value"]["object"]]

@@ -88,7 +88,7 @@ class ExactResume(keras.callbacks.Callback):
 
     def __init__(
         self,
-        folder: str | os.PathLike,
+        folder: str | os.PathLike[str],
         every: int | str = "epoch",
         keep: int = 2,
         seed: int = 0,

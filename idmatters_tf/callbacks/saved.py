@@ -15,7 +15,7 @@ WEIGHTS = ("model",)
 
 
 def load_weights(
-    model: keras.Model, folder: str | os.PathLike, identity: Mapping[str, object] | None = None
+    model: keras.Model, folder: str | os.PathLike[str], identity: Mapping[str, object] | None = None
 ) -> int | None:
     """Assign the weights of the newest intact checkpoint of `ExactResume` to a model.
 
@@ -38,7 +38,7 @@ def load_weights(
 
 def restore(
     model: keras.Model,
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     identity: Mapping[str, object] | None = None,
     owners: Sequence[str] = WEIGHTS,
     repair: bool = False,
@@ -75,7 +75,7 @@ def restore(
 
 def save(
     model: keras.Model,
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     step: int,
     identity: Mapping[str, object],
     owners: Sequence[str] = WEIGHTS,
