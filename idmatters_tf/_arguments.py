@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def positive_integer(argument: str, value: Any, owner: object | None = None) -> int:
+def positive_integer(argument: str, value: object, owner: object | None = None) -> int:
     """Return the value of an argument as an `int`, including NumPy integers.
 
     Args:
@@ -22,7 +22,7 @@ def positive_integer(argument: str, value: Any, owner: object | None = None) -> 
     return _integer(argument, value, 1, "a positive integer", owner)
 
 
-def seed_number(value: Any, owner: object | None = None) -> int:
+def seed_number(value: object, owner: object | None = None) -> int:
     """Return the argument `seed` as an `int`.
 
     Args:
@@ -35,12 +35,12 @@ def seed_number(value: Any, owner: object | None = None) -> int:
     return non_negative_integer("seed", value, owner)
 
 
-def non_negative_integer(argument: str, value: Any, owner: object | None = None) -> int:
+def non_negative_integer(argument: str, value: object, owner: object | None = None) -> int:
     """Return the value of an argument as an `int`. Arguments and errors: as `positive_integer`, with 0 allowed."""
     return _integer(argument, value, 0, "a non-negative integer", owner)
 
 
-def interval(every: Any, unit: str, units: Sequence[str], owner: object | None = None) -> tuple[int, str]:
+def interval(every: object, unit: str, units: Sequence[str], owner: object | None = None) -> tuple[int, str]:
     """Return the number and the unit of the argument `every`, such as 3, "epoch", "100 steps" or "10 minutes".
 
     An integer counts `unit`. Raises ValueError for other values, and for a text with a unit that is not in `units`.
@@ -71,17 +71,17 @@ def check_choice(argument: str, value: T, allowed: Sequence[T], owner: object | 
     return value
 
 
-def abbreviate(value: Any, most: int = 200) -> str:
+def abbreviate(value: object, most: int = 200) -> str:
     """Return `repr(value)`, without the middle of a long text."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 4 :]}"
 
 
 def describe_differences(
-    saved: Mapping[str, Any],
-    now: Mapping[str, Any],
+    saved: Mapping[str, object],
+    now: Mapping[str, object],
     names: Iterable[str] | None = None,
-    allowed: Mapping[str, Any] | None = None,
+    allowed: Mapping[str, object] | None = None,
 ) -> list[str]:
     """Return "NAME was VALUE, now VALUE" for each name whose values differ.
 

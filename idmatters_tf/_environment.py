@@ -8,10 +8,12 @@ import os
 import pathlib
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 from idmatters_tf._arguments import describe_differences
 
+# Values of each part of an environment, "versions" and "numerics".
+Environment: TypeAlias = Mapping[str, Mapping[str, object]]
 # Version of this package.
 VERSION = "0.1.0"
 # Pre-releases of Keras are a separate package, which TensorFlow's release candidates require.
@@ -33,7 +35,7 @@ def get_version(package: str) -> str | None:
     return _installed(package) or _installed(f"{package}-cpu")
 
 
-def describe_numerics(backend: str = "tensorflow") -> dict[str, Any]:
+def describe_numerics(backend: str = "tensorflow") -> dict[str, object]:
     """Return the threads, libraries and devices of this process as JSON values. Imports the backend."""
     if backend == "jax":
         import jax
@@ -91,7 +93,7 @@ def _instructions():
     return " ".join(name for name in _INSTRUCTIONS if name in flags)
 
 
-def describe_environment_change(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def describe_environment_change(saved: Environment, now: Environment) -> str | None:
     """Return a warning with the differences of two environments with the keys "versions" and "numerics", or None.
 
     Parts that were not saved are not compared.

@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 # Optional packages and the extras of setup.cfg that install them.
 EXTRAS = {
@@ -19,7 +18,7 @@ EXTRAS = {
 }
 
 
-def lazy_attributes(package: str, path: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_attributes(package: str, path: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for a package whose attributes are imported on first use.
 
     They are listed in its stub (Scientific Python's SPEC 1).
@@ -33,7 +32,7 @@ def lazy_attributes(package: str, path: str) -> tuple[Callable[[str], Any], Call
     imports = [statement for statement in stub.body if isinstance(statement, ast.ImportFrom)]
     origins = {alias.name: str(statement.module) for statement in imports for alias in statement.names}
 
-    def get(name: str) -> Any:
+    def get(name: str) -> object:
         if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if origins[name] == package:

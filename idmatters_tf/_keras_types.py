@@ -5,11 +5,20 @@ A tensor's class depends on the backend, and Keras' own functions carry no annot
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    Dataset: TypeAlias = tf.data.Dataset
+    Strategy: TypeAlias = tf.distribute.Strategy
+else:
+    # TensorFlow is imported on use.
+    Dataset = Strategy = object
 
 # A tensor of the current backend, or what `keras.ops.convert_to_tensor` takes.
 Tensor: TypeAlias = Any
@@ -21,8 +30,37 @@ Shape: TypeAlias = tuple[int | None, ...]
 Initializer: TypeAlias = Any
 # A `keras.regularizers.Regularizer`, its name, its configuration, or None.
 Regularizer: TypeAlias = Any
+# A configuration, as `get_config` returns it.
+Config: TypeAlias = Mapping[str, Any]
+# Arguments of a method of Keras, by name.
+Options: TypeAlias = dict[str, Any]
 # Metrics that Keras passes to callbacks.
 Logs: TypeAlias = dict[str, Any] | None
+
+
+class LayerOptions(TypedDict, total=False):
+    """Further arguments of a layer, see `keras.layers.Layer`."""
+
+    name: str | None
+    dtype: Any
+    trainable: bool
+    activity_regularizer: Regularizer
+
+
+class OptimizerOptions(TypedDict, total=False):
+    """Further arguments of an optimizer, see `keras.optimizers.Optimizer`."""
+
+    weight_decay: float | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: int | None
+
+
 # An array, or a list, tuple or dict of such.
 Arrays: TypeAlias = NDArray[np.generic] | Sequence["Arrays"] | Mapping[str, "Arrays"]
 # A function of a tensor, the name of one in `keras.activations`, or None for the identity.

@@ -17,14 +17,13 @@ Seeds do not make a run resumable, because a restarted process starts its genera
 
 import os
 import sys
-from typing import Any
 
 import keras
 
 _XLA_FLAG = "--xla_gpu_deterministic_ops=true"
 
 
-def make_deterministic(seed: int) -> dict[str, Any]:
+def make_deterministic(seed: int) -> dict[str, object]:
     """Seed all generators and enable deterministic algorithms of the backend.
 
     Call it before any model, data set or tensor is created. It seeds Python's `random`, NumPy's global generator, and
@@ -46,7 +45,7 @@ def make_deterministic(seed: int) -> dict[str, Any]:
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < 2**32:
         raise ValueError(f"Argument `seed` must be an integer from 0 to 2^32 - 1. Received: seed={seed!r}")
     backend = keras.backend.backend()
-    done: dict[str, Any] = {"backend": backend, "seed": int(seed)}
+    done: dict[str, object] = {"backend": backend, "seed": int(seed)}
     if backend == "jax":
         done["XLA_FLAGS"] = _add_xla_flag()
     keras.utils.set_random_seed(int(seed))

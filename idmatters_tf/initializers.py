@@ -7,7 +7,6 @@ product of the spatial sizes, so that k = 1 for `Dense` kernels.
 import math
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
@@ -35,7 +34,7 @@ class _ScaledNormal(keras.initializers.Initializer):
         """Return the standard deviation for kernels of a shape."""
         raise NotImplementedError
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {"seed": self.seed}
 
 
@@ -111,5 +110,5 @@ class ScaledGlorot(_ScaledNormal):
         field = math.prod(shape[:-2])
         return self.scale * math.sqrt(2.0 / (field * (shape[-2] + shape[-1])))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {"scale": self.scale, **super().get_config()}

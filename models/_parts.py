@@ -1,10 +1,10 @@
 """Ends of networks, and other parts that several of them share."""
 
-from typing import Any
+from typing import Unpack
 
 import keras
 
-from idmatters_tf._keras_types import Initializer, Regularizer, Tensor
+from idmatters_tf._keras_types import Initializer, LayerOptions, Regularizer, Tensor
 from idmatters_tf._seeds import mix_seed
 from idmatters_tf.layers import RandomProjection
 from idmatters_tf.layers._arguments import wide_dtype
@@ -24,7 +24,7 @@ def classify(features: Tensor, kind: Head, classes: int, seed: int, regularizer:
 
 
 def build_head(
-    kind: Head, classes: int, seed: int, kernel_regularizer: Regularizer = None, **options: Any
+    kind: Head, classes: int, seed: int, kernel_regularizer: Regularizer = None, **options: Unpack[LayerOptions]
 ) -> keras.layers.Layer:
     """Return the last layer of a classifier.
 

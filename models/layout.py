@@ -101,7 +101,7 @@ class Layout:
             )
 
 
-def _check_names(others: Mapping[str, Any]) -> None:
+def _check_names(others: Mapping[str, object]) -> None:
     """Raise TypeError for arguments of a network that are unknown."""
     names = ["input_shape", "classes", "weight_decay", "seed", "name", *Layout.__dataclass_fields__]
     for name in others:

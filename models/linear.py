@@ -6,20 +6,26 @@ multiplies rows and is the transpose. Hardt & Ma's A is W[:, 0] of a `linear_res
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf._seeds import reseed
 from idmatters_tf.initializers import ScaledGlorot
 from idmatters_tf.layers import LinearResidual, ShortcutUnit
 from idmatters_tf.layers._arguments import decay_regularizer
 
 Initializer: TypeAlias = str | keras.initializers.Initializer | None
-Activation: TypeAlias = str | Callable[[Any], Any] | None
+Activation: TypeAlias = str | Callable[[Tensor], Tensor] | None
+
+
+class _ChainOptions(TypedDict, total=False):
+    weight_decay: float
+    seed: int
 
 
 def linear_residual(
@@ -50,7 +56,12 @@ def linear_residual(
 
 
 def plain(
-    dim: int, depth: int, kernel_initializer: Initializer = None, *, name: str = "plain", **options: Any
+    dim: int,
+    depth: int,
+    kernel_initializer: Initializer = None,
+    *,
+    name: str = "plain",
+    **options: Unpack[_ChainOptions],
 ) -> keras.Model:
     """Build a chain of layers W h: the standard parameterization.
 
@@ -73,7 +84,7 @@ def shortcut_network(
     shortcut: bool = True,
     kernel_initializer: Initializer = None,
     name: str = "shortcut_network",
-    **options: Any,
+    **options: Unpack[_ChainOptions],
 ) -> keras.Model:
     """Build a chain of n-shortcut units, h + post(W_n mid(... mid(W_1 pre(h)))).
 

@@ -1,13 +1,13 @@
 """Features of a trained classifier, and classifiers with a new head on them, for transfer learning."""
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import keras
 
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
-from idmatters_tf._keras_internals import get_graph, overrides_call, producer
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_internals import Functional, Node, get_graph, node_arguments, overrides_call, producer
+from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf.layers import ClassNames, RandomProjection
 from idmatters_tf.models._parts import build_head
 from idmatters_tf.models.layout import Head
@@ -78,7 +78,7 @@ def replace_head(
             f"{len(class_names)} names"
         )
     trunk = features(model)
-    pooled: Any = trunk.output
+    pooled: Tensor = trunk.output
     # Class scores need more than bfloat16's 8 bits.
     wide = "float64" if pooled.dtype == "float64" else "float32"
     logits = build_head(head, classes, seed, dtype=wide, name="head")(pooled)
@@ -99,10 +99,11 @@ def _cut_last_layer(model: keras.Model) -> Tensor:
     while True:
         node = producer(tensor)
         operation = node.operation
-        if get_graph(operation) is not None:
+        if (graph := get_graph(operation)) is not None:
             inner = _cut_last_layer(operation)
-            trunk = _make_model(get_graph(operation).input, inner, operation.name)
-            return trunk(*node.arguments.args, **node.arguments.kwargs)
+            trunk = _make_model(graph.input, inner, operation.name)
+            arguments, options = node_arguments(node)
+            return trunk(*arguments, **options)
         if isinstance(operation, (keras.layers.Dense, RandomProjection)):
             return node.input_tensors[0]
         if node.is_input or not _keeps_logits(node):
@@ -114,7 +115,7 @@ def _cut_last_layer(model: keras.Model) -> Tensor:
         tensor = node.input_tensors[0]
 
 
-def _make_model(inputs: Any, outputs: Tensor, name: str) -> keras.Model:
+def _make_model(inputs: Structure, outputs: Tensor, name: str) -> keras.Model:
     """Return a functional model, frozen if all its layers are."""
     model = keras.Model(inputs, outputs, name=name)
     weighted = [layer for layer in model.layers if layer.weights]
@@ -124,7 +125,7 @@ def _make_model(inputs: Any, outputs: Tensor, name: str) -> keras.Model:
     return model
 
 
-def _get_graph(model: Any) -> Any:
+def _get_graph(model: keras.Model) -> Functional:
     """Return the graph of a model.
 
     Raises:
@@ -141,7 +142,7 @@ def _get_graph(model: Any) -> Any:
     return graph
 
 
-def _keeps_logits(node: Any) -> bool:
+def _keeps_logits(node: Node) -> bool:
     """Return True if a call maps one tensor to one of the same shape and its operation has no weights."""
     operation, inputs, outputs = node.operation, node.input_tensors, node.output_tensors
     if len(inputs) != 1 or len(outputs) != 1 or tuple(inputs[0].shape) != tuple(outputs[0].shape):

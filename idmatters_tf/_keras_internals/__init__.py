@@ -38,17 +38,22 @@ from idmatters_tf._keras_internals.fit import (
     copy_metric,
     flush_events,
     loss_arguments,
+    model_of,
     running_fit,
 )
 from idmatters_tf._keras_internals.graphs import (
     Call,
+    CallFunction,
+    Functional,
     ModelGraph,
+    Node,
     attention_handlers,
     call_arguments,
     copy_operation,
     get_graph,
     get_mask,
     graph_inputs,
+    graph_of,
     has_functional_constructor,
     input_operations,
     intercepted,
@@ -56,6 +61,7 @@ from idmatters_tf._keras_internals.graphs import (
     is_position_embedding,
     kept_mask,
     layers_within,
+    node_arguments,
     overrides_call,
     producer,
     read_graph,
@@ -86,7 +92,7 @@ from idmatters_tf._keras_internals.losses import (
     overrides_compute_loss,
     plain_function,
 )
-from idmatters_tf._keras_internals.optimizers import GradientObserver, variable_index
+from idmatters_tf._keras_internals.optimizers import GradientObserver, inner_optimizer, variable_index
 from idmatters_tf._keras_internals.scope import kept_training_state, substitute_values
 from idmatters_tf._keras_internals.variables import (
     DERIVED,

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -14,6 +14,7 @@ import numpy as np
 from idmatters_tf._keras_internals.graphs import layers_within
 from idmatters_tf._keras_internals.keras_source import array_slicing, data_adapter_utils, data_adapters, module_utils
 from idmatters_tf._keras_internals.versions import ORBAX_CHECKPOINTS_SINCE_3_14
+from idmatters_tf._keras_types import Arrays, Strategy, Structure
 
 # Imported on use.
 tf = module_utils.tensorflow
@@ -101,35 +102,35 @@ class RunningFit:
     kind: str
     adapter: data_adapters.data_adapter.DataAdapter
     data: Any
-    shuffle: Any
+    shuffle: bool | str
     class_weight: dict[int, float] | None
     initial_epoch: int
     epochs: int
     steps_per_epoch: int | None
     steps_per_execution: int
-    validation_data: Any
-    validation_freq: Any
-    _list: Any
+    validation_data: object
+    validation_freq: int | Collection[int]
+    _list: keras.callbacks.CallbackList
     _iterator: Any
     _first: int = 0
 
     @property
-    def strategy(self) -> Any:
+    def strategy(self) -> Strategy | None:
         """Strategy of `tf.distribute` of the model; None without one."""
         return getattr(self._iterator, "_distribute_strategy", None)
 
-    def converted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def converted(self, batches: Iterator[Structure]) -> Iterator[Structure]:
         """Convert the batches of an iterator of TensorFlow as Keras does on JAX, without prefetching."""
-        adapter: Any = copy.copy(self.adapter)
-        adapter._dataset = batches
+        adapter = copy.copy(self.adapter)
+        vars(adapter)["_dataset"] = batches
         return iter(adapter.get_jax_iterator())
 
-    def standardized(self, batch: Any) -> Any:
+    def standardized(self, batch: Structure) -> Structure:
         """Return a batch of a `PyDataset` in the form that `fit` passes to the training step, with class weights."""
         adapter: Any = self.adapter
         return next(iter(data_adapter_utils.get_numpy_iterator([adapter._standardize_batch(batch)])))
 
-    def arrays(self) -> tuple[tuple[Any, ...], int]:
+    def arrays(self) -> tuple[tuple[Arrays, ...], int]:
         """Return training data of the kind "arrays" as dense NumPy arrays, and their batch size.
 
         Returns:
@@ -170,7 +171,7 @@ class RunningFit:
 
         self._count(begin, adapter.on_epoch_end, data.num_batches)
 
-    def take_iterators(self, begin: Callable[[], Iterator[Any]], steps: int) -> None:
+    def take_iterators(self, begin: Callable[[], Iterator[Structure]], steps: int) -> None:
         """Replace the training data by iterators, without prefetching of batches.
 
         Args:
@@ -233,7 +234,7 @@ class RunningFit:
         self, model: keras.Model, is_paused: Callable[[], bool], callback: keras.callbacks.Callback
     ) -> None:
         """Skip validation and the `on_epoch_end` of all callbacks but one while `is_paused()`."""
-        several: Any = self._list
+        several = self._list
         handle = several.on_epoch_end
 
         def on_epoch_end(epoch, logs=None):
@@ -296,17 +297,22 @@ def running_fit(model: keras.Model) -> RunningFit | None:
     return None
 
 
+def model_of(callback: keras.callbacks.Callback) -> keras.Model:
+    """Return the model of a callback, which Keras sets before training."""
+    model: Any = callback.model
+    return model
+
+
 def flush_events(callback: keras.callbacks.TensorBoard) -> None:
     """Write the collected points of a `TensorBoard` callback to its files."""
     for writer in callback._writers.values():
         writer.flush()
 
 
-def build_for_training(model: keras.Model, batch: Any) -> None:
+def build_for_training(model: keras.Model, batch: Structure) -> None:
     """Create the variables of the model, its metrics and its optimizer, as the first training step does."""
-    built: Any = model
     try:
-        built._symbolic_build(data_batch=batch)
+        model._symbolic_build(data_batch=batch)
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
         # A model with its own training step may have no `call`; it trains its layers.
         parts = [layer for layer in layers_within(model) if layer is not model]
@@ -314,7 +320,7 @@ def build_for_training(model: keras.Model, batch: Any) -> None:
             raise
 
 
-def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
+def compile_arguments(model: keras.Model) -> dict[str, object] | None:
     """Return the arguments of `keras.Model.compile`, as objects; None if it was not called, also by an override."""
     config = getattr(model, "_compile_config", None)
     return None if config is None else dict(config.config)
@@ -331,7 +337,7 @@ def copy_metric(metric: keras.metrics.Metric) -> keras.metrics.Metric:
     return copied
 
 
-def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
+def loss_arguments(loss: keras.losses.Loss) -> dict[str, object]:
     """Return the arguments of a loss's function, which `Huber` and others leave out of their configuration."""
     return dict(getattr(loss, "_fn_kwargs", {}))
 
@@ -372,10 +378,10 @@ class _OptionalInputs(data_adapters.PyDatasetAdapter):
 class _Iterators(data_adapters.data_adapter.DataAdapter):
     """Data adapter for JAX whose iterators a function returns."""
 
-    def __init__(self, begin: Callable[[], Iterator[Any]]):
+    def __init__(self, begin: Callable[[], Iterator[Structure]]):
         self._begin = begin
 
-    def get_jax_iterator(self) -> Iterator[Any]:
+    def get_jax_iterator(self) -> Iterator[Structure]:
         return self._begin()
 
 

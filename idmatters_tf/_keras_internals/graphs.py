@@ -5,22 +5,24 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
 from idmatters_tf._keras_internals.keras_source import (
     Functional,
+    Node,
     functional_like_constructor,
     masking,
     numpy_operations,
     tensor_attributes,
 )
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Options, Structure, Tensor
 
-_layers: Any = keras.layers
+# A method `call`, or a handler that takes such a method and its arguments.
+CallFunction: TypeAlias = Callable[..., Structure]
 _ELEMENTWISE = tuple(
-    getattr(_layers, name)
+    getattr(keras.layers, name)
     for name in (
         *("Activation", "ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax"),
         *("Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multiply", "Subtract"),
@@ -38,10 +40,10 @@ def set_mask(tensor: Tensor, mask: Tensor | None) -> None:
     masking.set_keras_mask(tensor, mask)
 
 
-def attention_handlers(model: keras.Model) -> list[tuple[Any, Callable[..., Any]]]:
+def attention_handlers(model: keras.Model) -> list[tuple[keras.Operation, CallFunction]]:
     """Return handlers for `intercepted` that keep the masks which attention removes from its inputs."""
 
-    def keep(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def keep(call: CallFunction, /, *args: object, **kwargs: object) -> Structure:
         for tensor in keras.tree.flatten((args, kwargs)):
             if (mask := get_mask(tensor)) is not None:
                 tensor_attributes.set_tensor_attr(tensor, "_kept_mask", mask)
@@ -56,11 +58,19 @@ def kept_mask(tensor: Tensor) -> Tensor | None:
     return tensor_attributes.get_tensor_attr(tensor, "_kept_mask") if mask is None else mask
 
 
-def get_graph(operation: Any) -> Any:
+def get_graph(operation: object) -> Functional | None:
     """Return the graph of a functional or a built Sequential model, a `Functional`; None for everything else."""
     if isinstance(operation, keras.Sequential):
         return operation._functional
     return operation if isinstance(operation, Functional) else None
+
+
+def graph_of(model: keras.Operation) -> Functional:
+    """Return the graph of a functional or a built Sequential model."""
+    graph = get_graph(model)
+    if graph is None:
+        raise TypeError(f"The model must be functional or Sequential. Received: {type(model).__name__}")
+    return graph
 
 
 def overrides_call(model: keras.Model) -> bool:
@@ -74,8 +84,11 @@ def has_functional_constructor(model: keras.Model) -> bool:
 
 
 def run_graph(
-    graph: Any, inputs: Any, call: Callable[..., Any], operation: Callable[[Any], Any] = lambda operation: operation
-) -> Any:
+    graph: Functional,
+    inputs: Structure,
+    call: CallFunction,
+    operation: Callable[[keras.Operation], Callable[..., object]] = lambda operation: operation,
+) -> Structure:
     """Return the outputs of a functional model's graph, each replaced operation called as `call(operation, *args)`.
 
     `keras.models.clone_model(call_function=)` does this, too, but serializes the loss and excludes nested Sequential
@@ -84,23 +97,29 @@ def run_graph(
     return graph._run_through_graph(inputs, operation_fn=operation, call_fn=call)
 
 
-def standardized_inputs(graph: Any, inputs: Any) -> Any:
+def standardized_inputs(graph: Functional, inputs: Structure) -> list[Tensor]:
     """Return concrete inputs as the flat list of tensors, in the declared dtypes, that a functional model takes."""
     return graph._standardize_inputs(inputs)
 
 
-def input_operations(graph: Any) -> Any:
+def input_operations(graph: Functional) -> Structure:
     """Return the `InputLayer`s of a functional model, in the structure of its inputs."""
     return keras.tree.map_structure(lambda tensor: tensor._keras_history.operation, graph.input)
 
 
-def producer(tensor: Any) -> Any:
+def producer(tensor: Tensor) -> Node:
     """Return the node that computed a symbolic tensor, with `operation`, `input_tensors` and `is_input`."""
     operation, index, _ = tensor._keras_history
     return operation._inbound_nodes[index]
 
 
-def is_addition(operation: Any) -> bool:
+def node_arguments(node: Node) -> tuple[tuple[Structure, ...], dict[str, Structure]]:
+    """Return the positional arguments of a call and its arguments by name."""
+    arguments: Any = node.arguments
+    return arguments.args, arguments.kwargs
+
+
+def is_addition(operation: object) -> bool:
     """Return True if an operation is `keras.layers.Add` or the `+` of two symbolic tensors."""
     return isinstance(operation, (keras.layers.Add, numpy_operations.Add))
 
@@ -135,25 +154,24 @@ def find_ancestors(calls: Iterable["Call"]) -> dict[int, set[int]]:
 
 def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return the layer and all layers inside of it, outer ones first."""
-    layers: Any = layer._flatten_layers()
-    return layers
+    return [*layer._flatten_layers()]
 
 
-def is_position_embedding(operation: Any) -> bool:
+def is_position_embedding(operation: object) -> bool:
     """Return True for layers of KerasHub whose output depends on the shape of their input only."""
     kind = type(operation)
     return kind.__module__.startswith("keras_hub.") and kind.__name__ in ("PositionEmbedding", "SinePositionEncoding")
 
 
-def transforms_features(operation: Any) -> bool:
+def transforms_features(operation: object) -> bool:
     """Return True for a layer, other than an activation or a merging layer, in contrast to element-wise operations."""
     return isinstance(operation, keras.layers.Layer) and not isinstance(operation, _ELEMENTWISE)
 
 
-def call_arguments(call: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def call_arguments(call: CallFunction, args: Sequence[object], options: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of an operation's `call` by name, in the order of its signature."""
     signature = inspect.signature(call)
-    named: dict[str, Any] = {}
+    named: dict[str, object] = {}
     for name, value in signature.bind_partial(*args, **options).arguments.items():
         is_further = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
         named |= value if is_further else {name: value}
@@ -161,20 +179,20 @@ def call_arguments(call: Callable[..., Any], args: Sequence[Any], options: Mappi
 
 
 @contextlib.contextmanager
-def intercepted(handlers: Iterable[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
+def intercepted(handlers: Iterable[tuple[keras.Operation, CallFunction]]) -> Iterator[None]:
     """Replace the calls of operations by `handler(call, *args, **kwargs)` inside the context, each operation once."""
-    operations: list[Any] = []
+    operations: list[keras.Operation] = []
     try:
         for operation, handler in handlers:
             operations.append(operation)
-            operation.call = functools.partial(handler, operation.call)
+            vars(operation)["call"] = functools.partial(handler, operation.call)
         yield
     finally:
         for operation in operations:
             vars(operation).pop("call", None)
 
 
-def copy_operation(operation: Any) -> Any:
+def copy_operation(operation: keras.Operation) -> Any:
     """Return a new operation with the configuration and name of another one; a `Lambda` with its function."""
     if type(operation) is keras.layers.Lambda:
         # Its configuration contains byte code without its globals, which Keras does not run in safe mode.
@@ -205,11 +223,11 @@ class Call:
     """
 
     name: str
-    operation: Any
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    node: Any
-    masks: tuple[Any, ...] = ()
+    operation: keras.Operation
+    inputs: tuple[keras.KerasTensor, ...]
+    outputs: tuple[keras.KerasTensor, ...]
+    node: Node | None
+    masks: tuple[keras.KerasTensor, ...] = ()
     way: str | None = None
 
 
@@ -230,16 +248,20 @@ class ModelGraph:
         return find_ancestors(self.calls)
 
 
-def read_graph(model: keras.Model) -> ModelGraph | None:
+def read_graph(model: object) -> ModelGraph | None:
     """Return the graph of a functional or Sequential model; None for other models."""
     graph = get_graph(model)
     return None if graph is None else ModelGraph(list(_list_calls(graph, "")))
 
 
-def _list_calls(graph: Any, prefix: str) -> Iterator[Call]:
-    by_depth: Any = graph._nodes_by_depth
-    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
-    nodes = [node for node in nodes if node.operation is not None and not node.is_input]
+def nodes_in_order(graph: Functional) -> list[Node]:
+    """Return the calls in a graph in the order of execution."""
+    nodes = [node for _, several in sorted(graph._nodes_by_depth.items(), reverse=True) for node in several]
+    return [node for node in nodes if node.operation is not None and not node.is_input]
+
+
+def _list_calls(graph: Functional, prefix: str) -> Iterator[Call]:
+    nodes = nodes_in_order(graph)
     for node in nodes:
         name = prefix + node.operation.name
         outputs = tuple(node.outputs)
@@ -253,15 +275,17 @@ def _list_calls(graph: Any, prefix: str) -> Iterator[Call]:
         yield Call(name, node.operation, tuple(nested.outputs), outputs, None, (), "out")
 
 
-def inputs_and_masks(node: Any, aliases: Mapping[int, Any] | None = None) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def inputs_and_masks(
+    node: Node, aliases: Mapping[int, keras.KerasTensor] | None = None
+) -> tuple[tuple[keras.KerasTensor, ...], tuple[keras.KerasTensor, ...]]:
     """Return the symbolic tensors that a node takes as inputs and as masks.
 
     Keras passes masks by the names of the arguments, and records them also when it adds them itself. `aliases` are
     tensors that take the place of others, by the `id` of these.
     """
-    inputs: list[Any] = []
-    masks: list[Any] = []
-    for name, value in call_arguments(node.operation.call, node.arguments.args, node.arguments.kwargs).items():
+    inputs: list[keras.KerasTensor] = []
+    masks: list[keras.KerasTensor] = []
+    for name, value in call_arguments(node.operation.call, *node_arguments(node)).items():
         is_mask = name == "mask" or name.endswith("_mask")
         for tensor in keras.tree.flatten(value):
             if isinstance(tensor, keras.KerasTensor):
@@ -270,24 +294,32 @@ def inputs_and_masks(node: Any, aliases: Mapping[int, Any] | None = None) -> tup
     return tuple(inputs), tuple(masks)
 
 
-def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any:
+def _nested_graph(node: Node, nodes: Sequence[Node], inputs: Sequence[keras.KerasTensor]) -> Functional | None:
     """Return the graph of the nested model that a node calls, or None if its calls cannot replace the node."""
     graph = get_graph(node.operation)
     if graph is None or overrides_call(node.operation):
         return None
     one_tensor = len(inputs) == len(graph.inputs) == 1
     # Arguments such as training=True.
-    given = any(value is not None for name, value in node.arguments.kwargs.items() if name != "mask")
+    given = any(value is not None for name, value in node_arguments(node)[1].items() if name != "mask")
     once = sum(other.operation is node.operation for other in nodes) == 1
     return graph if one_tensor and once and not given else None
 
 
-def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
+def graph_inputs(model: keras.Model, inputs: Structure) -> dict[int, Tensor]:
     """Return the inputs of a functional or Sequential model by the identity of their symbolic tensors."""
-    graph = get_graph(model)
+    graph = graph_of(model)
     tensors = keras.tree.map_structure(lambda x: None if x is None else keras.ops.convert_to_tensor(x), inputs)
     values = keras.tree.flatten(standardized_inputs(graph, tensors))
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
+
+
+def _fill_in(call: Call, values: dict[int, Tensor]) -> tuple[Sequence[Structure], Options]:
+    """Return the arguments of a call with computed tensors in place of symbolic ones."""
+    if call.node is None:
+        return [values[id(tensor)] for tensor in call.inputs], {}
+    arguments: Any = call.node.arguments
+    return arguments.fill_in(values)
 
 
 def run_calls(calls: Iterable[Call], values: dict[int, Tensor], training: bool) -> list[Call]:
@@ -301,19 +333,20 @@ def run_calls(calls: Iterable[Call], values: dict[int, Tensor], training: bool) 
         tensors = [values[id(tensor)] for tensor in call.inputs]
         if any(get_mask(tensor) is not None for tensor in tensors):
             masked.append(call)
-        arguments, options = (tensors, {}) if call.node is None else call.node.arguments.fill_in(values)
+        arguments, options = _fill_in(call, values)
         if call.way == "in":
             explicit = options.get("mask")
             mask = get_mask(tensors[0]) if explicit is None else explicit
             entered[id(call.operation)] = tensors[0], mask
-            outputs = keras.tree.flatten(standardized_inputs(get_graph(call.operation), tensors[0]))
+            outputs = keras.tree.flatten(standardized_inputs(graph_of(call.operation), tensors[0]))
             if mask is not None:
                 set_mask(outputs[0], mask)
         elif call.way == "out":
             outputs = tensors
-            if id(call.operation) in entered and call.operation.supports_masking:
-                first, mask = entered[id(call.operation)]
-                call.operation._set_mask_metadata(first, outputs, mask)
+            nested = call.operation
+            if isinstance(nested, keras.Model) and id(nested) in entered and nested.supports_masking:
+                first, mask = entered[id(nested)]
+                nested._set_mask_metadata(first, outputs, mask)
         else:
             if "training" in getattr(call.operation, "_call_context_args", ()):
                 options = {**options, "training": training}

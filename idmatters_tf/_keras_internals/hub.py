@@ -4,15 +4,17 @@ Backbones have no functional constructor. A backbone that is not in the table, o
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import keras
 
 from idmatters_tf._keras_internals.graphs import is_addition, is_position_embedding, layers_within
+from idmatters_tf._keras_types import Config
 
-Config: TypeAlias = Mapping[str, Any]
 Layers: TypeAlias = Sequence[keras.layers.Layer]
+# Function that returns the layers of a backbone, see `RepeatedLayers`.
+FindLayers: TypeAlias = Callable[[keras.Model], list[list[Layers]]]
 
 
 def _is_uniform(_: Config, __: int) -> int:
@@ -31,9 +33,9 @@ class RepeatedLayers:
         entries: entries of the configuration with one value for each layer.
     """
 
-    layers: Callable[[Any], list[list[Layers]]]
+    layers: FindLayers
     count: str = "num_layers"
-    kind: Callable[[Config, int], Any] = _is_uniform
+    kind: Callable[[Config, int], int] = _is_uniform
     entries: tuple[str, ...] = ()
 
     def names(self, stage: int, index: int, layers: Layers) -> tuple[str, ...]:
@@ -43,16 +45,16 @@ class RepeatedLayers:
         return tuple(str(layer.path) for layer in layers)
 
 
-def _attributes(*names: str) -> Callable[[Any], list[list[Layers]]]:
+def _attributes(*names: str) -> FindLayers:
     """Return a function that reads the layers from lists of a backbone."""
 
-    def layers(backbone: Any) -> list[list[Layers]]:
+    def layers(backbone: keras.Model) -> list[list[Layers]]:
         return [list(zip(*(getattr(backbone, name) for name in names), strict=True))]
 
     return layers
 
 
-def _encoder(name: str) -> Callable[[Any], list[list[Layers]]]:
+def _encoder(name: str) -> FindLayers:
     """Return a function that reads the layers from the encoder inside of a backbone."""
     return lambda backbone: [[(layer,) for layer in backbone.get_layer(name).encoder_layers]]
 
@@ -106,20 +108,20 @@ BACKBONES: dict[str, RepeatedLayers] = {
 }
 
 
-def backbone_of(model: Any) -> tuple[Any, RepeatedLayers] | None:
+def backbone_of(model: keras.layers.Layer) -> tuple[keras.Model, RepeatedLayers] | None:
     """Return the backbone of a KerasHub task, or the model if it is a backbone, and its layers; None if unknown."""
-    backbone = getattr(model, "backbone", None) or model
+    backbone: keras.Model = getattr(model, "backbone", None) or model
     kinds = [kind for kind in type(backbone).__mro__ if kind.__module__.startswith("keras_hub.")]
     known = next((BACKBONES[kind.__name__] for kind in kinds if kind.__name__ in BACKBONES), None)
     return None if known is None else (backbone, known)
 
 
-def lora_rank(backbone: Any) -> int | None:
+def lora_rank(backbone: keras.Model) -> int | None:
     """Return the rank of the LoRA matrices of a backbone; None without any."""
     return getattr(backbone, "_lora_rank", None)
 
 
-def repeated_blocks(model: keras.Model) -> Iterator[tuple[str, Any]]:
+def repeated_blocks(model: keras.Model) -> Iterator[tuple[str, keras.layers.Layer]]:
     """Yield (name, layer or sum) of the residual blocks of KerasHub's backbones in a model."""
     for part in layers_within(model):
         if (found := backbone_of(part)) is None or found[0] is not part:
@@ -142,7 +144,7 @@ class HubBlock:
     """
 
     sums: tuple[tuple[str, ...], ...]
-    required: tuple[tuple[str, Any], ...] = ()
+    required: tuple[tuple[str, object], ...] = ()
 
 
 _PRE_NORM = (("normalize_first", True),)
@@ -190,24 +192,24 @@ _HUB_EMBEDDINGS = (
 )
 
 
-def is_from_hub(operation: Any) -> bool:
+def is_from_hub(operation: object) -> bool:
     """Return True if a layer is one of KerasHub."""
     return type(operation).__module__.startswith("keras_hub.")
 
 
-def hub_block(layer: Any) -> HubBlock | None:
+def hub_block(layer: object) -> HubBlock | None:
     """Return the table's entry for a layer of KerasHub; None for other layers."""
     return _HUB_BLOCKS.get(type(layer).__name__) if is_from_hub(layer) else None
 
 
-def hub_blocks_within(layer: Any) -> list[Any]:
+def hub_blocks_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return the blocks of a layer of KerasHub that is a stack of known blocks; an empty list for other layers."""
     if not is_from_hub(layer) or type(layer).__name__ not in _HUB_STACKS:
         return []
     return [part for part in layers_within(layer) if hub_block(part) is not None]
 
 
-def is_unlisted(layer: Any) -> bool:
+def is_unlisted(layer: keras.layers.Layer) -> bool:
     """Return True for a layer of KerasHub that contains other layers and is in no table."""
     name = type(layer).__name__
     is_listed = name in _HUB_BLOCKS or name in (*_HUB_STACKS, *_HUB_EMBEDDINGS)

@@ -10,6 +10,7 @@ from keras.src.losses import loss as loss_functions
 from keras.src.losses.losses import LossFunctionWrapper
 from keras.src.models.functional import Functional, functional_like_constructor
 from keras.src.ops import numpy as numpy_operations
+from keras.src.ops.node import Node
 from keras.src.random import seed_generator
 from keras.src.trainers import data_adapters
 from keras.src.trainers.compile_utils import CompileLoss, CompileMetrics

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals.keras_source import data_adapters
+from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf._tensorflow_internals.patching import Patch
 from idmatters_tf._tensorflow_internals.pipelines import is_dataset
 
@@ -16,7 +17,7 @@ Observer = Callable[[Sequence[np.ndarray]], None]
 
 def observe_batches(
     observer: Observer, is_reversed: bool = False, is_serial: bool = False
-) -> contextlib.AbstractContextManager[Any]:
+) -> contextlib.AbstractContextManager[None]:
     """Return a context in which the data of the next data adapter, that of `fit`, are observed.
 
     On JAX, batches are shown by `observe_executions`.
@@ -27,22 +28,22 @@ def observe_batches(
         is_serial: True to read the data with one thread.
     """
     original = data_adapters.get_data_adapter
-    seen: list[Any] = []
+    seen: list[object] = []
 
-    def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_data_adapter(x: object, *args: Any, **kwargs: Any) -> data_adapters.data_adapter.DataAdapter:
         if seen:
             return original(x, *args, **kwargs)
-        adapter: Any = original(_read_serially(x) if is_serial else x, *args, **kwargs)
+        adapter = original(_read_serially(x) if is_serial else x, *args, **kwargs)
         seen.append(adapter)
         if keras.backend.backend() == "tensorflow":
             get = adapter.get_tf_dataset
-            adapter.get_tf_dataset = lambda: _show_batches(get(), observer, is_reversed)
+            vars(adapter)["get_tf_dataset"] = lambda: _show_batches(get(), observer, is_reversed)
         return adapter
 
     return Patch((data_adapters, "get_data_adapter", get_data_adapter))
 
 
-def _read_serially(data: Any) -> Any:
+def _read_serially(data: object) -> object:
     """Return data that are read with one thread."""
     if isinstance(data, keras.utils.PyDataset):
         data.workers = 1
@@ -55,17 +56,17 @@ def _read_serially(data: Any) -> Any:
     return data
 
 
-def _show_batches(dataset: Any, observer: Observer, is_reversed: bool) -> Any:
+def _show_batches(dataset: object, observer: Observer, is_reversed: bool) -> object:
     import tensorflow as tf
 
     if not is_dataset(dataset):
         return dataset
 
-    def show(*arrays: Any) -> Any:
+    def show(*arrays: np.ndarray) -> np.int64:
         observer(arrays)
         return np.int64(0)
 
-    def observed(*batch: Any) -> Any:
+    def observed(*batch: Structure) -> Structure:
         flat = tf.nest.flatten(batch, expand_composites=True)
         token = tf.numpy_function(show, flat, tf.int64)
         with tf.control_dependencies([token]):
@@ -87,7 +88,7 @@ def observe_executions(model: keras.Model, observer: Observer, is_reversed: bool
     network: Any = model
     execute = network.train_function
 
-    def show(batch: Any) -> Any:
+    def show(batch: Structure) -> Structure:
         observer([np.asarray(part) for part in keras.tree.flatten(batch) if part is not None])
         return keras.tree.map_structure(lambda x: None if x is None else x[::-1], batch) if is_reversed else batch
 
@@ -95,17 +96,16 @@ def observe_executions(model: keras.Model, observer: Observer, is_reversed: bool
 
 
 @contextlib.contextmanager
-def observe_step(model: keras.Model, record: Callable[[str, str, Any], None]) -> Iterator[None]:
+def observe_step(model: keras.Model, record: Callable[[str, str, Tensor], None]) -> Iterator[None]:
     """Show the outputs of layers, the loss and the gradients of an eager training step, in the order of execution.
 
     Args:
         model: compiled model.
         record: function of (kind, path, tensor); the kind is "output", "loss" or "gradient".
     """
-    layer_class: Any = keras.layers.Layer
-    call, optimizer = layer_class.__call__, getattr(model, "optimizer", None)
+    call, optimizer = keras.layers.Layer.__call__, getattr(model, "optimizer", None)
 
-    def show(kind: str, path: str, value: Any) -> None:
+    def show(kind: str, path: str, value: Structure) -> None:
         for index, part in enumerate(keras.tree.flatten(value)):
             if part is None or isinstance(part, keras.KerasTensor):
                 continue
@@ -117,23 +117,28 @@ def observe_step(model: keras.Model, record: Callable[[str, str, Any], None]) ->
             elif hasattr(part, "numpy"):
                 record(kind, name, part)
 
-    def observed_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def observed_call(self: keras.layers.Layer, *args: object, **kwargs: object) -> Structure:
         outputs = call(self, *args, **kwargs)
         show("output", self.path or self.name, outputs)
         return outputs
 
     compute_loss = model.compute_loss
 
-    def observed_loss(*args: Any, **kwargs: Any) -> Any:
+    def observed_loss(*args: Any, **kwargs: Any) -> Tensor:
         loss = compute_loss(*args, **kwargs)
         show("loss", "loss", loss)
         return loss
 
-    places = [(layer_class, "__call__", observed_call), (model, "compute_loss", observed_loss)]
+    places: list[tuple[object, str, object]] = [
+        (keras.layers.Layer, "__call__", observed_call),
+        (model, "compute_loss", observed_loss),
+    ]
     if optimizer is not None:
         apply = optimizer.apply
 
-        def observed_apply(grads: Any, trainable_variables: Any = None) -> Any:
+        def observed_apply(
+            grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None = None
+        ) -> object:
             for gradient, variable in zip(grads, trainable_variables or model.trainable_variables, strict=False):
                 show("gradient", variable.path, gradient)
             return apply(grads, trainable_variables)
@@ -146,7 +151,7 @@ def observe_step(model: keras.Model, record: Callable[[str, str, Any], None]) ->
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
     is_own, before = name in vars(owner), vars(owner).get(name)
     if isinstance(owner, type):
         setattr(owner, name, value)

@@ -1,7 +1,6 @@
 """Points within the update of an optimizer for which Keras has private methods only."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
@@ -14,9 +13,14 @@ class GradientObserver(keras.optimizers.Optimizer):
     def observe_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Receive the gradients of all variables, summed over replicas and accumulated, before they are clipped."""
 
-    def _clip_gradients(self: Any, grads: Any) -> Any:
+    def _clip_gradients(self, grads: Sequence[Tensor]) -> Sequence[Tensor]:
         self.observe_gradients(grads)
         return super()._clip_gradients(grads)
+
+
+def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return the optimizer inside of one that scales the loss, and others as they are."""
+    return getattr(optimizer, "inner_optimizer", None) or optimizer
 
 
 def variable_index(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> int:

@@ -3,7 +3,6 @@
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -23,7 +22,7 @@ def kept_outer_state(model: keras.Model) -> Iterator[Callable[[], None]]:
     name = seed_generator.GLOBAL_SEED_GENERATOR
     existed = global_state.get_global_attribute(name) is not None
     variables = [make_global_seed_state(), *recurrent_states(model)]
-    values: list[Any] = [keras.ops.convert_to_numpy(variable) for variable in variables]
+    values = [keras.ops.convert_to_numpy(variable) for variable in variables]
 
     def restore() -> None:
         for variable, value in zip(variables, values, strict=True):

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import keras
 
@@ -22,9 +21,9 @@ class _NestedScope(keras.StatelessScope):
     def __init__(self, values: Iterable[tuple[keras.Variable, Tensor]], others: dict[int, keras.Variable]):
         super().__init__(values, collect_losses=True)
         self._others = others
-        self._before: dict[int, tuple[Any, list[Any], set[int]]] = {}
+        self._before: dict[int, tuple[keras.layers.Layer, list[Tensor], set[int]]] = {}
 
-    def get_current_value(self, variable: Any) -> Tensor | None:
+    def get_current_value(self, variable: keras.Variable) -> Tensor | None:
         value = super().get_current_value(variable)
         if value is None and self.original_scope is not None:
             value = self.original_scope.get_current_value(variable)
@@ -32,7 +31,7 @@ class _NestedScope(keras.StatelessScope):
             self._others[id(variable)] = variable
         return variable._value if value is None else value
 
-    def keep_losses(self, layer: Any) -> None:
+    def keep_losses(self, layer: keras.layers.Layer) -> None:
         self._before.setdefault(id(layer), (layer, list(layer._losses), set(layer._loss_ids)))
 
     def __exit__(self, *error: object) -> None:
@@ -43,8 +42,8 @@ class _NestedScope(keras.StatelessScope):
             layer._loss_ids.update(identities)
 
 
-def _keep_and_clear_losses(layer: Any) -> None:
-    scope: Any = get_stateless_scope()
+def _keep_and_clear_losses(layer: keras.layers.Layer) -> None:
+    scope = get_stateless_scope()
     while scope is not None and not isinstance(scope, _NestedScope):
         scope = scope.original_scope
     if scope is not None:
@@ -52,9 +51,8 @@ def _keep_and_clear_losses(layer: Any) -> None:
     _clear_losses(layer)
 
 
-_layer_class: Any = keras.layers.Layer
-_clear_losses = _layer_class._clear_losses
-_patch = Patch((_layer_class, "_clear_losses", _keep_and_clear_losses))
+_clear_losses = keras.layers.Layer._clear_losses
+_patch = Patch((keras.layers.Layer, "_clear_losses", _keep_and_clear_losses))
 
 
 @contextlib.contextmanager
@@ -81,12 +79,11 @@ def kept_training_state(model: keras.Model) -> Iterator[None]:
 
     Compiled metrics are left out inside of the context.
     """
-    inside: Any = model
-    attributes, metrics = dict(vars(model)), list(inside._metrics)
+    attributes, metrics = dict(vars(model)), list(model._metrics)
     variables = [*model.variables, *model.metrics_variables]
     values = [keras.ops.convert_to_numpy(variable) for variable in variables]
     if attributes.get("_compile_metrics") is not None:
-        inside._compile_metrics = None
+        model._compile_metrics = None
     try:
         yield
     finally:
@@ -98,6 +95,6 @@ def kept_training_state(model: keras.Model) -> Iterator[None]:
                 setattr(model, name, attributes[name])
                 # TensorFlow wraps dicts.
                 model.__dict__[name] = attributes[name]
-        inside._metrics[:] = metrics
+        model._metrics[:] = metrics
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)

@@ -2,12 +2,19 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals.graphs import get_graph, inputs_and_masks, layers_within, overrides_call
+from idmatters_tf._keras_internals.graphs import (
+    get_graph,
+    inputs_and_masks,
+    layers_within,
+    node_arguments,
+    nodes_in_order,
+    overrides_call,
+)
 from idmatters_tf._keras_internals.hub import is_from_hub
+from idmatters_tf._keras_internals.keras_source import Functional, Node
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,11 +31,11 @@ class Step:
     """
 
     name: str
-    operation: Any
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    masks: tuple[Any, ...] = ()
-    arguments: tuple[Any, ...] = ()
+    operation: keras.Operation
+    inputs: tuple[keras.KerasTensor, ...]
+    outputs: tuple[keras.KerasTensor, ...]
+    masks: tuple[keras.KerasTensor, ...] = ()
+    arguments: tuple[object, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -36,7 +43,7 @@ class Step:
         return type(self.operation).__name__ if is_kind_of_keras(type(self.operation), "ops") else ""
 
 
-def read_steps(model: keras.Model) -> tuple[list[Step], list[Any]] | None:
+def read_steps(model: keras.Model) -> tuple[list[Step], list[keras.KerasTensor]] | None:
     """Return the steps of a functional or Sequential model in order, and its output tensors; None for other models.
 
     Models that are called several times, or with arguments such as `training`, are a single step each.
@@ -44,34 +51,34 @@ def read_steps(model: keras.Model) -> tuple[list[Step], list[Any]] | None:
     graph = get_graph(model)
     if graph is None or overrides_call(model):
         return None
-    aliases: dict[int, Any] = {}
+    aliases: dict[int, keras.KerasTensor] = {}
     steps = list(_list_steps(graph, "", aliases))
-    return steps, [aliases.get(id(tensor), tensor) for tensor in graph.outputs]
+    outputs: list[keras.KerasTensor] = graph.outputs
+    return steps, [aliases.get(id(tensor), tensor) for tensor in outputs]
 
 
-def _list_steps(graph: Any, prefix: str, aliases: dict[int, Any]) -> Iterator[Step]:
-    by_depth: Any = graph._nodes_by_depth
-    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
-    nodes = [node for node in nodes if node.operation is not None and not node.is_input]
+def _list_steps(graph: Functional, prefix: str, aliases: dict[int, keras.KerasTensor]) -> Iterator[Step]:
+    nodes = nodes_in_order(graph)
     for node in nodes:
         name = prefix + node.operation.name
         inputs, masks = inputs_and_masks(node, aliases)
         nested = _nested_graph(node, nodes, inputs)
         if nested is None:
-            yield Step(name, node.operation, inputs, tuple(node.outputs), masks, tuple(node.arguments.args))
+            yield Step(name, node.operation, inputs, tuple(node.outputs), masks, node_arguments(node)[0])
             continue
         aliases.update(zip(map(id, nested.inputs), inputs, strict=True))
         yield from _list_steps(nested, f"{name}/", aliases)
-        for outer, inner in zip(node.outputs, nested.outputs, strict=True):
+        inside: list[keras.KerasTensor] = nested.outputs
+        for outer, inner in zip(node.outputs, inside, strict=True):
             aliases[id(outer)] = aliases.get(id(inner), inner)
 
 
-def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any:
+def _nested_graph(node: Node, nodes: Sequence[Node], inputs: Sequence[keras.KerasTensor]) -> Functional | None:
     """Return the graph of the nested model that a node calls, or None if its steps cannot replace the node."""
     graph = get_graph(node.operation)
     if graph is None or overrides_call(node.operation):
         return None
-    given = any(value is not None for name, value in node.arguments.kwargs.items() if name != "mask")
+    given = any(value is not None for name, value in node_arguments(node)[1].items() if name != "mask")
     is_called_once = sum(other.operation is node.operation for other in nodes) == 1
     # Tensors of a dict are listed in the order of its keys, which must be those of the model.
     first = node.arguments.args[0] if node.arguments.args else None
@@ -111,23 +118,23 @@ _DROPS = {
 }
 
 
-def _key(operation: Any) -> tuple[str, str]:
+def _key(operation: object) -> tuple[str, str]:
     return type(operation).__module__, type(operation).__name__
 
 
-def trained_factor(layer: Any) -> keras.Variable | None:
+def trained_factor(layer: object) -> keras.Variable | None:
     """Return the factor of a layer of Keras' applications or KerasHub that multiplies its input by one."""
     name = _FACTORS.get(_key(layer))
     return None if name is None else getattr(layer, name)
 
 
-def drops_paths(layer: Any) -> bool:
+def drops_paths(layer: object) -> bool:
     """Return True for the layers of Keras' applications and KerasHub that drop examples in training."""
     return _key(layer) in _DROPS
 
 
-def attention_output(layer: Any) -> Any:
+def attention_output(layer: object) -> keras.layers.Layer | None:
     """Return the last dense layer of the attention layers of Keras and KerasHub; None for other layers."""
     kinds = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
-    is_known = type(layer) in kinds or (isinstance(layer, kinds) and is_from_hub(layer))
-    return layer._output_dense if is_known else None
+    is_known = type(layer) in kinds or is_from_hub(layer)
+    return layer._output_dense if is_known and isinstance(layer, kinds) else None

@@ -2,8 +2,9 @@
 
 import contextlib
 import functools
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from idmatters_tf._keras_internals.graphs import layers_within
 from idmatters_tf._keras_internals.keras_source import global_state, rng_utils, seed_generator
 from idmatters_tf._keras_internals.versions import OPTIMIZER_MAPS_SINCE_3_15
+from idmatters_tf._keras_types import Tensor
 
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:
@@ -36,8 +38,7 @@ def variable_owners(model: keras.Model) -> dict[int, keras.layers.Layer]:
     """Return the layer, or model, that has each variable as an attribute, by the identity of the variable."""
     owners: dict[int, keras.layers.Layer] = {}
     for layer in layers_within(model):
-        own: Any = layer
-        for variable in [*own._trainable_variables, *own._non_trainable_variables]:
+        for variable in [*layer._trainable_variables, *layer._non_trainable_variables]:
             owners.setdefault(id(variable), layer)
     return owners
 
@@ -63,7 +64,7 @@ def set_path(variable: keras.Variable, path: str) -> None:
     variable._path = path
 
 
-def outside_graphs() -> contextlib.AbstractContextManager[Any]:
+def outside_graphs() -> contextlib.AbstractContextManager[object]:
     """Return a context in which variables are made, read and assigned at once, also while TensorFlow traces."""
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
@@ -80,16 +81,16 @@ def value_outside_functions(variable: keras.Variable) -> np.ndarray:
 
 def local_value(variable: keras.Variable) -> np.ndarray:
     """Return the value of a variable on the first device of this process, without reading those of other processes."""
-    value: Any = variable.value
+    value: Tensor = variable.value
     return np.asarray(keras.ops.convert_to_numpy(getattr(value, "values", [value])[0]))
 
 
-def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> Any:
+def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> object:
     """Return the key of a variable in the tables of an optimizer."""
     return optimizer._var_key(variable)
 
 
-def dense_gradient(gradient: Any) -> Any:
+def dense_gradient(gradient: Tensor) -> Tensor:
     """Return a gradient as a dense tensor, also the sparse one of an embedding on TensorFlow; None without one."""
     if gradient is None or keras.backend.backend() != "tensorflow":
         return gradient
@@ -105,7 +106,7 @@ def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Var
 
 def weight_averages(optimizer: keras.optimizers.Optimizer) -> list[tuple[keras.Variable, keras.Variable]]:
     """Return the optimized variables with their moving averages; an empty list without `use_ema` and before `build`."""
-    averages: Any = optimizer._model_variables_moving_average if optimizer.built and optimizer.use_ema else []
+    averages = optimizer._model_variables_moving_average if optimizer.built and optimizer.use_ema else []
     return list(zip(optimized_variables(optimizer), averages, strict=False))
 
 
@@ -115,41 +116,49 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Var
     return [*optimizer.variables, *own]
 
 
-def distribution_layouts(distribution: Any) -> dict[str, Any]:
+def distribution_layouts(distribution: object) -> dict[str, Sequence[str | None]]:
     """Return the axes over which `keras.distribution.ModelParallel` splits variables, by patterns of paths."""
     return {path: layout.axes for path, layout in getattr(distribution, "_layout_map", {}).items()}
 
 
-def optimizer_attributes(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+def optimizer_attributes(optimizer: keras.optimizers.Optimizer) -> dict[str, object]:
     """Return the attributes of an optimizer by name, without its lists of all variables."""
     listed = ("_variables", "_trainable_variables")
     return {name: value for name, value in vars(optimizer).items() if name not in listed}
 
 
-def weight_decay_exclusions(optimizer: keras.optimizers.Optimizer) -> tuple[Any, Any]:
+def weight_decay_exclusions(optimizer: keras.optimizers.Optimizer) -> tuple[set[object] | None, re.Pattern[str] | None]:
     """Return the arguments of `exclude_from_weight_decay`, keys of variables and a pattern; None if not called."""
     keys = getattr(optimizer, "_exclude_from_weight_decay", None)
     return keys, getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
 
 
-def learning_rate_schedule(optimizer: keras.optimizers.Optimizer) -> Any:
+def learning_rate_schedule(optimizer: keras.optimizers.Optimizer) -> Callable[..., Tensor] | None:
     """Return the schedule or function that computes the learning rate; None for a constant."""
     rate = getattr(optimizer, "_learning_rate", None)
     return None if isinstance(rate, keras.Variable) else rate
 
 
-def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[object]:
     """Return the scope of the strategy of `tf.distribute` in which a model was built; an empty one without it."""
     strategy = getattr(model, "_distribute_strategy", None)
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
-def read_adapted(model: keras.layers.Layer) -> list[dict[str, Any]]:
+class Adapted(TypedDict, total=False):
+    """Result of `adapt` for one layer; empty for results in variables."""
+
+    boundaries: list[float] | None
+    vocabulary: list[str]
+    idf_weights: np.ndarray | None
+
+
+def read_adapted(model: keras.layers.Layer) -> list[Adapted]:
     """Return what `adapt` has computed for the layers of a model or layer, other than variables, as plain data."""
     return [_read_adapted(layer) for layer in _adaptable_layers(model)]
 
 
-def restore_adapted(model: keras.layers.Layer, adapted: Sequence[dict[str, Any]]) -> None:
+def restore_adapted(model: keras.layers.Layer, adapted: Sequence[Adapted]) -> None:
     """Restore the result of `read_adapted`, and the constants that layers compute from their variables.
 
     Compiled functions of the model that contain other constants are made again.
@@ -161,9 +170,9 @@ def restore_adapted(model: keras.layers.Layer, adapted: Sequence[dict[str, Any]]
             layer.finalize_state()
         elif "boundaries" in state:
             layer.bin_boundaries = state["boundaries"]
-        elif state["vocabulary"] != layer.get_vocabulary():
-            idf_weights = {"idf_weights": state["idf_weights"]} if state["idf_weights"] is not None else {}
-            layer.set_vocabulary(state["vocabulary"], **idf_weights)
+        elif "vocabulary" in state and state["vocabulary"] != layer.get_vocabulary():
+            weights = state.get("idf_weights")
+            layer.set_vocabulary(state["vocabulary"], **({} if weights is None else {"idf_weights": weights}))
     if before != [_read_constants(layer) for layer in layers]:
         for name in ("train", "test", "predict"):
             if getattr(model, f"{name}_function", None) is not None:
@@ -174,13 +183,13 @@ def _adaptable_layers(model: keras.layers.Layer) -> list[Any]:
     return [layer for layer in layers_within(model) if hasattr(layer, "finalize_state")]
 
 
-def _read_adapted(layer):
+def _read_adapted(layer: Any) -> Adapted:
     if isinstance(layer, keras.layers.Discretization):
-        boundaries: Any = layer.bin_boundaries
+        boundaries = layer.bin_boundaries
         return {"boundaries": None if boundaries is None else np.asarray(boundaries).tolist()}
     if not hasattr(layer, "get_vocabulary"):
         return {}
-    weights: Any = getattr(layer, "idf_weights_const", None)
+    weights = getattr(layer, "idf_weights_const", None)
     tokens = np.asarray(layer.get_vocabulary()).tolist()
     return {"vocabulary": tokens, "idf_weights": None if weights is None else weights.numpy()[: len(tokens)]}
 
@@ -216,7 +225,7 @@ def _is_internal(owner, name):
 DERIVED = ("layers", "loss", "metrics", "optimizer", "variables")
 
 
-def state_attributes(owner: Any, variables: bool) -> dict[str, Any]:
+def state_attributes(owner: Any, variables: bool) -> dict[str, object]:
     """Return the attributes of a layer, optimizer, metric, loss or seed generator that may be state, and its parts.
 
     Args:

@@ -4,12 +4,11 @@ Each name ends in the versions that it is for. It is deleted when support for th
 """
 
 from types import ModuleType
-from typing import Any
 
 import keras
 
 
-def _existing(module: ModuleType, name: str) -> tuple[Any, ...]:
+def _existing(module: ModuleType, name: str) -> tuple[type, ...]:
     """Return a tuple of the class with a name, for `isinstance`; an empty one without the class."""
     return (getattr(module, name),) if hasattr(module, name) else ()
 
@@ -22,6 +21,6 @@ SCHEDULE_FREE_SINCE_3_14 = _existing(keras.optimizers, "ScheduleFreeAdamW")
 ACTIVITY_LOSSES_SINCE_3_14 = "sum" if keras.__version__.startswith("3.13.") else "mean"
 
 
-def epoch_of_order_since_3_16(adapter: Any) -> int | None:
+def epoch_of_order_since_3_16(adapter: object) -> int | None:
     """Return the number by which a data adapter shuffles; None in versions that use the global generator of Python."""
     return getattr(adapter, "_epoch", None)

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from idmatters_tf._imports import require
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
 else:
     # Matplotlib is imported when a figure is drawn.
-    Figure = Any
+    Axes = Figure = Any
 
 
-def tabulate(header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+def tabulate(header: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     """Return a table as text, with numbers to the right and in four significant digits."""
     lines = [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in [header, *rows]]
     signs = [">" if isinstance(cell, (int, float)) else "<" for cell in (rows[0] if rows else header)]
@@ -47,7 +48,7 @@ class Drawing:
         """Draw the result on an empty figure of matplotlib."""
         raise NotImplementedError
 
-    def plot(self, path: str | os.PathLike) -> None:
+    def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the result and save it to a file, such as "figure.png" or "figure.pdf"."""
         figure = _new_figure(self.size, 150)
         self.draw(figure)
@@ -73,7 +74,7 @@ def _new_figure(size: tuple[float, float], dpi: int) -> Figure:
     return figure
 
 
-def _abbreviate(value: Any, most: int = 4) -> str:
+def _abbreviate(value: object, most: int = 4) -> str:
     """Return a representation of a value without the entries of large arrays and containers."""
     if isinstance(value, np.ndarray):
         shown = np.array2string(value, precision=4, separator=", ")

@@ -1,7 +1,11 @@
 """Temporary replacement of attributes of other libraries."""
 
 import threading
-from typing import Any
+from collections.abc import Iterable
+from typing import TypeAlias
+
+# Object, name of its attribute, and value of it.
+Replacement: TypeAlias = tuple[object, str, object]
 
 
 class Patch:
@@ -14,9 +18,9 @@ class Patch:
         *replacements: triples (object, name of the attribute, replacement).
     """
 
-    def __init__(self, *replacements: tuple[Any, str, Any]):
+    def __init__(self, *replacements: Replacement):
         self._replacements = replacements
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._originals: list[Replacement] = []
         self._lock = threading.Lock()
         self._users = 0
 
@@ -34,6 +38,6 @@ class Patch:
                 _set(self._originals)
 
 
-def _set(values: Any) -> None:
+def _set(values: Iterable[Replacement]) -> None:
     for owner, name, value in values:
         setattr(owner, name, value)

@@ -2,9 +2,12 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard
 
 from idmatters_tf._tensorflow_internals.patching import Patch
+
+if TYPE_CHECKING:
+    from idmatters_tf._keras_types import Dataset
 
 _TABLE_OPERATIONS = {"LookupTableFindV2", "LookupTableInsertV2"}
 # Calls of functions, which are searched as well, and checks.
@@ -16,20 +19,20 @@ _drawn: set[tuple[int, int]] = set()
 _seeds: Iterator[tuple[int, int]] = iter(())
 
 
-def operations(dataset: Any) -> Iterator[Any]:
+def operations(dataset: "Dataset") -> Iterator["Dataset"]:
     """Yield the datasets of a `tf.data` pipeline, from the last operation to the sources."""
     yield dataset
     for source in dataset._inputs():
         yield from operations(source)
 
 
-def draws_seeds(operation: Any) -> bool:
+def draws_seeds(operation: "Dataset") -> bool:
     """Return True for an operation that draws new random seeds for each iteration, like `shuffle` by default."""
     reshuffles = getattr(operation, "_reshuffle_each_iteration", False) is not False
     return reshuffles or bool(getattr(operation, "_rerandomize", False))
 
 
-def is_unseeded(operation: Any) -> bool:
+def is_unseeded(operation: "Dataset") -> bool:
     """Return True for an operation whose random seeds differ each time that the program runs."""
     return _seeds_of(operation) in _drawn | {(0, 0)}
 
@@ -73,7 +76,7 @@ def _choose_seeds(seed, original):
     return tuple(tf.constant(number, tf.int64) for number in seeds)
 
 
-def describe_order(data: Any) -> list[str]:
+def describe_order(data: "Dataset") -> list[str]:
     """Return the operations of a `tf.data.Dataset` with their seeds. They are equal in processes of equal order.
 
     Raises:
@@ -112,7 +115,7 @@ def _nodes(operation):
             yield from inner.node_def
 
 
-def find_shuffles(operation: Any) -> Iterator[Any]:
+def find_shuffles(operation: "Dataset") -> Iterator["Dataset"]:
     """Yield the operations that draw seeds for each iteration, except for those below an in-memory cache."""
     if is_memory_cache(operation):
         return
@@ -122,17 +125,17 @@ def find_shuffles(operation: Any) -> Iterator[Any]:
         yield from find_shuffles(source)
 
 
-def is_unordered(operation: Any) -> bool:
+def is_unordered(operation: "Dataset") -> bool:
     """Return True for an operation with `deterministic=False`."""
     return getattr(operation, "_deterministic", None) == "false"
 
 
-def is_memory_cache(operation: Any) -> bool:
+def is_memory_cache(operation: "Dataset") -> bool:
     """Return True for `cache()` without a file name."""
     return type(operation).__name__ == "CacheDataset" and not operation._filename.numpy()
 
 
-def fills_only_tables(dataset: Any) -> bool:
+def fills_only_tables(dataset: "Dataset") -> bool:
     """Return True if functions of a pipeline insert into lookup tables and have no other state."""
     from tensorflow.python.framework import op_def_registry
 
@@ -142,12 +145,12 @@ def fills_only_tables(dataset: Any) -> bool:
     return "LookupTableInsertV2" in stateful and stateful <= _TABLE_OPERATIONS | _STATELESS_OPERATIONS
 
 
-def draws_numbers(data: Any) -> bool:
+def draws_numbers(data: "Dataset") -> bool:
     """Return True if functions of a `tf.data.Dataset` draw random numbers, which may differ between processes."""
     return any("Random" in node.op and "Stateless" not in node.op for each in operations(data) for node in _nodes(each))
 
 
-def find_writing_operation(data: Any) -> str | None:
+def find_writing_operation(data: "Dataset") -> str | None:
     """Return the first operation of a `tf.data.Dataset` that writes files, or None.
 
     A `cache(file)` whose files are complete only reads them.
@@ -176,11 +179,11 @@ def find_writing_operation(data: Any) -> str | None:
     return None
 
 
-def sharding_policy(data: Any) -> str:
+def sharding_policy(data: "Dataset") -> str:
     """Return the auto-sharding policy of a `tf.data.Dataset`: "AUTO", "DATA", "FILE", "HINT" or "OFF"."""
     return data.options().experimental_distribute.auto_shard_policy.name
 
 
-def is_dataset(data: Any) -> bool:
+def is_dataset(data: object) -> TypeGuard["Dataset"]:
     """Return True for a `tf.data.Dataset`, without importing TensorFlow."""
     return any(kind.__name__ == "DatasetV2" for kind in type(data).__mro__)

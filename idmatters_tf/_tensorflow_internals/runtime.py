@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import keras
+    from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 
-def traced_training_steps(model: "keras.Model") -> list[Any]:
+def traced_training_steps(model: "keras.Model") -> list["ConcreteFunction"]:
     """Return the concrete functions of the training step that have been traced so far."""
-    train_function: Any = getattr(model, "train_function", None)
+    train_function = getattr(model, "train_function", None)
     if not inspect.isfunction(train_function):
         return []
     parts = list(inspect.getclosurevars(train_function).nonlocals.values())
@@ -23,20 +24,23 @@ def traced_training_steps(model: "keras.Model") -> list[Any]:
     return [concrete for several in graphs for concrete in several]
 
 
+def _context() -> Any:
+    """Return the eager context of this process."""
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
 def operation_seeds() -> random.Random | None:
     """Return the generator of the seeds of eager random operations; None without `tf.random.set_seed`."""
     if "tensorflow" not in sys.modules:
         return None
-    from tensorflow.python.eager import context
-
-    return getattr(context.context(), "_rng", None)
+    return getattr(_context(), "_rng", None)
 
 
-def restore_operation_seeds(state: Any) -> None:
+def restore_operation_seeds(state: tuple[object, ...]) -> None:
     """Restore the state of `operation_seeds`."""
-    from tensorflow.python.eager import context
-
-    found: Any = context.context()
+    found = _context()
     found._rng = random.Random()
     found._rng.setstate(state)
     # An operation with a seed that was used before would continue its sequence.
@@ -53,10 +57,8 @@ def onednn_is_enabled() -> bool:
 def report_error(message: str) -> None:
     """Stop the operations of all workers that wait for others, with an UnavailableError of a message."""
     import tensorflow as tf
-    from tensorflow.python.eager import context
 
-    current: Any = context.context()
-    current.report_error_to_cluster(tf.errors.UNAVAILABLE, message)
+    _context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)
 
 
 # Number of the next barrier.
@@ -69,9 +71,8 @@ def wait_for_all_tasks(seconds: float = 10.0) -> None:
     A task that ends while another one receives the result of their last collective operation counts as lost.
     """
     import tensorflow as tf
-    from tensorflow.python.eager import context
 
-    found: Any = context.context()
+    found = _context()
     # The task that coordinates the others may have ended, or a task has failed.
     with contextlib.suppress(tf.errors.OpError):
         found.wait_at_barrier(f"idmatters_tf {next(_barriers)}", int(1000 * seconds))

@@ -19,8 +19,8 @@ is called without rematerialization, at the cost of memory.
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -28,20 +28,25 @@ from tensorflow.python.eager import record
 # The registered gradients use the functions of these modules. TensorFlow has no public names for them.
 from tensorflow.python.ops import custom_gradient, gen_image_ops, gen_nn_ops
 
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf._tensorflow_internals.patching import Patch
 
+# A function whose tensors are differentiated.
+Function: TypeAlias = Callable[..., Tensor]
 _POOLING = ("max_pool_grad_grad", "max_pool3d_grad_grad")
 _resize_bilinear_grad = gen_image_ops.resize_bilinear_grad
 
 
-def moments(x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None) -> tuple[Any, Any]:
+def moments(
+    x: Tensor, axes: Tensor, shift: Tensor | None = None, keepdims: bool = False, name: str | None = None
+) -> tuple[Tensor, Tensor]:
     """Compute `tf.nn.moments` without its `stop_gradient`."""
     del shift
     with tf.name_scope(name or "moments"):
         x = tf.convert_to_tensor(x)
-        y: Any = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x
-        mean: Any = tf.reduce_mean(y, axes, keepdims=True)
-        variance: Any = tf.reduce_mean(tf.math.squared_difference(y, mean), axes, keepdims=True)
+        y: Tensor = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x
+        mean: Tensor = tf.reduce_mean(y, axes, keepdims=True)
+        variance: Tensor = tf.reduce_mean(tf.math.squared_difference(y, mean), axes, keepdims=True)
         if not keepdims:
             mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
         if x.dtype == tf.float16:
@@ -50,14 +55,18 @@ def moments(x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: 
 
 
 def resize_bilinear_grad(
-    grads: Any, original_image: Any, align_corners: bool = False, half_pixel_centers: bool = False, name: Any = None
-) -> Any:
+    grads: Tensor,
+    original_image: Tensor,
+    align_corners: bool = False,
+    half_pixel_centers: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """Compute the transpose of bilinear resizing, with the resizing as its derivative."""
     options = {"align_corners": align_corners, "half_pixel_centers": half_pixel_centers}
 
     @tf.custom_gradient
-    def transposed(grads: Any) -> Any:
-        def resized(upstream: Any) -> Any:
+    def transposed(grads: Tensor) -> tuple[Tensor, Function]:
+        def resized(upstream: Tensor) -> Tensor:
             return tf.raw_ops.ResizeBilinear(images=upstream, size=tf.shape(grads)[1:3], **options)
 
         return _resize_bilinear_grad(grads, original_image, **options, name=name), resized
@@ -65,10 +74,18 @@ def resize_bilinear_grad(
     return transposed(grads)
 
 
-def _into_new_memory(grad_grad: Callable[..., Any]) -> Callable[..., Any]:
+def _into_new_memory(grad_grad: Function) -> Function:
     """Return a second derivative of max pooling that computes from a padded `grad`, which is larger than the result."""
 
-    def padded(inputs: Any, outputs: Any, grad: Any, ksize: Any, strides: Any, padding: Any, **options: Any) -> Any:
+    def padded(
+        inputs: Tensor,
+        outputs: Tensor,
+        grad: Tensor,
+        ksize: Sequence[int],
+        strides: Sequence[int],
+        padding: str,
+        **options: object,
+    ) -> Tensor:
         del padding
         if max(ksize) == 1:
             return tf.strided_slice(grad, [0] * len(strides), tf.shape(grad), strides)
@@ -81,10 +98,10 @@ def _into_new_memory(grad_grad: Callable[..., Any]) -> Callable[..., Any]:
     return padded
 
 
-def _without_rematerialization(decorated: Callable[..., Any]) -> Callable[..., Any]:
+def _without_rematerialization(decorated: Function) -> Function:
     """Return a version of a function that calls functions with custom gradients, without those of `recompute_grad`."""
 
-    def call(function: Any, args: Any, kwargs: Any) -> Any:
+    def call(function: Function, args: Sequence[object], kwargs: Mapping[str, object]) -> Tensor:
         if function.__qualname__ == "recompute_grad.<locals>.inner":
             return inspect.getclosurevars(function).nonlocals["f"](*args, **kwargs)
         return decorated(function, args, kwargs)

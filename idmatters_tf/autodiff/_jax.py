@@ -1,7 +1,6 @@
 """Derivatives on JAX: `jax.grad`, `jax.linearize`, and Hessian products as forward derivatives of the gradient."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +58,7 @@ class Compiler:
     def __init__(self, variables: Sequence[keras.Variable]):
         self._variables = list(variables)
         # The compiled function and the other variables that it reads, by method.
-        self._compiled: dict[str, tuple[Any, tuple[keras.Variable, ...]]] = {}
+        self._compiled: dict[str, tuple[Callable[..., Structure], tuple[keras.Variable, ...]]] = {}
 
     def __call__(self, method: Callable[..., Structure], batch: Structure, *arguments: Tensor) -> Structure:
         name = method.__name__
@@ -73,7 +72,7 @@ class Compiler:
                 self._compiled[name] = _compile(method, others), others
 
 
-def _compile(method: Callable[..., Structure], others: Sequence[keras.Variable]) -> Any:
+def _compile(method: Callable[..., Structure], others: Sequence[keras.Variable]) -> Callable[..., Structure]:
     def compiled(values: Tensors, other_values: Tensors, *arguments: Structure) -> Structure:
         with substitute_values(zip(others, other_values, strict=True)) as read:
             result = method(values, *arguments)

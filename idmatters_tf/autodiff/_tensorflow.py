@@ -83,7 +83,7 @@ def batched(linear_map: Callable[[Structure], Structure]) -> Callable[[Structure
     def mapped(vectors: Structure) -> Structure:
         return tf.vectorized_map(linear_map, vectors)
 
-    traced: list[Any] = []
+    traced: list[Callable[[Structure], Structure]] = []
 
     def call(vectors: Structure) -> Structure:
         with _quiet():
@@ -106,7 +106,7 @@ class Compiler:
     def __init__(self, variables: Sequence[keras.Variable]):
         self._variables = list(variables)
         # By method and the shapes of the shared arguments, which are not generalized.
-        self._functions: dict[Any, Any] = {}
+        self._functions: dict[tuple[object, ...], Any] = {}
         # False after a layer has failed on unknown sizes, as Keras' UpSampling2D does.
         self._generalizes = True
 
@@ -124,7 +124,7 @@ class Compiler:
                 self._functions.clear()
                 return self._traced(key, method)(batch, *arguments)
 
-    def _traced(self, key: tuple[Any, ...], method: Callable[..., Structure]) -> Any:
+    def _traced(self, key: tuple[object, ...], method: Callable[..., Structure]) -> Any:
         # The compiled functions must not refer to the compiler.
         variables = self._variables
 
@@ -144,9 +144,13 @@ def _separate(tensors: Tensors) -> Tensors:
     return [tf.identity(tensor) for tensor in tensors]
 
 
-def _gradient(tape: Any, target: Any, sources: Any, output_gradients: Any = None) -> Tensors:
+def _gradient(
+    tape: tf.GradientTape, target: Structure, sources: Tensors, output_gradients: Structure = None
+) -> Tensors:
     """Return the gradient, with zeros for unused sources, and dense because nested tapes cannot use IndexedSlices."""
-    gradients = tape.gradient(target, sources, output_gradients=output_gradients, unconnected_gradients="zero")
+    gradients = tape.gradient(
+        target, sources, output_gradients=output_gradients, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
     return [tf.convert_to_tensor(part) for part in gradients]
 
 

@@ -3,7 +3,6 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -238,7 +237,7 @@ def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[
     bounds = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
     slices = [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
     for span, units in unit_vectors(total, chunk, slice(0, total)):
-        vectors: list[Any] = [
+        vectors: list[Tensor] = [
             ops.convert_to_tensor(units[:, entries].reshape(len(units), *shape), source.dtype)
             for entries, shape, source in zip(slices, shapes, sources, strict=True)
         ]
@@ -246,9 +245,9 @@ def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[
             products = batched(vectors)
         except backend.VECTORIZATION_ERRORS:
             single = [linear_map([vector[index] for vector in vectors]) for index in range(len(units))]
-            products: list[Any] = [ops.stack(parts) for parts in zip(*single, strict=True)]
+            products: list[Tensor] = [ops.stack(parts) for parts in zip(*single, strict=True)]
         chunks.append([product[span.start - span.stop :] for product in products])
-    results: list[Any] = [
+    results: list[Tensor] = [
         parts[0] if len(parts) == 1 else ops.concatenate(parts) for parts in zip(*chunks, strict=True)
     ]
     return [

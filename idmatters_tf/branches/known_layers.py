@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable
-from typing import Any
 
 import keras
 
@@ -44,7 +43,7 @@ class Branch:
         return [*itertools.chain(*self.last), *self.inner]
 
 
-def _variables(operations: Iterable[Any]) -> list[keras.Variable]:
+def _variables(operations: Iterable[object]) -> list[keras.Variable]:
     layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
     found = {id(v): v for layer in layers for part in layers_within(layer) for v in own_trainable_variables(part)}
     return list(found.values())
@@ -56,7 +55,7 @@ def is_trained(step: Step) -> bool:
 
 
 def make_branch(
-    name: str, sums: Iterable[Iterable[keras.Variable]], operations: Iterable[Any], outside: Iterable[Any] = ()
+    name: str, sums: Iterable[Iterable[keras.Variable]], operations: Iterable[object], outside: Iterable[object] = ()
 ) -> Branch:
     """Return a branch with the last weights of each sum, and the other weights of layers as inner weights."""
     operations = list(operations)
@@ -72,7 +71,7 @@ def is_addition(step: Step) -> bool:
     return step.kind in ("Add", "Subtract") or type(step.operation) in (keras.layers.Add, keras.layers.Subtract)
 
 
-def is_unknown(operation: Any) -> bool:
+def is_unknown(operation: object) -> bool:
     """Return True for layers from elsewhere, and those with code of the user."""
     if not isinstance(operation, keras.layers.Layer) or is_from_hub(operation):
         return False
@@ -99,10 +98,11 @@ def known_branches(step: Step) -> list[Branch]:
     layer = step.operation
     if (own := _package_branch(step)) is not None:
         return [own]
-    if hub_block(layer):
-        return [_hub_branch(layer, step.name)]
+    if (entry := hub_block(layer)) is not None:
+        return [_hub_branch(layer, entry, step.name)]
     parts = hub_blocks_within(layer) if isinstance(layer, keras.layers.Layer) else []
-    return [_hub_branch(part, f"{step.name}/{part.name}") for part in parts]
+    entries = ((part, hub_block(part)) for part in parts)
+    return [_hub_branch(part, entry, f"{step.name}/{part.name}") for part, entry in entries if entry is not None]
 
 
 def has_branches(step: Step) -> bool:
@@ -137,9 +137,8 @@ def _package_branch(step: Step) -> Branch | None:
     return None
 
 
-def _hub_branch(layer: Any, name: str) -> Branch:
+def _hub_branch(layer: keras.Operation, entry: HubBlock, name: str) -> Branch:
     """Return the branches of a block of KerasHub."""
-    entry: Any = hub_block(layer)
     for attribute, value in entry.required:
         if getattr(layer, attribute) != value:
             raise ValueError(
@@ -149,7 +148,7 @@ def _hub_branch(layer: Any, name: str) -> Branch:
     return make_branch(name, _hub_sums(layer, entry, name), [layer])
 
 
-def _hub_sums(layer: Any, entry: HubBlock, name: str) -> list[list[keras.Variable]]:
+def _hub_sums(layer: keras.Operation, entry: HubBlock, name: str) -> list[list[keras.Variable]]:
     """Return the last weights of each sum of a block of KerasHub."""
     sums: list[list[keras.Variable]] = []
     for paths in entry.sums:
@@ -171,7 +170,7 @@ def weights_of_branches(layer: keras.layers.Layer) -> list[keras.Variable] | Non
     return None if branch is None else list(itertools.chain(*branch.last))
 
 
-def _attribute(layer: Any, path: str) -> Any:
+def _attribute(layer: object, path: str) -> object:
     for name in path.split("."):
         layer = getattr(layer, name, None)
     return layer

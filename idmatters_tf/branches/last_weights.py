@@ -81,7 +81,7 @@ def last_weights(layer: Any) -> list[keras.Variable]:
 
     Subclasses are not in the table, because they may compute something else.
     """
-    found: list[Any] = []
+    found: list[keras.Variable | None] = []
     layer = attention_output(layer) or layer
     if type(layer) in (*_DENSE, *_CONVOLUTIONS):
         is_plain = layer.activation in POSITIVE and not getattr(layer, "lora_enabled", False)
@@ -111,7 +111,7 @@ def passes_factor(step: Step) -> bool:
     return type(layer) in _PASSING or drops_paths(layer)
 
 
-def _factors(step: Step) -> Sequence[Any]:
+def _factors(step: Step) -> Sequence[keras.KerasTensor]:
     """Return the inputs of a step that it is linear in, one at a time; an empty list for other steps."""
     if step.kind in _QUOTIENTS:
         # A number divided by a tensor has one input, too.
@@ -140,7 +140,7 @@ class TailFinder:
     ):
         self._makers, self._users, self._ancestors, self._named = makers, users, ancestors, named
 
-    def find(self, terms: Sequence[Any], start: Any, ends: set[int]) -> Tail:
+    def find(self, terms: Sequence[keras.KerasTensor], start: keras.KerasTensor, ends: set[int]) -> Tail:
         """Return the tail of the branch that is the sum of some tensors.
 
         Args:
@@ -156,13 +156,13 @@ class TailFinder:
             raise UnknownTailError(f"the output of {name!r} is used for something else as well")
         return tail
 
-    def _join(self, tensors: Sequence[Any], start: Any) -> Tail:
+    def _join(self, tensors: Sequence[keras.KerasTensor], start: keras.KerasTensor) -> Tail:
         tail = Tail()
         for tensor in tensors:
             tail.extend(self._find(tensor, start))
         return tail
 
-    def _find(self, tensor: Any, start: Any) -> Tail:
+    def _find(self, tensor: keras.KerasTensor, start: keras.KerasTensor) -> Tail:
         step = self._makers.get(id(tensor))
         if tensor is start or step is None:
             raise UnknownTailError("it contains its input without weights")
@@ -180,7 +180,7 @@ class TailFinder:
         tail.steps.add(id(step))
         return tail
 
-    def _find_factor(self, step: Step, factors: Sequence[Any], start: Any) -> Tail:
+    def _find_factor(self, step: Step, factors: Sequence[keras.KerasTensor], start: keras.KerasTensor) -> Tail:
         """Return the tail of the first factor of a product whose last weights the others do not depend on."""
         reason: UnknownTailError | None = None
         for factor in factors:

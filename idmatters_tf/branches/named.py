@@ -1,7 +1,7 @@
 """Last weights that the user names, by the argument `last` of `scale_depth`."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import keras
 
@@ -36,7 +36,7 @@ class NamedWeights:
         key = self._key(step)
         return key is not None and self._last[key] is None
 
-    def sums(self, step: Step, operations: Iterable[Any]) -> Sums:
+    def sums(self, step: Step, operations: Iterable[object]) -> Sums:
         """Return the last weights of each sum that is named for a step.
 
         Args:
@@ -61,14 +61,16 @@ class NamedWeights:
             )
 
     def _key(self, step: Step) -> str | type[keras.layers.Layer] | None:
-        for key in (step.name, step.name.rpartition("/")[2], type(step.operation)):
+        kind = type(step.operation)
+        kinds = [kind] if issubclass(kind, keras.layers.Layer) else []
+        for key in (step.name, step.name.rpartition("/")[2], *kinds):
             if key in self._last:
                 self._unused.discard(key)
                 return key
         return None
 
 
-def find_weights(block: str, inside: list[Any], names: Iterable[str]) -> list[keras.Variable]:
+def find_weights(block: str, inside: Sequence[keras.layers.Layer], names: Iterable[str]) -> list[keras.Variable]:
     """Return the trainable variables of layers, attributes and variables with given names in some layers."""
     parts = {id(part): part for layer in inside for part in layers_within(layer)}.values()
     found: dict[int, keras.Variable] = {}
@@ -90,7 +92,7 @@ def find_weights(block: str, inside: list[Any], names: Iterable[str]) -> list[ke
     return list(found.values())
 
 
-def _weights(match: Any) -> list[keras.Variable]:
+def _weights(match: keras.layers.Layer | keras.Variable) -> list[keras.Variable]:
     if isinstance(match, keras.Variable):
         return [match]
     return [variable for part in layers_within(match) for variable in own_trainable_variables(part)]

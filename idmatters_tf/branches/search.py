@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import warnings
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 import keras
 
@@ -30,8 +29,8 @@ from idmatters_tf.branches.named import LastNames, NamedWeights
 class _Sum:
     """A sum start + terms of the graph, by one addition or a chain of them."""
 
-    start: Any
-    terms: list[Any]
+    start: keras.KerasTensor
+    terms: list[keras.KerasTensor]
     ends: list[Step]
 
     @property
@@ -142,7 +141,7 @@ class _Finder:
         within = {id(step) for each in trained for step in inside[id(each.ends[0])]}
         found = {id(each.ends[0]): self._branch(each, inside[id(each.ends[0])]) for each in trained}
         branches: list[Branch] = []
-        starts: list[tuple[Any, str]] = [(each.start, each.name) for each in trained]
+        starts: list[tuple[keras.KerasTensor, str]] = [(each.start, each.name) for each in trained]
         ends = {id(each.ends[-1].outputs[0]): each.name for each in trained}
         additions = {id(end) for each in trained for end in each.ends}
         for step in self._steps:
@@ -272,14 +271,13 @@ class _Finder:
         else:
             found = known_branches(step)
             if not found and not is_within:
-                self._ask(step)
+                self._ask(step, layer)
         if found and self._counts[id(layer)] > 1:
             raise ValueError(f"The block {step.name!r} is called several times. Give each block layers of its own.")
         return found
 
-    def _ask(self, step: Step) -> None:
+    def _ask(self, step: Step, layer: keras.layers.Layer) -> None:
         """Raise a ValueError for an unknown layer that may compute residual sums; note one of another shape."""
-        layer = step.operation
         for model in nested_models(layer):
             steps, _ = read_steps(model) or ([], [])
             if any(map(has_branches, steps)):
@@ -314,7 +312,7 @@ class _Finder:
             if (is_sum and len(shapes) == 1 and is_branched) or (is_unknown(step.operation) and self._joins(step)):
                 self._not_counted.append(step.name)
 
-    def _check_streams(self, starts: list[tuple[Any, str]], ends: Mapping[int, str]) -> None:
+    def _check_streams(self, starts: list[tuple[keras.KerasTensor, str]], ends: Mapping[int, str]) -> None:
         """Raise a ValueError if the inputs of at least half of the blocks are normalized sums of other blocks."""
         found: list[tuple[str, str]] = []
         for tensor, _ in starts:

@@ -25,7 +25,7 @@ _LONGEST_ARRAY = 500
 Optimizers = Mapping[str, keras.optimizers.Optimizer]
 
 
-def describe_configuration(model: keras.Model, optimizers: Optimizers) -> dict[str, Any]:
+def describe_configuration(model: keras.Model, optimizers: Optimizers) -> dict[str, object]:
     """Return the configuration of a model's layers, its optimizers, its loss and its metrics.
 
     A layer or optimizer without `get_config` is described by its class only.
@@ -44,7 +44,7 @@ def describe_configuration(model: keras.Model, optimizers: Optimizers) -> dict[s
     return _flatten({"the model": _describe_layers(model)}) | describe_optimizers(optimizers) | _flatten(trained)
 
 
-def describe_optimizers(optimizers: Optimizers) -> dict[str, Any]:
+def describe_optimizers(optimizers: Optimizers) -> dict[str, object]:
     """Return the part of `describe_configuration` that callbacks change between two checkpoints, as learning rates."""
     return _flatten({label_optimizer(path): _to_plain_data(own) for path, own in optimizers.items()})
 
@@ -55,7 +55,7 @@ def _flatten(parts):
     return {f"{path[0]}: {'.'.join(map(str, path[1:]))}": value for path, value in leaves}
 
 
-def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def compare_identity(saved: Mapping[str, object], now: Mapping[str, object]) -> str | None:
     """Return a text that names the differences of two identities of runs, or None if the saved values are equal."""
     differences = describe_differences(saved, now, [*saved, *(name for name in now if name not in saved)])
     return f"is a checkpoint of another run: {'; '.join(differences)}" if differences else None
@@ -66,16 +66,16 @@ def label_optimizer(path: str) -> str:
     return "the optimizer" if path == "optimizer" else f"the optimizer {path}"
 
 
-def _describe_layers(model: keras.Model) -> dict[str, Any]:
+def _describe_layers(model: keras.Model) -> dict[str, object]:
     """Return the configurations of layers by class and number. Graphs come last, so that layers are reported first."""
-    described: dict[str, Any] = {}
+    described: dict[str, object] = {}
     for layer in sorted(layers_within(model), key=lambda layer: isinstance(layer, keras.Model)):
         config = _describe_model(layer) if isinstance(layer, keras.Model) else layer
         described[make_unique_name(type(layer).__name__, described, " ")] = _to_plain_data(config)
     return described
 
 
-def _describe_model(model: Any) -> dict[str, Any]:
+def _describe_model(model: keras.Model) -> dict[str, object]:
     """Return the configuration of a model without its layers, which have separate entries, but with its graph."""
     config = _get_config(model)["config"]
     layers = config.pop("layers", None)
@@ -91,7 +91,7 @@ def _describe_model(model: Any) -> dict[str, Any]:
     return json.loads(text)
 
 
-def _to_plain_data(value: Any) -> Any:
+def _to_plain_data(value: object) -> object:
     """Convert a value to lists, dicts, strings and numbers, without names, seeds and the code of lambdas."""
     with warnings.catch_warnings():
         # Keras warns of lambdas, which are not deserialized here.
@@ -101,7 +101,7 @@ def _to_plain_data(value: Any) -> Any:
     return json.loads(text, object_hook=_simplify, parse_constant=str)
 
 
-def _convert(value: Any) -> Any:
+def _convert(value: object) -> object:
     """Convert an object for `json`, which converts the values inside of it."""
     if callable(getattr(value, "get_config", None)):
         return _get_config(value)
@@ -123,7 +123,7 @@ def _get_config(value: Any) -> dict[str, Any]:
     return {"class_name": type(value).__name__, "config": config}
 
 
-def _simplify(value: dict[str, Any]) -> Any:
+def _simplify(value: dict[str, Any]) -> object:
     """Simplify a decoded dict of a configuration."""
     if value.get("class_name") == "__lambda__":
         # Its code contains line numbers.
@@ -136,7 +136,7 @@ def _simplify(value: dict[str, Any]) -> Any:
     return value
 
 
-def _abbreviate_array(value: Any) -> Any:
+def _abbreviate_array(value: object) -> object:
     """Return the checksum of many numbers or strings, such as those of a matrix or a vocabulary."""
     text = json.dumps(value)
     if not isinstance(value, list) or len(text) <= _LONGEST_ARRAY or "{" in text:

@@ -6,13 +6,17 @@ differ and are saved individually. For another number of devices they are combin
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._keras_internals import distribution_layouts
+from idmatters_tf._keras_types import Strategy, Tensor
+
+# Value of a variable, or its values on each device if they differ.
+Value: TypeAlias = NDArray[np.generic] | list[NDArray[np.generic]]
 
 _PROPERTIES = "synchronization", "aggregation"
 # Names of the supported strategies by class.
@@ -26,11 +30,11 @@ class Reader:
     """Copies of variables in host memory, in arrays that the next copy overwrites."""
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[int, int], NDArray[Any]] = {}
+        self._buffers: dict[tuple[int, int], NDArray[np.generic]] = {}
         # Parts of TensorFlow's variables, which stay the same.
-        self._parts: dict[int, Sequence[Any]] = {}
+        self._parts: dict[int, Sequence[Tensor]] = {}
 
-    def read(self, variable: Any) -> Any:
+    def read(self, variable: object) -> Value:
         """Return the value of a variable as an array, or a list of the values on each device if they differ."""
         parts = self._parts.get(id(variable))
         if parts is None:
@@ -43,7 +47,7 @@ class Reader:
         equal = all(np.array_equal(first, value.reshape(-1).view(np.uint8)) for value in values[1:])
         return values[0] if equal else values
 
-    def _copy(self, key: tuple[int, int], part: Any) -> NDArray[Any]:
+    def _copy(self, key: tuple[int, int], part: Tensor) -> NDArray[np.generic]:
         # A view of the memory of the backend, which copies it when the variable changes.
         value = np.asarray(part.read_value() if hasattr(part, "read_value") else part)
         buffer = self._buffers.get(key)
@@ -56,12 +60,12 @@ class Reader:
         return buffer
 
 
-def read(variable: Any) -> Any:
+def read(variable: object) -> Value:
     """Return a copy of the value of a variable, see `Reader`."""
     return Reader().read(variable)
 
 
-def assign(variable: Any, value: Any, devices: tuple[int, int, int] | None = None) -> None:
+def assign(variable: object, value: Value, devices: tuple[int, int, int] | None = None) -> None:
     """Assign a value that `read` returned to a variable on each device of this process.
 
     Args:
@@ -77,7 +81,7 @@ def assign(variable: Any, value: Any, devices: tuple[int, int, int] | None = Non
         part.assign(part_value)
 
 
-def split(value: Any, count: int) -> list[Any]:
+def split(value: Value, count: int) -> list[NDArray[np.generic]]:
     """Return the values on a number of devices."""
     return value if isinstance(value, list) else [value] * count
 
@@ -100,13 +104,13 @@ def count_parts(model: keras.Model) -> int:
     return len(_strategy(model).extended.worker_devices) if count_replicas(model) > 1 else 1
 
 
-def identities(variable: Any) -> set[int]:
+def identities(variable: object) -> set[int]:
     """Return the `id`s of the objects that a traced function of TensorFlow may contain for a variable."""
     value = variable.value if isinstance(variable, keras.Variable) else variable
     return {id(value), *map(id, _parts(variable))}
 
 
-def scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+def scope(model: keras.Model) -> contextlib.AbstractContextManager[object]:
     """Return a context in which variables are created on the training devices of a model."""
     return _strategy(model).scope() if count_replicas(model) > 1 else contextlib.nullcontext()
 
@@ -148,7 +152,7 @@ def describe_devices(model: keras.Model) -> str:
     return f"{len(devices)} {' and '.join(kinds)}s ({shared})"
 
 
-def _strategy(model: keras.Model) -> Any:
+def _strategy(model: keras.Model) -> Strategy:
     return getattr(model, "distribute_strategy", None)
 
 
@@ -157,6 +161,6 @@ def count_replicas(model: keras.Model) -> int:
     return getattr(_strategy(model), "num_replicas_in_sync", 1)
 
 
-def _parts(variable: Any) -> Sequence[Any]:
+def _parts(variable: object) -> Sequence[Tensor]:
     value = variable.value if isinstance(variable, keras.Variable) else variable
     return getattr(value, "values", [variable])

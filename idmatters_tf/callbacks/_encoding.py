@@ -14,7 +14,7 @@ import os
 import pathlib
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -36,6 +36,9 @@ from idmatters_tf.callbacks._walk import (
 )
 from idmatters_tf.checkpointing import OtherRun
 
+# Arrays by name, and a part of a checkpoint: plain data and arrays by name.
+Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
+Saved: TypeAlias = dict[str, Any]
 # Number of the entries of a checkpoint, to be increased with each change; its negative for one without state of `fit`.
 FORMAT = 6
 # The arrays follow each other in one file in NumPy's format, which is faster than the archive of `numpy.savez`.
@@ -53,7 +56,7 @@ _MAKERS = {
 class Json:
     """Data that JSON represents exactly, which are not searched for objects. They are restored without this class."""
 
-    data: Any
+    data: object
 
 
 class NotPlainData(TypeError):
@@ -68,17 +71,17 @@ class Snapshot:
         known: nodes of objects that are restored in place, by `id`. Also variables and others can be known.
     """
 
-    def __init__(self, value: Any = None, known: Mapping[int, Node] | None = None):
-        self.arrays: dict[str, NDArray[Any]] = {}
+    def __init__(self, value: object = None, known: Mapping[int, Node] | None = None):
+        self.arrays: dict[str, NDArray[np.generic]] = {}
         self._known = {} if known is None else known
         self._is_graph = known is not None
         # Form, class, content and attributes of each object, or its path if it is known.
-        self._objects: list[Any] = []
+        self._objects: list[object] = []
         # The objects are kept, since their `id` identifies them.
-        self._numbers: dict[int, tuple[int, Any]] = {}
+        self._numbers: dict[int, tuple[int, object]] = {}
         # Views by the `id` of the array that owns their data.
-        self._views: dict[int, Any] = {}
-        self._changes: list[Any] = []
+        self._views: dict[int, object] = {}
+        self._changes: list[object] = []
         self._value = self._encode(value)
 
     @property
@@ -92,7 +95,7 @@ class Snapshot:
         Return the types of what is not plain data by attribute, "" for the items.
         """
         others: dict[str, str] = {}
-        encoded: dict[str, Any] = {}
+        encoded: dict[str, object] = {}
         for name in [*names, *([""] if has_items else [])]:
             try:
                 encoded[name] = self._encode(node.attributes[name]) if name else self._encode_items(node.value)
@@ -195,7 +198,7 @@ class Snapshot:
         self.arrays[name] = copied.view(f"u{array.itemsize}") if is_extension else copied
         return [name, array.dtype.name] if is_extension else [name]
 
-    def write(self, folder: str | os.PathLike) -> None:
+    def write(self, folder: str | os.PathLike[str]) -> None:
         """Write the copy to the files `state.json` and `arrays.npy` in a folder. Raises OSError."""
         folder = pathlib.Path(folder)
         with open(folder / ARRAYS, "wb") as file:
@@ -204,7 +207,7 @@ class Snapshot:
         (folder / STATE).write_text(self.text, encoding="utf-8")
 
 
-def describe_type(value: Any) -> str:
+def describe_type(value: object) -> str:
     """Return the type of a value for messages."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
@@ -214,7 +217,7 @@ def describe_type(value: Any) -> str:
 class _Decoder:
     """Restoration of a value that `Snapshot` has encoded."""
 
-    def __init__(self, text: str, arrays: Mapping[str, NDArray[Any]], known: Mapping[str, Any], is_partial: bool):
+    def __init__(self, text: str, arrays: Arrays, known: Mapping[str, object], is_partial: bool):
         data = json.loads(text)
         self._objects, self._arrays = data["objects"], arrays
         self._known = known
@@ -321,8 +324,8 @@ class _Decoder:
 
 def restore(
     text: str,
-    arrays: Mapping[str, NDArray[Any]],
-    known: Mapping[str, Any] | None = None,
+    arrays: Arrays,
+    known: Mapping[str, object] | None = None,
     is_partial: bool = False,
 ) -> Any:
     """Return the value of a `Snapshot` with a text and arrays, once. Known objects are restored in place, by path.
@@ -340,19 +343,19 @@ def _read_text(folder):
     return text
 
 
-def describe_format(saved: dict[str, Any]) -> str:
+def describe_format(saved: Saved) -> str:
     """Return the difference of the format of a checkpoint from that of this version, for error messages."""
     return f"has format {saved.get('format')} of idmatters_tf {saved.get('version')}, not format {FORMAT}"
 
 
-def read(folder: str | os.PathLike) -> Any:
+def read(folder: str | os.PathLike[str]) -> Any:
     """Return the value that `Snapshot.write` has written to a folder."""
     return restore(_read_text(folder), read_arrays(folder))
 
 
-def read_arrays(folder: str | os.PathLike) -> dict[str, NDArray[Any]]:
+def read_arrays(folder: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of a checkpoint by name, "a0", "a1" and so on."""
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[np.generic]] = {}
     with open(pathlib.Path(folder) / ARRAYS, "rb") as file:
         end = os.fstat(file.fileno()).st_size
         while file.tell() < end:
@@ -360,7 +363,7 @@ def read_arrays(folder: str | os.PathLike) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def read_plain(folder: str | os.PathLike) -> dict[str, Any]:
+def read_plain(folder: str | os.PathLike[str]) -> Saved:
     """Return the strings and numbers of a dict that `Snapshot.write` has written to a folder, without the arrays."""
     data = json.loads(_read_text(folder))
     *_, items, _, _ = data["objects"][data["value"]["object"]]

@@ -1,7 +1,8 @@
 """Files of `CSVLogger`, whose rows belong to the state of a run."""
 
 import pathlib
-from typing import Any
+
+import keras
 
 
 class LogFile:
@@ -12,7 +13,7 @@ class LogFile:
     equal rows is removed.
     """
 
-    def __init__(self, logger: Any):
+    def __init__(self, logger: keras.callbacks.CSVLogger):
         self._logger = logger
         # Absolute, since the program may change the current folder during `fit`.
         self._path = pathlib.Path(logger.filename).absolute()
@@ -45,7 +46,8 @@ class LogFile:
             self._length = len(text) if length is None else length
 
     def _write(self, text):
-        self._logger.csv_file.close()
+        if self._logger.csv_file is not None:
+            self._logger.csv_file.close()
         self._path.write_bytes(text.encode())
         self._logger.csv_file = open(self._path, "a")  # noqa: SIM115 - closed by the logger
         self._logger.writer, self._logger.append_header = None, not text

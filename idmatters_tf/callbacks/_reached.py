@@ -6,13 +6,12 @@ model, which therefore must not change; new attributes are restored. Anything el
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 import keras
 
 from idmatters_tf._evaluation.monitor import Monitor
 from idmatters_tf._keras_internals import DERIVED, OBSERVERS, compile_arguments, flush_events
-from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, describe_type, restore
+from idmatters_tf.callbacks._encoding import NotPlainData, Saved, Snapshot, describe_type, restore
 from idmatters_tf.callbacks._log_files import LogFile
 from idmatters_tf.callbacks._walk import KERAS, Nodes, are_equal, has_methods, is_moving
 
@@ -30,13 +29,13 @@ class Reached:
     def __init__(
         self,
         model: keras.Model,
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[keras.callbacks.Callback] = (),
         ignore: Collection[str] = (),
-        closed: Collection[Any] = (),
+        closed: Collection[object] = (),
     ):
         losses = keras.tree.flatten((compile_arguments(model) or {}).get("loss"))
         optimizers = [each for each in [getattr(model, "optimizer", None)] if each is not None]
-        self._model: Any = model
+        self._model = model
         self._roots = [model, *optimizers, *(each for each in losses if each is not None)], list(callbacks)
         self._ignore = ignore
         self._closed = closed
@@ -68,11 +67,14 @@ class Reached:
         """Optimizers of the model by path, the compiled one first, under the name "optimizer"."""
         compiled = getattr(self._model, "optimizer", None)
         found = [each for each in self._start.values() if each.in_step]
-        found = [each for each in found if isinstance(each.value, keras.optimizers.Optimizer)]
-        return {"optimizer" if each.value is compiled else each.path: each.value for each in found}
+        return {
+            "optimizer" if each.value is compiled else each.path: each.value
+            for each in found
+            if isinstance(each.value, keras.optimizers.Optimizer)
+        }
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[object]:
         """All variables that can be reached."""
         return [node.value for node in self._start.values() if node.kind == "variable"]
 
@@ -109,14 +111,14 @@ class Reached:
 
     def _attributes(self):
         """Return the attributes and items of objects of the model by path."""
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for node in self._walk(self._start).values():
             if node.in_step:
                 found |= {f"{node.label}.{name}": value for name, value in node.attributes.items()}
                 found |= {node.label: node.items} if node.items is not None else {}
         return found
 
-    def get(self, restored: Iterable[Any] = (), full: bool = False) -> dict[str, Any]:
+    def get(self, restored: Iterable[object] = (), full: bool = False) -> Saved:
         """Return what has changed since training began, as plain data. Raise ValueError if anything else has.
 
         Args:
@@ -126,7 +128,7 @@ class Reached:
         now = self._walk(self._start)
         skipped = set(map(id, restored))
         snapshot = Snapshot(known=self._start)
-        others: dict[str, Any] = {}
+        others: dict[str, str] = {}
         for node in now.values():
             start = self._start.get(id(node.value))
             if node.has_methods:
@@ -226,7 +228,7 @@ class Reached:
                 start = self._start[key].attributes
                 start.update({name: value for name, value in node.attributes.items() if name in start})
 
-    def set(self, saved: dict[str, Any], is_own: bool = True) -> None:
+    def set(self, saved: Saved, is_own: bool = True) -> None:
         """Restore the result of `get` for the same objects.
 
         With `is_own=False` it is that of another worker, which may have callbacks that this one lacks.
@@ -239,8 +241,9 @@ class Reached:
         known = {node.path: node.value for node in self._start.values()}
         restore(saved["changes"]["text"], saved["changes"]["arrays"], known, is_partial=not is_own)
         for name, state in saved["states"].items():
-            if name in self._callbacks:
-                self._callbacks[name].set_state(restore(state["text"], state["arrays"]))
+            callback = self._callbacks.get(name)
+            if has_methods(callback):
+                callback.set_state(restore(state["text"], state["arrays"]))
         for name, text in saved["logs"].items():
             if name in self._logs:
                 self._logs[name].restore(text)

@@ -5,7 +5,7 @@ import json
 import pathlib
 import warnings
 import weakref
-from typing import Any
+from typing import Protocol
 
 import keras
 
@@ -34,13 +34,33 @@ from idmatters_tf.checkpointing import OtherRun, checkpoint_path
 _DEVICES = "the set of devices"
 
 
+class Resume(Protocol):
+    """Arguments and attributes of an `ExactResume`, see there."""
+
+    folder: pathlib.Path
+    name: str
+    every: int | str
+    interval: tuple[int, str]
+    keep: int
+    seed: int
+    ignore: tuple[str, ...]
+    identity: dict[str, object]
+    replay: bool
+    resumed_at: int | None
+    is_paused: bool
+    pause_requested: bool
+
+    def release_signals(self) -> None:
+        """Restore the handlers of signals."""
+
+
 class RunState:
     """State of a `fit` with an `ExactResume`, and the source of its training data."""
 
-    def __init__(self, resume: Any, fit: RunningFit, model: keras.Model, workers: Workers):
+    def __init__(self, resume: Resume, fit: RunningFit, model: keras.Model, workers: Workers):
         self._resume = resume
         self._fit = fit
-        self._model: Any = model
+        self._model = model
         self._workers = workers
         self.source = make_source(fit, resume.seed, resume.replay)
         self._validation = make_validation_order(fit)
@@ -76,7 +96,7 @@ class RunState:
             ) from error
         self.source.attach(self._fit)
 
-    def describe(self, callbacks: list[keras.callbacks.Callback]) -> dict[str, Any]:
+    def describe(self, callbacks: list[keras.callbacks.Callback]) -> dict[str, object]:
         """Describe the run at its beginning. Return the values that must be equal on all workers."""
         self.reached = Reached(self._model, callbacks, self._resume.ignore, [self._resume])
         self._optimizers = self.reached.optimizers
@@ -90,7 +110,7 @@ class RunState:
     def _list_variables(self):
         return _training_state.variables(self._model, self._optimizers)
 
-    def collect(self, epoch: int, batch: int, is_ended: bool) -> dict[str, Any]:
+    def collect(self, epoch: int, batch: int, is_ended: bool) -> _encoding.Saved:
         """Return the values of a checkpoint of this process."""
         now = self._list_variables()
         if any(list(map(id, now[owner])) != list(map(id, several)) for owner, several in self._owners.items()):
@@ -129,11 +149,11 @@ class RunState:
         """Return the variables that are restored with the model."""
         return list(itertools.chain(*self._owners.values()))
 
-    def compute_checksums(self, state: dict[str, Any]) -> dict[str, list[int]]:
+    def compute_checksums(self, state: _encoding.Saved) -> dict[str, list[int]]:
         """Return the checksums of the values of the variables, by owner, for `select_own`."""
         return {owner: [compute_checksum(value) for value in own] for owner, own in state["state"]["variables"].items()}
 
-    def select_own(self, state: dict[str, Any], checksums: list[dict[str, list[int]]]) -> dict[str, Any]:
+    def select_own(self, state: _encoding.Saved, checksums: list[dict[str, list[int]]]) -> _encoding.Saved:
         """Return the values that this worker saves. Raise ValueError if weights differ between the workers."""
         values = state["state"]["variables"]
         differing = _training_state.select_differing(self._model, self._owners, values, checksums, self._workers.names)
@@ -146,10 +166,10 @@ class RunState:
         """Raise ValueError if state has changed that cannot be restored."""
         self.reached.get(self._restored())
 
-    def load(self) -> dict[str, Any] | None:
+    def load(self) -> _encoding.Saved | None:
         """Return the newest intact checkpoint, or None. Raise OtherRun if it does not belong to this run."""
         step = self._workers.find_newest(self._resume.folder)
-        loaded: list[dict[str, Any]] = []
+        loaded: list[_encoding.Saved] = []
         if step is not None:
             self._workers.run(lambda: loaded.append(self._read(step)))
         return loaded[0] if loaded else None
@@ -226,7 +246,7 @@ class RunState:
         """Record that the optimizers belong to a `fit` that has not ended, or that it has."""
         _unfinished.update(dict.fromkeys(self._optimizers.values(), self._resume.folder if unfinished else None))
 
-    def resume(self, saved: dict[str, Any]) -> None:
+    def resume(self, saved: _encoding.Saved) -> None:
         """Restore a checkpoint when training begins."""
         before = _training_state.read_generators()
         self._workers.run(lambda: self.source.restore(saved["data"]))
@@ -240,7 +260,7 @@ class RunState:
         # The callbacks handle the beginning of the epoch again, which may change other attributes.
         saved["reached"] = self.reached.get(self._restored(), full=True)
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: _encoding.Saved) -> None:
         """Restore the variables, the generators and the callbacks."""
         _training_state.assign(self._model, self._owners, saved["state"], saved["parts"], self._workers.index)
         self.reached.rebase()
@@ -248,4 +268,4 @@ class RunState:
 
 
 # Folders of `fit`s that have begun and not ended, by optimizer.
-_unfinished: weakref.WeakKeyDictionary[Any, pathlib.Path | None] = weakref.WeakKeyDictionary()
+_unfinished: weakref.WeakKeyDictionary[keras.optimizers.Optimizer, pathlib.Path | None] = weakref.WeakKeyDictionary()

@@ -5,9 +5,12 @@ import signal
 import threading
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from idmatters_tf._keras_internals import RunningFit
+
+# A handler as `signal.signal` takes it.
+Handler: TypeAlias = Callable[[int, types.FrameType | None], Any] | int
 
 
 class PauseOnSignal:
@@ -32,7 +35,7 @@ class PauseOnSignal:
             )
         self.fit, self._pause = fit, pause
         # Handlers outside of this `fit`.
-        self.previous: dict[int, Any] = {number: _find_previous(number) for number in numbers}
+        self.previous: dict[int, Handler] = {number: _find_previous(number) for number in numbers}
         for number in numbers:
             signal.signal(number, self)
 

@@ -10,8 +10,8 @@ import keras
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf._keras_types import Logs
 from idmatters_tf._presentation.progress import Progress
-from idmatters_tf.callbacks._encoding import Snapshot
-from idmatters_tf.callbacks._run_state import RunState
+from idmatters_tf.callbacks._encoding import Saved, Snapshot
+from idmatters_tf.callbacks._run_state import Resume, RunState
 from idmatters_tf.callbacks._stores import Store
 from idmatters_tf.callbacks._workers import Workers
 from idmatters_tf.distribute.tasks import check_equal
@@ -22,10 +22,10 @@ SECONDS = {"second": 1, "hour": 3600, "minute": 60}
 class StateCallback(keras.callbacks.Callback):
     """Callback that restores and saves the state after all other callbacks have handled an event."""
 
-    def __init__(self, resume: Any, fit: RunningFit, model: keras.Model, workers: Workers):
+    def __init__(self, resume: Resume, fit: RunningFit, model: keras.Model, workers: Workers):
         super().__init__()
         # Unlike `model`, this attribute does not make JAX's trainer copy its values into the variables.
-        self._model: Any = model
+        self._model = model
         self._resume = resume
         self._fit = fit
         self._workers = workers
@@ -33,7 +33,7 @@ class StateCallback(keras.callbacks.Callback):
         self._steps = self._state.source.steps_per_epoch
         self._store: Any = None
         # Checkpoint to resume from, until training has resumed.
-        self._pending: dict[str, Any] | None = None
+        self._pending: Saved | None = None
         self._epoch = self._step = 0
         self._saved_at = time.monotonic()
         # True if the last batch was not that of its epoch, and True if the script has ended the run by `stop_training`.
@@ -159,7 +159,7 @@ class StateCallback(keras.callbacks.Callback):
         self._store.close()
 
     def _save(self, epoch, batch):
-        state: dict[str, Any] = {}
+        state: Saved = {}
         is_one = len(self._workers.names) == 1
 
         def collect():

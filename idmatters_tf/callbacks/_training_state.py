@@ -5,7 +5,7 @@ import random
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -24,26 +24,27 @@ from idmatters_tf._tensorflow_internals.runtime import (
     traced_training_steps,
 )
 from idmatters_tf.callbacks import _devices
+from idmatters_tf.callbacks._encoding import Saved
 
 # Random operations of TensorFlow with internal state, which cannot be read.
 _STATEFUL_RANDOM = re.compile(
     "(Parameterized)?TruncatedNormal|Multinomial|Random(Gamma|Poisson(V2)?|Shuffle|StandardNormal|Uniform(Int)?)"
 )
-
-
-Owners = Mapping[str, Sequence[Any]]
+# Variables, or their values, by owner.
+Owners: TypeAlias = Mapping[str, Sequence[keras.Variable]]
+Values: TypeAlias = dict[str, list[_devices.Value | None]]
 
 
 def variables(
     model: keras.Model, optimizers: Mapping[str, keras.optimizers.Optimizer] = types.MappingProxyType({})
-) -> dict[str, list[Any]]:
+) -> dict[str, list[keras.Variable]]:
     """Return the variables that a training step may change, by owner: weights, seed states, slots, metrics.
 
     Args:
         model: the model. Its compiled optimizer, with the optimizers that it wraps, is the owner "optimizer".
         optimizers: further optimizers by path, which become the owners "optimizer PATH".
     """
-    compiled: Any = getattr(model, "optimizer", None)
+    compiled: keras.optimizers.Optimizer | None = getattr(model, "optimizer", None)
     owners = {
         "model": [*model.variables, *recurrent_states(model)],
         "optimizer": [] if compiled is None else optimizer_variables(compiled),
@@ -67,7 +68,7 @@ def describe_variables(owners: Owners) -> dict[str, list[list[str]]]:
     }
 
 
-def read(model: keras.Model, owners: Owners, reader: _devices.Reader) -> dict[str, Any]:
+def read(model: keras.Model, owners: Owners, reader: _devices.Reader) -> Saved:
     """Return the values of the variables and of the global generators."""
     return {
         "variables": {owner: [reader.read(variable) for variable in several] for owner, several in owners.items()},
@@ -76,7 +77,7 @@ def read(model: keras.Model, owners: Owners, reader: _devices.Reader) -> dict[st
     }
 
 
-def read_generators() -> dict[str, Any]:
+def read_generators() -> Saved:
     """Return the states of the global generators of Python, NumPy, Keras and TensorFlow."""
     global_seed = global_seed_state()
     operations = operation_seeds()
@@ -88,7 +89,7 @@ def read_generators() -> dict[str, Any]:
     }
 
 
-def assign(model: keras.Model, owners: Owners, state: dict[str, Any], parts: int | None = None, index: int = 0) -> None:
+def assign(model: keras.Model, owners: Owners, state: Saved, parts: int | None = None, index: int = 0) -> None:
     """Assign the values that `read` returned, for `parts` devices of all workers, to the variables of a worker."""
     now = _devices.count_replicas(model)
     devices = parts or now, now, index * _devices.count_parts(model)
@@ -112,17 +113,17 @@ def assign(model: keras.Model, owners: Owners, state: dict[str, Any], parts: int
 def select_differing(
     model: keras.Model,
     owners: Owners,
-    values: dict[str, list[Any]],
+    values: Values,
     checksums: list[dict[str, list[int]]],
     names: list[str],
-) -> dict[str, list[Any]]:
+) -> Values:
     """Return the values that `read` returned, with None in place of those whose checksums are equal on all workers.
 
     Raises:
         ValueError: a trainable weight or a variable of an optimizer differs.
     """
     trained = {id(variable) for variable in model.trainable_variables}
-    selected: dict[str, list[Any]] = {}
+    selected: Values = {}
     for owner, several in owners.items():
         by_variable = zip(*(each[owner] for each in checksums), strict=True)
         selected[owner] = []
@@ -137,7 +138,7 @@ def select_differing(
     return selected
 
 
-def join(values: list[dict[str, list[Any]]], counts: list[int]) -> dict[str, list[Any]]:
+def join(values: list[Values], counts: list[int]) -> Values:
     """Return the values on all devices from those of the chief and those that `select_differing` returned elsewhere.
 
     The workers have `counts` devices.
@@ -167,7 +168,7 @@ def find_difference(saved: dict[str, list[list[str]]], now: dict[str, list[list[
     return None
 
 
-def check_complete(model: keras.Model, known_variables: Iterable[Any]) -> None:
+def check_complete(model: keras.Model, known_variables: Iterable[object]) -> None:
     """Check that the training step traced by TensorFlow has no state other than known variables.
 
     On JAX a training step is always a function of the model's variables. Eager training steps are not checked.
@@ -178,7 +179,7 @@ def check_complete(model: keras.Model, known_variables: Iterable[Any]) -> None:
     if keras.backend.backend() != "tensorflow":
         return
     every = list(known_variables)
-    global_seed: Any = global_seed_state()
+    global_seed = global_seed_state()
     if global_seed is not None:
         every.append(global_seed)
     known = set().union(*map(_devices.identities, every))

@@ -24,8 +24,8 @@ import sys
 import types
 import uuid
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeGuard
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ Kind = Literal["variable", "plain", "other"]
 
 
 def _get_generator(generator):
-    bits: Any = generator.bit_generator
+    bits = generator.bit_generator
     # `spawn` changes the seed sequence.
     return type(bits).__name__, bits.state, bits.seed_seq.state
 
@@ -96,7 +96,7 @@ KERAS = (
 _SEARCHED = (*KERAS, keras.callbacks.Callback)
 
 
-def is_variable(value: Any) -> bool:
+def is_variable(value: object) -> bool:
     """Return True for a `keras.Variable` or `tf.Variable`."""
     return isinstance(value, keras.Variable) or (hasattr(value, "assign") and keras.ops.is_tensor(value))
 
@@ -138,7 +138,7 @@ def list_slots(kind: type) -> list[str]:
     ]
 
 
-def attributes_of(value: Any, in_step: bool = False) -> dict[str, Any] | None:
+def attributes_of(value: object, in_step: bool = False) -> dict[str, object] | None:
     """Return the attributes of an object that may be state; None for values without attributes.
 
     With `in_step`, objects of Keras are returned without the variables that the model lists.
@@ -164,7 +164,7 @@ def attributes_of(value: Any, in_step: bool = False) -> dict[str, Any] | None:
     return found | {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
-def _variables_of_tensorflow(value):
+def _variables_of_tensorflow(value: Any) -> dict[str, object] | None:
     """Return the variables of a `tf.Module` or `tf.random.Generator` as one attribute; None for other values."""
     kind = type(value)
     if keras.ops.is_tensor(value) or "tensorflow" not in {each.__module__.partition(".")[0] for each in kind.__mro__}:
@@ -188,7 +188,7 @@ def find_global(name: str) -> Any:
     return found
 
 
-def global_name(value: Any) -> str | None:
+def global_name(value: object) -> str | None:
     """Return the name by which `find_global` finds a class, function or module, or None."""
     if isinstance(value, types.ModuleType):
         name = f"{value.__name__}:"
@@ -197,7 +197,7 @@ def global_name(value: Any) -> str | None:
     return name if find_global(name) is value else None
 
 
-def inner_values(value: Any) -> tuple[Any, ...] | None:
+def inner_values(value: object) -> tuple[object, ...] | None:
     """Return the values in an immutable container, a bound method or a `functools.partial`; None for others."""
     if isinstance(value, (tuple, frozenset)):
         return tuple(value)
@@ -208,12 +208,12 @@ def inner_values(value: Any) -> tuple[Any, ...] | None:
     return None
 
 
-def is_leaf(value: Any) -> bool:
+def is_leaf(value: object) -> bool:
     """Return True for immutable data."""
     return type(value) in LEAVES or type(value) in VALUES or isinstance(value, (np.generic, enum.Enum))
 
 
-def is_moving(value: Any) -> bool:
+def is_moving(value: object) -> bool:
     """Return True for an iterator whose position cannot be read."""
     return isinstance(value, Iterator) and not isinstance(value, io.IOBase) and attributes_of(value) is None
 
@@ -224,25 +224,25 @@ class Node:
 
     path: str
     kind: Kind
-    value: Any
+    value: object
     # True if the object was reached from the model, so that a compiled step may contain its attributes.
     in_step: bool
     # True for what a callback with `get_state` and `set_state` reaches.
     has_methods: bool
     # Content by a function of FORMS, in another form for arrays and generators; None without.
-    items: Any = None
-    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    items: object = None
+    attributes: dict[str, object] = dataclasses.field(default_factory=dict)
     # Attributes of a layer of the model, which has the same node if they are the same.
-    signature: Any = None
+    signature: tuple[object, ...] | None = None
     # Paths and values of the parts that are no immutable data.
-    children: Any = None
+    children: Sequence[tuple[str, object]] | None = None
 
     @property
     def label(self) -> str:
         """Path for messages and `ignore`."""
         return self.path.removeprefix("class ")
 
-    def parts(self) -> Iterator[tuple[str, Any]]:
+    def parts(self) -> Iterator[tuple[str, object]]:
         """Yield the items and attributes with the ends of their paths, such as "[0]" and ".file"."""
         form = form_of(type(self.value))
         if isinstance(self.items, tuple) and form is not np.ndarray:
@@ -266,10 +266,10 @@ class Nodes(dict[int, Node]):
 
     def __init__(
         self,
-        model: Collection[Any] = (),
-        callbacks: Collection[Any] = (),
+        model: Collection[object] = (),
+        callbacks: Collection[object] = (),
         ignore: Collection[str] = (),
-        closed: Collection[Any] = (),
+        closed: Collection[object] = (),
         earlier: "Nodes | None" = None,
     ):
         super().__init__()
@@ -278,7 +278,7 @@ class Nodes(dict[int, Node]):
         self._ignore = frozenset(ignore)
         self.names: set[str] = set() if earlier is None else set(earlier.names)
         for roots, in_step in ((model, True), (callbacks, False)):
-            queue: list[tuple[str | None, Any, bool, bool]] = [
+            queue: list[tuple[str | None, object, bool, bool]] = [
                 (None, root, in_step, not in_step and has_methods(root)) for root in roots
             ]
             for entry in queue:
@@ -298,7 +298,7 @@ class Nodes(dict[int, Node]):
             path = self._name(type(value))
             if path in self._ignore:
                 return ()
-        node: Any = self._make(path, value, in_step, methods, earlier)
+        node = self._make(path, value, in_step, methods, earlier)
         self[id(value)] = node
         if node.children is None:
             node.children = [*self._list_children(node)]
@@ -309,7 +309,7 @@ class Nodes(dict[int, Node]):
         self.names.add(name)
         return name
 
-    def _make(self, path, value, in_step, methods, earlier):
+    def _make(self, path: str, value: Any, in_step: bool, methods: bool, earlier: Node | None) -> Node:
         if earlier is not None and earlier.kind != "plain":
             return earlier
         if is_variable(value):
@@ -321,7 +321,8 @@ class Nodes(dict[int, Node]):
             # Layers are many, and change rarely.
             signature = (*vars(value).values(), getattr(value, "trainable", None))
             before = None if earlier is None else earlier.signature
-            if before is not None and len(signature) == len(before) and all(map(operator.is_, signature, before)):
+            is_same = before is not None and len(signature) == len(before)
+            if earlier is not None and before is not None and is_same and all(map(operator.is_, signature, before)):
                 return earlier
         form, attributes = form_of(type(value)), attributes_of(value, in_step) or {}
         if form in (None, object) or isinstance(value, type):
@@ -343,12 +344,22 @@ class Nodes(dict[int, Node]):
                 yield f"class {kind.__qualname__.rpartition('.')[2]}", kind
 
 
-def has_methods(callback: Any) -> bool:
+class Resumable(Protocol):
+    """Callback with a state of its own."""
+
+    def get_state(self) -> object:
+        """Return the state as plain data, or None if it does not belong to the run."""
+
+    def set_state(self, state: Any) -> None:
+        """Restore the result of `get_state`."""
+
+
+def has_methods(callback: object) -> TypeGuard[Resumable]:
     """Return True for a callback that implements `get_state` and `set_state`."""
     return all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
 
 
-def describe_array(array: np.ndarray) -> tuple[Any, ...]:
+def describe_array(array: np.ndarray) -> tuple[object, ...]:
     """Return the type, the shape and a checksum of an array."""
     if array.dtype.hasobject:
         return (str(array.dtype), id(array))
@@ -356,7 +367,7 @@ def describe_array(array: np.ndarray) -> tuple[Any, ...]:
     return str(array.dtype), array.shape, array.flags.writeable, zlib.crc32(content.data)
 
 
-def are_equal(one: Any, other: Any) -> bool:
+def are_equal(one: object, other: object) -> bool:
     """Return True if two values are the same object, or equal immutable data with the same objects in it."""
     if one is other:
         return True
@@ -368,14 +379,14 @@ def are_equal(one: Any, other: Any) -> bool:
     inner, others = inner_values(one), inner_values(other)
     if inner is None or others is None or len(inner) != len(others):
         return False
-    if isinstance(one, types.MethodType) and one.__func__ is not other.__func__:
+    if isinstance(one, types.MethodType) and isinstance(other, types.MethodType) and one.__func__ is not other.__func__:
         return False
     return all(map(are_equal, inner, others))
 
 
 def walk(
-    model: Collection[Any] = (), callbacks: Collection[Any] = (), ignore: Collection[str] = ()
-) -> Iterator[tuple[str, Kind, Any]]:
+    model: Collection[object] = (), callbacks: Collection[object] = (), ignore: Collection[str] = ()
+) -> Iterator[tuple[str, Kind, object]]:
     """Yield (path, kind, value) of all that can be reached from a model with its parts, and from callbacks.
 
     Plain containers and objects are followed by the immutable data in them.

@@ -10,11 +10,12 @@ import uuid
 import warnings
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import keras
 import numpy as np
 
+from idmatters_tf._keras_types import Strategy
 from idmatters_tf.callbacks import _devices, _encoding
 from idmatters_tf.checkpointing import (
     checkpoint_path,
@@ -26,6 +27,7 @@ from idmatters_tf.checkpointing import (
 from idmatters_tf.checkpointing.store import find_damage
 from idmatters_tf.distribute.tasks import add_over_workers, describe_cluster, run_on_all
 
+T = TypeVar("T")
 # File with which workers check that they share the folder.
 _TOKEN = ".shared"
 
@@ -39,12 +41,12 @@ class Workers:
     """
 
     def __init__(self, model: keras.Model):
-        self._strategy: Any = getattr(model, "distribute_strategy", None)
+        self._strategy: Strategy | None = getattr(model, "distribute_strategy", None)
         cluster = describe_cluster(self._strategy)
         self.names = ["worker 0"] if cluster is None else list(cluster.tasks)
         self.index = 0 if cluster is None else self.names.index(cluster.task)
 
-    def run(self, function: Callable[[], Any]) -> list[Any]:
+    def run(self, function: Callable[[], T]) -> list[T]:
         """Call a function without collective operations on all workers. Return their JSON results, the chief's first.
 
         Raises:
@@ -64,7 +66,7 @@ class Workers:
         Raises:
             ValueError: the workers do not share the folder.
         """
-        token, step = self.run(lambda: None if self.index else self._find_newest(folder))[0]
+        token, step = self.run(lambda: ("", None) if self.index else self._find_newest(folder))[0]
         self.run(lambda: self._check_shared(folder, token))
         (folder / _TOKEN).unlink(missing_ok=True)
         newer = [other for other in list_steps(self.folder(folder)) if step is None or other > step]
@@ -90,14 +92,14 @@ class Workers:
             )
 
 
-def read_checkpoints(folder: pathlib.Path, step: int) -> list[dict[str, Any]]:
+def read_checkpoints(folder: pathlib.Path, step: int) -> list[_encoding.Saved]:
     """Return the checkpoints of a step of all workers that saved it, the chief's first."""
     chief = _encoding.read(checkpoint_path(folder, step))
     others = range(1, chief.get("workers", 1))
     return [chief, *(_encoding.read(checkpoint_path(_folder_of(folder, index), step)) for index in others)]
 
 
-def compute_checksum(value: Any) -> int:
+def compute_checksum(value: _devices.Value) -> int:
     """Return the CRC-32 of an array, or of a list of arrays."""
     checksum = 0
     for array in _devices.split(value, 1):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer, seed_number
-from idmatters_tf._keras_types import Arrays
+from idmatters_tf._keras_types import Arrays, Structure
 
 if TYPE_CHECKING:
     from idmatters_tf.data.protocols import TrainBatchSource
@@ -32,7 +32,7 @@ class Batches(keras.utils.PyDataset):
         self.steps_per_epoch = positive_integer("steps_per_epoch", steps_per_epoch)
         self._epoch = self._offset = 0
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int) -> Structure:
         """Return the batch of a step, which is the number of batches before it since the start of training.
 
         The batch is the same in any order of calls and in any process. Derive random numbers from the step, as in
@@ -58,15 +58,15 @@ class Batches(keras.utils.PyDataset):
         """Number of batches in the next pass."""
         return self.steps_per_epoch - self._offset
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Structure:
         return self.arrays(self._epoch * self.steps_per_epoch + self._offset + index)
 
-    def arrays(self, step: int) -> Any:
+    def arrays(self, step: int) -> Structure:
         """Return the batch of a step as NumPy arrays."""
         return as_arrays(self.batch(step), f"at step {step}")
 
 
-def as_arrays(batch: Any, where: str) -> Any:
+def as_arrays(batch: Structure, where: str) -> Structure:
     """Return a batch as a tuple of one to three parts of new NumPy arrays.
 
     Args:
@@ -81,7 +81,7 @@ def as_arrays(batch: Any, where: str) -> Any:
         raise ValueError(f"A batch must be (x,), (x, y) or (x, y, sample_weight). Received: {len(parts)} parts {where}")
     # TensorFlow's datasets stack the arrays of a list, hence tuples. The arrays are copies, since TensorFlow uses
     # aligned arrays of a generator in place under MirroredStrategy and would change the data of the caller.
-    arrays: Any = keras.tree.map_structure(np.array, keras.tree.lists_to_tuples(parts), none_is_leaf=False)
+    arrays: Structure = keras.tree.map_structure(np.array, keras.tree.lists_to_tuples(parts), none_is_leaf=False)
     if any(array.dtype.kind == "O" for array in keras.tree.flatten(arrays) if array is not None):
         raise ValueError(
             f"A batch must consist of arrays of numbers. Received {where}: {batch!r:.200}. Pass strings in a "
@@ -90,7 +90,7 @@ def as_arrays(batch: Any, where: str) -> Any:
     return arrays
 
 
-def checksum(arrays: Any) -> str:
+def checksum(arrays: Structure) -> str:
     """Return the SHA-256 sum of the paths, types, shapes and values of nested NumPy arrays."""
     digest = hashlib.sha256()
     for path, array in keras.tree.flatten_with_path(arrays):
@@ -158,7 +158,7 @@ class ArrayBatches(Batches):
             known = self._order = (epoch, order)
         return known[1]
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int) -> Structure:
         epoch, index = divmod(step, self.steps_per_epoch)
         rows = self.order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
         return keras.tree.map_structure(lambda array: _cast_to_floatx(array[rows]), self._arrays, none_is_leaf=False)
@@ -175,7 +175,7 @@ class FunctionBatches(Batches):
             that are passed to the function continue over all epochs.
     """
 
-    def __init__(self, function: "Callable[[int], Any] | TrainBatchSource", steps_per_epoch: int):
+    def __init__(self, function: "Callable[[int], Structure] | TrainBatchSource", steps_per_epoch: int):
         super().__init__(steps_per_epoch)
         source = getattr(function, "batch", None)
         # Object whose `dataset(first_step, steps, share)` begins at any step, see `TrainBatchSource`.
@@ -190,7 +190,7 @@ class FunctionBatches(Batches):
                 f"Received: function={function!r}"
             )
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int) -> Structure:
         return self._function(step)
 
 

@@ -7,12 +7,11 @@ import os
 import pathlib
 import signal
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import keras
 
 from idmatters_tf._arguments import interval, positive_integer, seed_number
-from idmatters_tf._keras_internals import RunningFit, running_fit
+from idmatters_tf._keras_internals import RunningFit, model_of, running_fit
 from idmatters_tf._keras_types import Logs
 from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._signals import PauseOnSignal
@@ -89,12 +88,12 @@ class ExactResume(keras.callbacks.Callback):
 
     def __init__(
         self,
-        folder: str | os.PathLike,
+        folder: str | os.PathLike[str],
         every: int | str = "epoch",
         keep: int = 2,
         seed: int = 0,
         ignore: Collection[str] = (),
-        identity: Mapping[str, Any] | None = None,
+        identity: Mapping[str, object] | None = None,
         pause_on: int | Collection[int] | None = None,
         replay: bool = False,
     ):
@@ -108,7 +107,7 @@ class ExactResume(keras.callbacks.Callback):
         self.seed = seed_number(seed, self)
         self.ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
         # Tuples become lists, as in a checkpoint.
-        self.identity: dict[str, Any] = json.loads(json.dumps(dict(identity or {})))
+        self.identity: dict[str, object] = json.loads(json.dumps(dict(identity or {})))
         signals = () if pause_on is None else (pause_on,) if isinstance(pause_on, int) else pause_on
         self.replay = replay
         self.pause_on = tuple(map(signal.Signals, signals))
@@ -124,7 +123,7 @@ class ExactResume(keras.callbacks.Callback):
         self.pause_requested = True
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        model: Any = self.model
+        model = model_of(self)
         fit = running_fit(model)
         if fit is None:
             raise ValueError("ExactResume requires Keras' own `fit`. Pass it to `fit` as a callback.")

@@ -3,7 +3,6 @@
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 
@@ -16,7 +15,7 @@ WEIGHTS = ("model",)
 
 
 def load_weights(
-    model: keras.Model, folder: str | os.PathLike, identity: Mapping[str, Any] | None = None
+    model: keras.Model, folder: str | os.PathLike[str], identity: Mapping[str, object] | None = None
 ) -> int | None:
     """Assign the weights of the newest intact checkpoint of `ExactResume` to a model.
 
@@ -39,8 +38,8 @@ def load_weights(
 
 def restore(
     model: keras.Model,
-    folder: str | os.PathLike,
-    identity: Mapping[str, Any] | None = None,
+    folder: str | os.PathLike[str],
+    identity: Mapping[str, object] | None = None,
     owners: Sequence[str] = WEIGHTS,
     repair: bool = False,
 ) -> int | None:
@@ -76,9 +75,9 @@ def restore(
 
 def save(
     model: keras.Model,
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     step: int,
-    identity: Mapping[str, Any],
+    identity: Mapping[str, object],
     owners: Sequence[str] = WEIGHTS,
 ) -> None:
     """Save variables of a model as a checkpoint that `restore` reads, but from which `fit` cannot resume.

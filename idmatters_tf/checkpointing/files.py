@@ -13,7 +13,7 @@ import os
 import pathlib
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from idmatters_tf.checkpointing.locks import check_held
@@ -25,7 +25,7 @@ _REPLACED, _WRITING = ".replaced-", ".writing-"
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[pathlib.Path]:
+def replacing(path: str | os.PathLike[str], *, folder: bool = False) -> Generator[pathlib.Path]:
     """Yield a temporary path in the same folder, which replaces `path` after the block has succeeded.
 
     The block creates a file there, or with `folder` a folder. The temporary name has the suffix of `path`, for
@@ -65,7 +65,7 @@ def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[path
             _finish_exchange(path)
 
 
-def remove(path: str | os.PathLike) -> None:
+def remove(path: str | os.PathLike[str]) -> None:
     """Remove a file or a folder, if there is one. Its name is free at once, also if the process is killed."""
     path = pathlib.Path(path)
     if os.path.lexists(path):
@@ -74,13 +74,13 @@ def remove(path: str | os.PathLike) -> None:
         _remove(_beside(path))
 
 
-def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file of text (UTF-8) or bytes, see `replacing`."""
     with replacing(path) as beside:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def remove_unfinished(folder: str | os.PathLike) -> None:
+def remove_unfinished(folder: str | os.PathLike[str]) -> None:
     """Remove unfinished files of killed processes in a folder, and complete or revert their replacements.
 
     The caller must be the only process that writes to the folder.
@@ -92,7 +92,7 @@ def remove_unfinished(folder: str | os.PathLike) -> None:
         _finish_exchange(folder / path.name.removeprefix(_REPLACED))
 
 
-def write_manifest(folder: pathlib.Path, **values: Any) -> None:
+def write_manifest(folder: pathlib.Path, **values: object) -> None:
     """Write the manifest of a folder with `values` and the fingerprints of all files."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if not path.is_dir()}
     manifest = {**values, "files": {name: fingerprint(path) for name, path in files.items()}}
@@ -106,14 +106,13 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
         ValueError: the manifest is damaged or was written by another program.
         OSError: the manifest cannot be read.
     """
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, dict):
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+    if type(manifest) is not dict or type(manifest.get("files")) is not dict:
         raise ValueError("the manifest lists no files")
     return manifest
 
 
-def fingerprint(path: pathlib.Path, checksum: str = "crc32") -> dict[str, Any]:
+def fingerprint(path: pathlib.Path, checksum: str = "crc32") -> dict[str, int | str]:
     """Return the size and a checksum of a file, CRC-32 or an algorithm of `hashlib`.
 
     CRC-32 detects damage, at twice the speed of SHA-256.
@@ -129,17 +128,17 @@ def fingerprint(path: pathlib.Path, checksum: str = "crc32") -> dict[str, Any]:
     return {"bytes": path.stat().st_size, checksum: f"{value:08x}"}
 
 
-def _beside(path):
+def _beside(path: pathlib.Path) -> pathlib.Path:
     """Return the temporary path of new or removed content."""
     return path.with_name(f"{_WRITING}{os.getpid()}-{path.name}")
 
 
-def _aside(path):
+def _aside(path: pathlib.Path) -> pathlib.Path:
     """Return the temporary path of a folder while it is replaced."""
     return path.with_name(f"{_REPLACED}{path.name}")
 
 
-def _finish_exchange(path):
+def _finish_exchange(path: pathlib.Path) -> None:
     """Restore the old folder if there is no new one, otherwise remove it."""
     aside = _aside(path)
     if os.path.lexists(aside) and not os.path.lexists(path):
@@ -148,14 +147,14 @@ def _finish_exchange(path):
     _remove(aside)
 
 
-def _remove(path):
+def _remove(path: pathlib.Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
 
 
-def _sync(path):
+def _sync(path: pathlib.Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -32,7 +32,7 @@ class FolderLock:
         OSError: the folder is not writable.
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike[str]):
         # Deferred, since the import is slow.
         import filelock
 
@@ -82,7 +82,7 @@ class FolderLock:
 _held: set[FolderLock] = set()
 
 
-def check_held(path: str | os.PathLike) -> None:
+def check_held(path: str | os.PathLike[str]) -> None:
     """Raise FolderLost if a path is in a folder whose lock this process has lost."""
     absolute = pathlib.Path(os.path.abspath(path))
     for lock in [*_held]:

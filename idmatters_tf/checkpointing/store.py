@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 
 from idmatters_tf.checkpointing.files import (
     MANIFEST,
@@ -41,25 +41,25 @@ class OtherRun(ValueError):
         super().__init__(f"{self.reason} {remedy}")
 
 
-def checkpoint_path(folder: str | os.PathLike, step: int) -> pathlib.Path:
+def checkpoint_path(folder: str | os.PathLike[str], step: int) -> pathlib.Path:
     """Return the path of the checkpoint of a step in the folder of checkpoints."""
     return pathlib.Path(folder) / f"step-{step:08d}"
 
 
-def list_steps(folder: str | os.PathLike) -> list[int]:
+def list_steps(folder: str | os.PathLike[str]) -> list[int]:
     """Return the steps of all checkpoints in a folder in ascending order, including damaged ones."""
     matches = [_NAME.fullmatch(path.name) for path in pathlib.Path(folder).glob("step-*")]
     return sorted(int(match[1]) for match in matches if match)
 
 
-def describe_newest(folder: str | os.PathLike) -> str:
+def describe_newest(folder: str | os.PathLike[str]) -> str:
     """Return a sentence about the newest checkpoint in a folder for error messages."""
     steps = list_steps(folder)
     return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
 
 
 @contextlib.contextmanager
-def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
+def saving(folder: str | os.PathLike[str], step: int) -> Generator[pathlib.Path]:
     """Yield an empty folder for the files of a checkpoint, which receives its name after the block has succeeded.
 
     Args:
@@ -83,7 +83,7 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
         write_manifest(beside, step=step)
 
 
-def remove_steps(folder: str | os.PathLike, steps: Iterable[int]) -> None:
+def remove_steps(folder: str | os.PathLike[str], steps: Iterable[int]) -> None:
     """Remove the checkpoints of steps. Files and folders without a manifest are kept, except for empty folders."""
     for path in (checkpoint_path(folder, step) for step in steps):
         if (path / MANIFEST).is_file():
@@ -94,7 +94,7 @@ def remove_steps(folder: str | os.PathLike, steps: Iterable[int]) -> None:
 
 
 def find_newest_intact(
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     required: str,
     on_damage: Callable[[pathlib.Path, str], object],
     repair: bool = False,
@@ -125,7 +125,7 @@ def find_newest_intact(
     return None
 
 
-def _set_aside(path):
+def _set_aside(path: pathlib.Path) -> None:
     os.rename(path, path.with_name(f"damaged-{path.name}-{time.time_ns()}"))
 
 

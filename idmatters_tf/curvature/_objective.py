@@ -3,7 +3,6 @@
 import itertools
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,7 +13,7 @@ from idmatters_tf._arguments import make_unique_name
 from idmatters_tf._evaluation.batches import RepeatableBatches, check_data
 from idmatters_tf._evaluation.losses import DataLoss
 from idmatters_tf._keras_internals import get_mask, seed_states, set_mask, substitute_values, variable_owners
-from idmatters_tf._keras_types import Data, Loss, Structure, Tensor, Variables
+from idmatters_tf._keras_types import Data, Loss, Options, Structure, Tensor, Variables
 from idmatters_tf.autodiff import LinearMap, current_backend
 
 
@@ -101,7 +100,7 @@ class Objective:
         """Concatenate tensors with the shapes of the variables to a vector (P,), the inverse of `split`."""
         return ops.concatenate([ops.reshape(ops.cast(tensor, self.dtype), (-1,)) for tensor in tensors])
 
-    def magnitudes(self) -> NDArray[np.floating[Any]]:
+    def magnitudes(self) -> NDArray[np.floating]:
         """Return the root mean square of each entry's variable, (P,), in place of 0 a usual one of the others."""
         values = [np.asarray(ops.convert_to_numpy(variable.value)).astype(self.dtype) for variable in self.variables]
         sizes = [float(np.linalg.norm(value)) / max(value.size, 1) ** 0.5 for value in values]
@@ -171,7 +170,7 @@ class Objective:
         theta, others = self._separate(values)
         # Structure of the outputs, indices of those of floating-point dtypes, and presence of penalties, set by the
         # first call.
-        traced: dict[str, Any] = {}
+        traced: Options = {}
 
         def outputs_at(theta: list[Tensor]) -> tuple[list[Tensor], Structure]:
             traced["structure"], penalties = self.forward([*theta, *others], batch)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._evaluation.monitor import Monitor
-from idmatters_tf._keras_internals import read_adapted, restore_adapted
-from idmatters_tf._keras_types import Data, Loss, Variables
+from idmatters_tf._keras_internals import model_of, read_adapted, restore_adapted
+from idmatters_tf._keras_types import Data, Loss, Options, Variables
 from idmatters_tf.curvature.measurement import Measurement, measure
 from idmatters_tf.curvature.operators import HessianOperator
 from idmatters_tf.curvature.stability import stability_threshold
@@ -49,7 +49,7 @@ class CurvatureMonitor(Monitor[Measurement]):
         every: int | str = "epoch",
         log_dir: str | os.PathLike[str] | None = None,
         variables: Variables = None,
-        measure_options: dict[str, Any] | None = None,
+        measure_options: Options | None = None,
         copy: keras.Model | None = None,
         optimizer: keras.optimizers.Optimizer | None = None,
         **options: Any,
@@ -63,7 +63,7 @@ class CurvatureMonitor(Monitor[Measurement]):
         self._operator: HessianOperator
 
     def prepare(self) -> None:
-        model: Any = self.model
+        model = model_of(self)
         measured = model if self._copy is None else self._copy
         if measured is not model:
             # Before functions are compiled with the constants of layers such as `Normalization`.
@@ -72,13 +72,13 @@ class CurvatureMonitor(Monitor[Measurement]):
         self._operator = HessianOperator(measured, *self._arguments, **self._options)
 
     def measure(self) -> Measurement:
-        model: Any = self.model
+        model = model_of(self)
         if self._copy is not None:
             self._copy.set_weights(model.get_weights())
         threshold = stability_threshold(model.optimizer if self._optimizer is None else self._optimizer)
         return measure(self._operator, **self._measure_options, threshold=threshold)
 
-    def _rebuild(self, *, density: dict[str, Any], **fields: Any) -> Measurement:
+    def _rebuild(self, *, density: Options, **fields: Any) -> Measurement:
         return Measurement(density=SpectralDensity(**density), **fields)
 
     def logged(self, measured: Measurement) -> dict[str, float]:

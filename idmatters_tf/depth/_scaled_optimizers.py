@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple
 import keras
 from keras import ops
 
-from idmatters_tf._keras_internals import dense_gradient, optimized_variables, variable_index
+from idmatters_tf._keras_internals import dense_gradient, inner_optimizer, optimized_variables, variable_index
+from idmatters_tf._keras_types import Config, Regularizer, Tensor
 from idmatters_tf._presentation.results import Result, tabulate
 from idmatters_tf.optimizers import Momentum, Muon
 from idmatters_tf.optimizers.kernels import are_equal_paths
@@ -70,7 +71,7 @@ class DepthScaling(Result):
         return (self.base / self.sums) ** self.alpha
 
     def factors(
-        self, weight: ScaledWeight, regularizer: Any = None, keeps_norm: bool = False, counts_all: bool = False
+        self, weight: ScaledWeight, regularizer: Regularizer = None, keeps_norm: bool = False, counts_all: bool = False
     ) -> Factors:
         """Return the factors of a variable.
 
@@ -125,14 +126,14 @@ class DepthScaling(Result):
             )
         return first
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return the scale as plain data."""
         # Under the key "name", because default names are numbered over all models of a process.
         weights = [{"name": path, "use": {"name": block, "kind": use}} for path, use, block in self.weights]
         return {"base": self.base, "sums": self.sums, "alpha": self.alpha, "weights": weights}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "DepthScaling":
+    def from_config(cls, config: Config) -> "DepthScaling":
         """Return a scale from the result of `get_config`."""
         weights = [ScaledWeight(w["name"], w["use"]["kind"], w["use"]["name"]) for w in config["weights"]]
         return cls(config["base"], config["sums"], config["alpha"], tuple(weights))
@@ -145,14 +146,14 @@ class DepthScaled(keras.optimizers.Optimizer):
         depth_scaling: a `DepthScaling` or its configuration; None for no factors.
     """
 
-    def __init__(self, *args: Any, depth_scaling: DepthScaling | Mapping[str, Any] | None = None, **kwargs: Any):
+    def __init__(self, *args: Any, depth_scaling: DepthScaling | Config | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if isinstance(depth_scaling, Mapping):
             depth_scaling = DepthScaling.from_config(depth_scaling)
         self.depth_scaling = depth_scaling
         self._factors_by_index: tuple[Factors, ...] | None = None
 
-    def build(self, variables: Any) -> None:
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         super().build(variables)
         if self.depth_scaling is not None:
             variables, counts_all = optimized_variables(self), bool(self.global_clipnorm)
@@ -165,11 +166,11 @@ class DepthScaled(keras.optimizers.Optimizer):
     def _keeps_norm(self, index: int) -> bool:
         return False
 
-    def _factors(self, variable: Any) -> Factors:
+    def _factors(self, variable: keras.Variable) -> Factors:
         factors = self._factors_by_index
         return Factors() if factors is None else factors[variable_index(self, variable)]
 
-    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+    def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
             if not self.built:
@@ -181,20 +182,20 @@ class DepthScaled(keras.optimizers.Optimizer):
         ]
         super().apply(scaled, trainable_variables)
 
-    def _finish_gradient(self, gradient: Any, variable: Any) -> Any:
+    def _finish_gradient(self, gradient: Tensor, variable: keras.Variable) -> Tensor:
         """Return a gradient after clipping and the sum over replicas, with the share of the penalty."""
         factors = self._factors(variable)
         gradient = _times(gradient, factors.counted)
         if factors.penalty:
-            value: Any = ops.cast(ops.convert_to_tensor(variable), gradient.dtype)
+            value: Tensor = ops.cast(ops.convert_to_tensor(variable), gradient.dtype)
             gradient = gradient + factors.penalty * value
         return gradient
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         rate = _times(learning_rate, self._factors(variable).step)
         super().update_step(self._finish_gradient(gradient, variable), variable, rate)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         config = super().get_config()
         return config if self.depth_scaling is None else {**config, "depth_scaling": self.depth_scaling.get_config()}
 
@@ -221,25 +222,28 @@ def _match_in_order(weights: Sequence[ScaledWeight], variables: Iterable[keras.V
     return found
 
 
-def _scale(gradient: Any, factor: float) -> Any:
+def _scale(gradient: Tensor | None, factor: float) -> Tensor | None:
     return gradient if gradient is None or factor == 1 else dense_gradient(gradient) * factor
 
 
-def _times(value: Any, factor: float) -> Any:
+def _times(value: Tensor, factor: float) -> Tensor:
     return value if factor == 1 else ops.multiply(value, factor)
 
 
-def _define(parent: Any, base: Any, name: str) -> Any:
+def _define(
+    parent: type[keras.optimizers.Optimizer], base: type[keras.optimizers.Optimizer], name: str
+) -> type[keras.optimizers.Optimizer]:
     text = f"`{base.__name__}` with the factors of `DepthScaling`, made by `scale_depth`."
-    new: Any = type(name, (parent,) if issubclass(parent, base) else (parent, base), {"__doc__": text})
-    return keras.saving.register_keras_serializable(package="idmatters_tf")(new)
+    new = type(name, (parent,) if issubclass(parent, base) else (parent, base), {"__doc__": text})
+    registered: Any = keras.saving.register_keras_serializable(package="idmatters_tf")(new)
+    return registered
 
 
 _KERAS = ("SGD", "Adam", "AdamW", "Nadam", "Adamax", "Adagrad", "RMSprop", "Lion")
 
 # Optimizers whose steps depend on the gradients alone and are proportional to the learning rate, or to it and the norm
 # of a kernel.
-SCALED: dict[type[keras.optimizers.Optimizer], Any] = {
+SCALED: dict[type[keras.optimizers.Optimizer], type[keras.optimizers.Optimizer]] = {
     **{(base := getattr(keras.optimizers, name)): _define(DepthScaled, base, f"DepthScaled{name}") for name in _KERAS},
     keras.optimizers.Muon: _define(DepthScaled, keras.optimizers.Muon, "DepthScaledKerasMuon"),
     Momentum: _define(DepthScaled, Momentum, "DepthScaledMomentum"),
@@ -247,13 +251,15 @@ SCALED: dict[type[keras.optimizers.Optimizer], Any] = {
 }
 
 
-def make_scaled(optimizer: Any, model: keras.Model, scaling: DepthScaling | None) -> Any:
+def make_scaled(
+    optimizer: keras.optimizers.Optimizer, model: keras.Model, scaling: DepthScaling | None
+) -> keras.optimizers.Optimizer:
     """Return an optimizer of a model with the same settings and the factors of a scale.
 
     Raises:
         ValueError: for an optimizer that is not among `SCALED`.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = inner_optimizer(optimizer)
     if type(inner) not in SCALED:
         names = ", ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in SCALED)
         raise ValueError(

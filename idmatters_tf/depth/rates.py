@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Data, Loss
 from idmatters_tf._presentation.progress import Progress
-from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
+from idmatters_tf._presentation.results import Axes, Drawing, Figure, Result, tabulate
 from idmatters_tf.branches.named import LastNames
 from idmatters_tf.depth.scale import scale_branches
 from idmatters_tf.depth.trials import MakeOptimizer, Trials
@@ -90,7 +91,7 @@ class RateCurve(Result, Drawing):
         axes.axvline(self.largest_stable, color="C3", linestyle=":", label="largest stable")
         axes.legend()
 
-    def draw_on(self, axes: Any, color: str, label: str) -> None:
+    def draw_on(self, axes: Axes, color: str, label: str) -> None:
         """Draw the losses and their means on axes."""
         axes.plot(self.rates, np.where(np.isfinite(self.losses), self.losses, np.nan), ".", color=color, markersize=3)
         means = self.losses.mean(axis=1)
@@ -108,7 +109,7 @@ class RateProfile(Result, Drawing):
     size: ClassVar = (9.0, 3.8)
     curves: dict[int, RateCurve]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, float]]:
         """Return depth, rate, seed, first loss and loss after training of each training."""
         return [
             {"depth": depth, "rate": float(rate), "seed": seed, "first_loss": float(first), "loss": float(loss)}
@@ -154,8 +155,8 @@ class RateProfile(Result, Drawing):
 def rate_profile(
     build: Callable[..., keras.Model],
     depths: Sequence[int],
-    data: Any,
-    loss: Any = None,
+    data: Data,
+    loss: Loss = None,
     optimizer: MakeOptimizer | None = None,
     rates: Sequence[float] | NDArray[np.float64] | None = None,
     steps: int = 200,
@@ -231,8 +232,8 @@ def rate_profile(
 
 def find_rate(
     model: keras.Model,
-    data: Any,
-    loss: Any = None,
+    data: Data,
+    loss: Loss = None,
     optimizer: MakeOptimizer | None = None,
     rates: Sequence[float] | NDArray[np.float64] | None = None,
     steps: int = 200,
@@ -297,13 +298,13 @@ def _build_models(build: Callable[..., keras.Model], depth: int, seeds: int) -> 
         del model
 
 
-def _values(model: keras.Model) -> list[Any]:
-    return [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+def _values(model: keras.Model) -> list[np.ndarray]:
+    return [np.asarray(keras.ops.convert_to_numpy(variable)) for variable in model.variables]
 
 
 def _measure(
     trials: Trials,
-    starts: Sequence[list[Any]],
+    starts: Sequence[list[np.ndarray]],
     rates: Sequence[float] | NDArray[np.float64] | None,
     start: float = START,
 ) -> RateCurve:

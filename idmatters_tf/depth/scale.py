@@ -8,7 +8,8 @@ import keras
 from keras import ops
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_internals import layers_within, own_trainable_variables
+from idmatters_tf._keras_internals import inner_optimizer, layers_within, own_trainable_variables
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf.branches.named import LastNames
 from idmatters_tf.branches.search import Branch, count_sums, find_branches
 from idmatters_tf.depth._scaled_optimizers import DepthScaling, ScaledWeight, Use, make_scaled
@@ -23,7 +24,7 @@ def scale_depth(
     alpha: float = 1.0,
     *,
     last: LastNames | None = None,
-) -> Any:
+) -> keras.optimizers.Optimizer:
     """Scale the residual branches of a new model such that the learning rate of a shallow one can be kept.
 
     With L residual sums in the model, L0 in the shallow one and a = (L0 / L)^alpha, the model is trained as if each sum
@@ -91,7 +92,8 @@ def scale_depth(
     """
     # The model changes last, so that it is the same after an error.
     scaled = make_scaled(keras.optimizers.get(optimizer), model, None)
-    getattr(scaled, "inner_optimizer", scaled).depth_scaling = scale_branches(model, base, alpha, last=last)
+    inner: Any = inner_optimizer(scaled)
+    inner.depth_scaling = scale_branches(model, base, alpha, last=last)
     return scaled
 
 
@@ -102,8 +104,8 @@ def scale_branches(
 
     See `scale_depth` for the arguments and errors. Returns the argument `depth_scaling` of the optimizer.
     """
-    compiled: Any = getattr(model, "optimizer", None)
-    if model in _scaled_models or getattr(getattr(compiled, "inner_optimizer", compiled), "depth_scaling", None):
+    compiled: keras.optimizers.Optimizer | None = getattr(model, "optimizer", None)
+    if model in _scaled_models or getattr(compiled and inner_optimizer(compiled), "depth_scaling", None):
         raise ValueError("Argument `model` must not be scaled twice. Build the model again.")
     if not 0.5 <= alpha <= 1:
         raise ValueError(f"Argument `alpha` must be from 0.5 to 1. Received: alpha={alpha!r}")
@@ -124,7 +126,7 @@ def scale_branches(
     scaling = DepthScaling(base, count_sums(branches), float(alpha), tuple(weights), tuple(variables))
     for branch in branches:
         for variable in itertools.chain(*branch.last):
-            value: Any = ops.convert_to_tensor(variable)
+            value: Tensor = ops.convert_to_tensor(variable)
             variable.assign(ops.cast(scaling.scale, variable.dtype) * value)
     _scaled_models.add(model)
     return scaling

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Self
 
 import keras
 import numpy as np
@@ -14,10 +14,13 @@ from idmatters_tf._arguments import positive_integer
 from idmatters_tf._evaluation.batches import TrainingBatches
 from idmatters_tf._keras_internals import (
     compile_arguments,
+    inner_optimizer,
     kept_training_state,
     learning_rate_schedule,
+    model_of,
 )
 from idmatters_tf._keras_internals.random_state import kept_outer_state, seeded
+from idmatters_tf._keras_types import Data, Logs, Loss, Options, Strategy, Structure, Tensor
 from idmatters_tf.depth._scaled_optimizers import DepthScaling, make_scaled
 from idmatters_tf.optimizers.building import build_optimizer
 from idmatters_tf.surgery._carrying import new_optimizer
@@ -48,8 +51,8 @@ class Trials(contextlib.ExitStack):
         self,
         model: keras.Model,
         optimizer: MakeOptimizer | None,
-        data: Any,
-        loss: Any,
+        data: Data,
+        loss: Loss,
         steps: int,
         batch_size: int,
         scaling: DepthScaling | None = None,
@@ -57,7 +60,7 @@ class Trials(contextlib.ExitStack):
         super().__init__()
         _check_model(model)
         self.model, self._batches = model, TrainingBatches(data, batch_size)
-        self._kept: dict[int, list[Any]] = {}
+        self._kept: dict[int, list[Structure]] = {}
         self._is_array = isinstance(data, tuple)
         make = _compiled_optimizer(model) if optimizer is None else optimizer
         self._make = make if scaling is None else lambda rate: make_scaled(make(rate), model, scaling)
@@ -68,7 +71,7 @@ class Trials(contextlib.ExitStack):
         self._windows = ([rest] if rest else []) + [window] * full
         found = compile_arguments(model) or {}
         kept = ("run_eagerly", "jit_compile", *(("loss", "loss_weights") if loss is None else ()))
-        self._options: dict[str, Any] = {name: found[name] for name in kept if name in found}
+        self._options: Options = {name: found[name] for name in kept if name in found}
         if loss is not None:
             self._options["loss"] = loss
         # The logs of an own `train_step` are means of an epoch or values of a step, which agree for epochs of one step.
@@ -77,8 +80,8 @@ class Trials(contextlib.ExitStack):
         self._options["steps_per_execution"] = 1 if self._by_step else math.gcd(window, rest)
         # The scale of the loss of a given optimizer is that of `compile`; that of the compiled one is its own.
         self._options["auto_scale_loss"] = optimizer is not None
-        self._settings: Any = None
-        self._optimizer_start: list[Any] = []
+        self._settings: object = None
+        self._optimizer_start: list[np.ndarray] = []
         self._restore: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
@@ -87,7 +90,7 @@ class Trials(contextlib.ExitStack):
         return self
 
     def train(
-        self, start: Sequence[Any], rate: float, seed: int, before: NDArray[np.float64] | None = None
+        self, start: Sequence[np.ndarray], rate: float, seed: int, before: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
         """Train from a start, up to the first window whose mean loss is not finite or far above that without steps.
 
@@ -103,14 +106,14 @@ class Trials(contextlib.ExitStack):
         self._prepare(rate)
         return self._train(start, seed, before)
 
-    def losses_before(self, start: Sequence[Any], seed: int) -> NDArray[np.float64]:
+    def losses_before(self, start: Sequence[np.ndarray], seed: int) -> NDArray[np.float64]:
         """Return the mean losses of the windows without steps, by SGD with a learning rate of 0."""
         self._settings = None
-        options: Any = self._options | {"optimizer": keras.optimizers.SGD(0.0)}
+        options: Options = self._options | {"optimizer": keras.optimizers.SGD(0.0)}
         keras.Model.compile(self.model, **options)
         return self._train(start, seed, None)
 
-    def _train(self, start: Sequence[Any], seed: int, before: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    def _train(self, start: Sequence[np.ndarray], seed: int, before: NDArray[np.float64] | None) -> NDArray[np.float64]:
         for variable, value in zip(self.model.variables, start, strict=True):
             variable.assign(value)
         self._restore()
@@ -123,7 +126,7 @@ class Trials(contextlib.ExitStack):
             losses = _Losses(size if self._by_step else 1, limits)
             steps = 1 if self._by_step else size
             # Each call has an iterator of its own, because `fit` fetches batches in advance.
-            options: Any = {"shuffle": False, "verbose": 0, "callbacks": [losses]}
+            options: Options = {"shuffle": False, "verbose": 0, "callbacks": [losses]}
             self.model.fit(self._take(seed, done), epochs=count * size // steps, steps_per_epoch=steps, **options)
             means += losses.means
             done += count * size
@@ -131,7 +134,7 @@ class Trials(contextlib.ExitStack):
                 break
         return np.array(means)
 
-    def _take(self, seed: int, start: int) -> Iterator[Any]:
+    def _take(self, seed: int, start: int) -> Iterator[Structure]:
         """Yield the batches of a seed from one on, the same ones at each call, without end."""
         if self._is_array:
             yield from itertools.islice(self._batches(seed), start, None)
@@ -147,21 +150,20 @@ class Trials(contextlib.ExitStack):
 
     def _prepare(self, rate: float) -> None:
         """Give the model an optimizer in its initial state. It is compiled again only if necessary."""
-        model: Any = self.model
-        optimizer: Any = self._make(rate)
+        model = self.model
+        optimizer = self._make(rate)
         settings = _settings(optimizer)
         if settings is None or settings != self._settings:
             self._settings = settings
             keras.Model.compile(model, optimizer, **self._options)
             build_optimizer(model.optimizer, model)
-            self._optimizer_start = [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables]
+            self._optimizer_start = [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.optimizer.variables]
             return
         for variable, value in zip(model.optimizer.variables, self._optimizer_start, strict=True):
             variable.assign(value)
-        if learning_rate_schedule(getattr(optimizer, "inner_optimizer", optimizer)) is None:
+        if learning_rate_schedule(inner_optimizer(optimizer)) is None:
             # That of the new optimizer, which may differ from the rate.
-            value: Any = keras.ops.convert_to_numpy(optimizer.learning_rate)
-            model.optimizer.learning_rate = float(value)
+            model.optimizer.learning_rate = float(np.asarray(keras.ops.convert_to_numpy(optimizer.learning_rate)))
 
 
 def _check_model(model: keras.Model) -> None:
@@ -184,7 +186,7 @@ def _check_model(model: keras.Model) -> None:
         )
 
 
-def _is_distributed(strategy: Any) -> bool:
+def _is_distributed(strategy: Strategy) -> bool:
     """Return True for a strategy other than TensorFlow's default."""
     import tensorflow as tf
 
@@ -192,7 +194,7 @@ def _is_distributed(strategy: Any) -> bool:
         return bool(tf.distribute.has_strategy())
 
 
-def _settings(optimizer: Any) -> Any:
+def _settings(optimizer: keras.optimizers.Optimizer) -> object:
     """Return settings that determine a training up to a constant learning rate; None if they are not known.
 
     The configuration of an optimizer of another package may be incomplete.
@@ -214,8 +216,8 @@ def _settings(optimizer: Any) -> Any:
 
 def _compiled_optimizer(model: keras.Model) -> MakeOptimizer:
     """Return a function of a learning rate that returns an optimizer like that of a compiled model."""
-    compiled: Any = getattr(model, "optimizer", None)
-    if compiled is None or "learning_rate" not in getattr(compiled, "inner_optimizer", compiled).get_config():
+    compiled: keras.optimizers.Optimizer | None = getattr(model, "optimizer", None)
+    if compiled is None or "learning_rate" not in inner_optimizer(compiled).get_config():
         received = "None" if compiled is None else type(compiled).__name__
         raise ValueError(
             "Argument `optimizer` must be given for a model that is not compiled with one, or with several. Received: "
@@ -223,7 +225,7 @@ def _compiled_optimizer(model: keras.Model) -> MakeOptimizer:
         )
     same = {id(variable): variable for variable in model.variables}
 
-    def make(rate: float) -> Any:
+    def make(rate: float) -> keras.optimizers.Optimizer:
         return new_optimizer(
             compiled, model, same, lambda old, config: type(old).from_config(config | {"learning_rate": rate})
         )
@@ -243,7 +245,7 @@ class _Losses(keras.callbacks.Callback):
         super().__init__()
         self._size, self._limits = size, limits
         self._values: list[float] = []
-        self._logs: Any = {}
+        self._logs: dict[str, Tensor] = {}
         self.means: list[float] = []
 
     @property
@@ -251,18 +253,18 @@ class _Losses(keras.callbacks.Callback):
         """True if no mean loss is above its limit."""
         return all(mean <= limit for mean, limit in zip(self.means, self._limits, strict=False))
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         # The result of the training step. In the logs of an epoch, Keras replaces it by a metric of the same name.
         self._logs = logs or {}
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        model: Any = self.model
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        model = model_of(self)
         if "loss" not in self._logs:
             raise ValueError(
                 f'Argument `model` must return "loss" from its `train_step`. Received: {type(model).__name__}, which '
                 f"returns {sorted(self._logs)}."
             )
-        value: Any = keras.ops.convert_to_numpy(self._logs["loss"])
+        value = np.asarray(keras.ops.convert_to_numpy(self._logs["loss"]))
         self._values.append(float(np.mean(value)))
         if len(self._values) % self._size == 0:
             self.means.append(float(np.mean(self._values[-self._size :])))

@@ -1,12 +1,11 @@
 """Callbacks on several workers."""
 
 import weakref
-from typing import Any
 
 import keras
 import numpy as np
 
-from idmatters_tf._keras_internals import ORBAX_CHECKPOINTS_SINCE_3_14
+from idmatters_tf._keras_internals import ORBAX_CHECKPOINTS_SINCE_3_14, model_of
 from idmatters_tf._keras_types import Logs
 from idmatters_tf.distribute.description import find_cluster
 from idmatters_tf.distribute.tasks import add_over_workers, known_cluster
@@ -87,7 +86,7 @@ class StopTogether(keras.callbacks.Callback):
     """Callback that stops training on all workers after the same step if one of them is to stop."""
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        model: Any = self.model
+        model = model_of(self)
         flags = add_over_workers(model.distribute_strategy, np.array([bool(model.stop_training)], np.int32))
         model.stop_training = bool(flags[0])
 

@@ -7,13 +7,12 @@ differ between workers. Batches are compared in each step, see `_keras_internals
 
 import contextlib
 import functools
-from collections.abc import MutableMapping
-from typing import Any
 
 import keras
 
 from idmatters_tf._keras_internals.replicas.data import SharedOrder, use_order
 from idmatters_tf._keras_internals.replicas.steps import check_scope, check_steps
+from idmatters_tf._keras_types import Options, Strategy
 from idmatters_tf._tensorflow_internals.pipelines import global_seed
 from idmatters_tf._tensorflow_internals.runtime import wait_for_all_tasks
 from idmatters_tf.distribute.callbacks import WRITE_FILES, StopTogether, is_chief_only, refuse_backup
@@ -28,7 +27,7 @@ from idmatters_tf.distribute.order import (
 from idmatters_tf.distribute.tasks import check_equal, describe_cluster, explain_lost_tasks, known_cluster, run_on_all
 
 
-def check_fit(model: keras.Model, arguments: MutableMapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+def check_fit(model: keras.Model, arguments: Options) -> contextlib.AbstractContextManager[None]:
     """Check a `fit`, and prepare it for several replicas.
 
     Args:
@@ -42,7 +41,7 @@ def check_fit(model: keras.Model, arguments: MutableMapping[str, Any]) -> contex
     Raises:
         ValueError: training would fail, or give another result without notice.
     """
-    strategy: Any = model.distribute_strategy
+    strategy: Strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
         check_scope(model, known_cluster() is not None)
         return use_order(None)
@@ -52,7 +51,7 @@ def check_fit(model: keras.Model, arguments: MutableMapping[str, Any]) -> contex
 
     def check():
         _check_model(model, arguments, strategy)
-        return None if cluster is None else _check_worker(model, arguments, callbacks)
+        return {} if cluster is None else _check_worker(model, arguments, callbacks)
 
     described = run_on_all(strategy, check)
     if cluster is None:
@@ -72,7 +71,7 @@ def check_fit(model: keras.Model, arguments: MutableMapping[str, Any]) -> contex
     return _surround(cluster, callbacks, SharedOrder(seed, synchronize))
 
 
-def check_call(strategy: Any, name: str, arguments: dict[str, Any]) -> None:
+def check_call(strategy: Strategy, name: str, arguments: Options) -> None:
     """Raise ValueError if the workers do not call `evaluate` or `predict` with the same data."""
     described = run_on_all(strategy, lambda: {"the call": name, **describe_arrays(arguments)})
     check_equal(list(describe_cluster(strategy).tasks), described)  # type: ignore[union-attr]

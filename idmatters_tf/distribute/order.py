@@ -5,12 +5,12 @@ import random
 import secrets
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import local_value, optimizer_variables
+from idmatters_tf._keras_types import Options, Strategy
 from idmatters_tf._tensorflow_internals.pipelines import describe_order, is_dataset, seed_later_pipelines
 from idmatters_tf.distribute.tasks import describe_cluster, gather
 
@@ -22,7 +22,7 @@ _DATA = ("x", "y", "sample_weight")
 _SEEDS = 2**31 - 1
 
 
-def share_seeds(strategy: Any) -> None:
+def share_seeds(strategy: Strategy | None) -> None:
     """Give pipelines of `tf.data` that are created later, and have no seed, the same seeds on all workers."""
     seed_later_pipelines(gather(strategy, draw_seed())[0])
 
@@ -32,7 +32,7 @@ def draw_seed() -> int:
     return 1 + secrets.randbelow(_SEEDS - 1)
 
 
-def describe_data(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def describe_data(arguments: Options) -> dict[str, object]:
     """Return a JSON description of the data of a `fit`, which is equal on workers with the same data and order.
 
     Raises:
@@ -49,9 +49,9 @@ def describe_data(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe_arrays(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def describe_arrays(arguments: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Return a JSON description of inputs, labels and weights, see `describe_data`."""
-    described = {}
+    described: dict[str, object] = {}
     for name, value in ((f"{prefix}{name}", arguments[name]) for name in _DATA if name in arguments):
         if is_dataset(value):
             described[f"the operations of {name}"] = describe_order(value)
@@ -62,9 +62,9 @@ def describe_arrays(arguments: Mapping[str, Any], prefix: str = "") -> dict[str,
     return described
 
 
-def describe_variables(model: keras.Model) -> dict[str, Any]:
+def describe_variables(model: keras.Model) -> dict[str, object]:
     """Return a JSON description of the weights of a model and of the variables of its optimizer."""
-    described: dict[str, Any] = {}
+    described: dict[str, object] = {}
     optimizer = [] if model.optimizer is None else optimizer_variables(model.optimizer)
     for variable in [*model.variables, *optimizer]:
         described[f"the checksum of {variable.path}"] = compute_checksum([local_value(variable)])
@@ -72,7 +72,7 @@ def describe_variables(model: keras.Model) -> dict[str, Any]:
     return described
 
 
-def synchronize_generators(strategy: Any) -> None:
+def synchronize_generators(strategy: Strategy | None) -> None:
     """Give the global generators of Python and NumPy on all workers the state of the chief's."""
     version, internal, gauss = random.getstate()
     name, keys, *rest = np.random.get_state()  # noqa: NPY002
@@ -87,7 +87,7 @@ def synchronize_generators(strategy: Any) -> None:
     np.random.set_state((name, np.array(keys, np.uint32), *rest))  # noqa: NPY002
 
 
-def count_rows(x: Any) -> int | None:
+def count_rows(x: object) -> int | None:
     """Return the number of examples of arrays, or None for other data."""
     leaves = keras.tree.flatten(x)
     if not leaves or isinstance(x, keras.utils.PyDataset) or not all(hasattr(leaf, "shape") for leaf in leaves):
@@ -95,7 +95,7 @@ def count_rows(x: Any) -> int | None:
     return leaves[0].shape[0] if leaves[0].shape else None
 
 
-def compute_checksum(arrays: Any) -> int:
+def compute_checksum(arrays: object) -> int:
     """Return the CRC-32 of nested arrays. It is 0 for other data."""
     checksum = 0
     for leaf in keras.tree.flatten(arrays):

@@ -1,7 +1,5 @@
 """Reductions over the examples of the global batch, for training steps of one's own."""
 
-from typing import Any
-
 from idmatters_tf._keras_types import Tensor
 
 
@@ -36,12 +34,12 @@ def global_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
         sum_over_replicas,
     )
 
-    tensor: Any = tf.convert_to_tensor(values)
+    tensor: Tensor = tf.convert_to_tensor(values)
     is_part = has_part()
     if not len(tensor.shape):
         message = f"{SEVERAL}global_mean received other scalars on each. Pass the values of the examples."
         return scale_gradient(check_equal(tensor, message), 1 / count_replicas()) if is_part else tensor
-    factors: Any = tf.ones((), tensor.dtype) if weights is None else tf.cast(weights, tensor.dtype)
+    factors: Tensor = tf.ones((), tensor.dtype) if weights is None else tf.cast(weights, tensor.dtype)
     factors = factors[(..., *[tf.newaxis] * (len(tensor.shape) - len(factors.shape)))]
     factors = tf.broadcast_to(factors, tf.shape(tensor))
     sums = tf.stack([tf.reduce_sum(tensor * factors), tf.reduce_sum(factors)])

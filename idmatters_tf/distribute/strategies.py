@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmatters_tf._presentation.progress import Progress
@@ -20,6 +20,8 @@ from idmatters_tf.distribute.tasks import (
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+    from idmatters_tf._keras_types import Structure
 
 # Ends its parent after some seconds. TensorFlow holds Python's lock while it waits, so that no thread can do this.
 _PROGRAM = """
@@ -167,7 +169,7 @@ def mirrored_strategy(
 
 
 # Strategies of this process by their devices.
-_strategies: dict[tuple[str, ...], Any] = {}
+_strategies: dict[tuple[str, ...], "tf.distribute.Strategy"] = {}
 
 
 def _declare(strategy, added_losses, own_steps):
@@ -179,7 +181,9 @@ def _declare(strategy, added_losses, own_steps):
     return strategy
 
 
-def distribute_dataset(strategy: "tf.distribute.Strategy | None", make_dataset: Callable[[Share], Any]) -> Any:
+def distribute_dataset(
+    strategy: "tf.distribute.Strategy | None", make_dataset: Callable[[Share], "tf.data.Dataset"]
+) -> "Iterable[Structure]":
     """Return a distributed data set; `make_dataset(share)` builds the data set of one input pipeline.
 
     On one replica it is the data set itself.

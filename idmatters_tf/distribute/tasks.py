@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ class TaskLost(RuntimeError):
     exit_code = 1
 
 
+T = TypeVar("T")
 # Cluster of the last strategy of this process.
 _known: list[ClusterDescription] = []
 
@@ -66,7 +67,7 @@ def known_cluster() -> ClusterDescription | None:
     return _known[-1] if _known else None
 
 
-def gather(strategy: "tf.distribute.Strategy | None", value: Any) -> list[Any]:
+def gather(strategy: "tf.distribute.Strategy | None", value: object) -> list[Any]:
     """Return the JSON values of all workers of a strategy, the chief's first.
 
     All workers must call this function. The values of a single process are `[value]`.
@@ -87,7 +88,7 @@ def gather(strategy: "tf.distribute.Strategy | None", value: Any) -> list[Any]:
     return [json.loads(codes[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
 
 
-def run_on_all(strategy: "tf.distribute.Strategy | None", function: Callable[[], Any]) -> list[Any]:
+def run_on_all(strategy: "tf.distribute.Strategy | None", function: Callable[[], T]) -> list[T]:
     """Call a function without collective operations on all workers. Return their JSON results, the chief's first.
 
     Raises:
@@ -121,21 +122,21 @@ def add_over_workers(strategy: "tf.distribute.Strategy", vector: NDArray[np.int3
     if strategy not in _sums:
         # Collective operations on GPUs support few other types than float32.
         def add(vector):
-            replica: Any = tf.distribute.get_replica_context()
+            replica = tf.distribute.get_replica_context()
             is_first = replica.replica_id_in_sync_group % len(strategy.extended.worker_devices) == 0
             return replica.all_reduce(tf.distribute.ReduceOp.SUM, vector * tf.cast(is_first, tf.float32))
 
         signature = [tf.TensorSpec([None], tf.float32)]
         _sums[strategy] = tf.function(lambda vector: strategy.run(add, (vector,)), signature, autograph=False)
-    result: Any = strategy.experimental_local_results(_sums[strategy](tf.constant(vector, tf.float32)))
+    result = strategy.experimental_local_results(_sums[strategy](tf.constant(vector, tf.float32)))
     return result[0].numpy().astype(np.int32)
 
 
 # Compiled functions by strategy.
-_sums: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_sums: weakref.WeakKeyDictionary["tf.distribute.Strategy", Callable[..., object]] = weakref.WeakKeyDictionary()
 
 
-def check_equal(names: Sequence[str], values: Sequence[Mapping[str, Any]]) -> None:
+def check_equal(names: Sequence[str], values: Sequence[Mapping[str, object]]) -> None:
     """Raise ValueError on all workers if the values of one, such as its arguments of `fit`, differ from the chief's.
 
     Args:
@@ -162,7 +163,7 @@ def describe_cluster(strategy: "tf.distribute.Strategy | None") -> ClusterDescri
 
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return None
-    resolver: Any = strategy.cluster_resolver
+    resolver = strategy.cluster_resolver
     jobs = {job: tasks for job, tasks in resolver.cluster_spec().as_dict().items() if job in ("chief", "worker")}
     cluster = ClusterDescription(jobs, resolver.task_type, resolver.task_id, "TF_CONFIG")
     return cluster if sum(map(len, jobs.values())) > 1 else None

@@ -5,13 +5,14 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
+from idmatters_tf._keras_types import Options
 from idmatters_tf.expressivity._samples import check_range, check_sample, chunks
 from idmatters_tf.expressivity.construction import Order, Weights, construct
 from idmatters_tf.expressivity.stack import ResidualDenseStack
@@ -27,7 +28,7 @@ def _with_own_floatx(method: Callable[..., T]) -> Callable[..., T]:
     """Return a method of `keras.Model` that sets Keras' float type to that of the model's inputs during the call."""
 
     @functools.wraps(method)
-    def call(self: keras.Model, *args: Any, **kwargs: Any) -> T:
+    def call(self: keras.Model, *args: object, **kwargs: object) -> T:
         before = keras.config.floatx()
         keras.config.set_floatx(keras.backend.standardize_dtype(self.inputs[0].dtype))
         try:
@@ -291,7 +292,7 @@ def network(weights: Weights, dtype: str) -> keras.Model:
     blocks = len(weights.U)
     classes = len(weights.last_s)
     lookahead = min(blocks, max(1, LOOKAHEAD_UNITS // k))
-    zeros: dict[str, Any] = {"kernel_initializer": "zeros", "dtype": dtype}
+    zeros: Options = {"kernel_initializer": "zeros", "dtype": dtype}
     inputs = outputs = keras.Input((d,), dtype=dtype, name="points")
     for layer in (
         keras.layers.Dense(k, use_bias=weights.bias is not None, name="projection", **zeros),

@@ -1,13 +1,13 @@
 """Many residual blocks as one layer. Thousands of Keras layers take minutes to build, save and load."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import keras
 from keras import ops
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_types import Initializer, Shape, Tensor
+from idmatters_tf._keras_types import Initializer, LayerOptions, Shape, Tensor
 from idmatters_tf._seeds import reseed
 from idmatters_tf.layers._arguments import WideLayer
 from idmatters_tf.layers.dense import ResidualDense, last_dimension
@@ -57,7 +57,7 @@ class ResidualDenseStack(WideLayer):
         lookahead: int = 1,
         kernel_initializer: Initializer = None,
         bias_initializer: Initializer = "zeros",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.blocks = positive_integer("blocks", blocks, self)

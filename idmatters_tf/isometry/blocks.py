@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import keras
 
@@ -54,14 +54,14 @@ class Block:
     """
 
     name: str
-    operation: Any
+    operation: keras.Operation
     index: int = 0
     start: keras.KerasTensor | None = None
     end: keras.KerasTensor | None = None
     calls: tuple[Call, ...] = ()
 
     @property
-    def layer(self) -> Any:
+    def layer(self) -> keras.Operation | None:
         """Layer of a block that is a single layer, otherwise None."""
         return self.operation if len(self.calls) < 2 else None
 
@@ -156,9 +156,10 @@ def find_operations(model: keras.Model, graph: ModelGraph, names: Sequence[str] 
     for block in _detect(model, graph):
         found.setdefault(id(block.operation), block)
     for call in graph.calls:
-        nested = read_graph(call.operation) if call.way is None else None
-        if nested is not None and not overrides_call(call.operation):
-            for name, block in find_operations(call.operation, nested).items():
+        inner = call.operation
+        nested = read_graph(inner) if call.way is None else None
+        if isinstance(inner, keras.Model) and nested is not None and not overrides_call(inner):
+            for name, block in find_operations(inner, nested).items():
                 found.setdefault(id(block.operation), dataclasses.replace(block, name=f"{call.name}/{name}"))
     return {block.name: block for block in found.values()}
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._evaluation.monitor import Monitor
-from idmatters_tf._keras_types import Structure
+from idmatters_tf._keras_internals import model_of
+from idmatters_tf._keras_types import Options, Structure
 from idmatters_tf._presentation.results import Figure
 from idmatters_tf.isometry.blocks import BlockNames, find_blocks
 from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, measure, plot_distances
@@ -45,7 +46,7 @@ class IsometryMonitor(Monitor[Isometry]):
         every: int | str = "epoch",
         log_dir: str | os.PathLike[str] | None = None,
         training: bool = False,
-        measure_options: dict[str, Any] | None = None,
+        measure_options: Options | None = None,
     ):
         super().__init__(every, log_dir)
         self._inputs = inputs
@@ -54,10 +55,9 @@ class IsometryMonitor(Monitor[Isometry]):
         self._measure_options = measure_options or {}
 
     def measure(self) -> Isometry:
-        model: Any = self.model
-        return measure(model, self._inputs, self._blocks, self._training, **self._measure_options)
+        return measure(model_of(self), self._inputs, self._blocks, self._training, **self._measure_options)
 
-    def _rebuild(self, *, blocks: dict[str, dict[str, Any]], **fields: Any) -> Isometry:
+    def _rebuild(self, *, blocks: dict[str, Options], **fields: Any) -> Isometry:
         return Isometry({name: BlockIsometry(**block) for name, block in blocks.items()}, **fields)
 
     def logged(self, measured: Isometry) -> dict[str, float]:
@@ -135,7 +135,7 @@ class BlockNorms(Monitor[NormsMeasurement]):
         self._tolerance = tolerance
 
     def measure(self) -> NormsMeasurement:
-        model: Any = self.model
+        model = model_of(self)
         blocks = block_norms(model, self._tolerance)
         if not blocks:
             raise ValueError(

@@ -3,8 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from idmatters_tf import _keras_internals
 from idmatters_tf._evaluation.batches import RepeatableBatches, check_data, length, to_tensors
 from idmatters_tf._evaluation.losses import DataLoss, check_single_batch
-from idmatters_tf._keras_types import Data, Loss, Tensor
+from idmatters_tf._keras_internals import CallFunction
+from idmatters_tf._keras_types import Data, Loss, Structure, Tensor
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
 from idmatters_tf.isometry.blocks import Block, checked_graph, find_operations, missing_blocks
@@ -135,14 +136,14 @@ def layer_influence(
     return LayerInfluence(whole, results)
 
 
-def _skip(index: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _skip(index: int, call: CallFunction, /, *args: object, **kwargs: object) -> Tensor:
     x = _argument(index, call, args, kwargs)
     # As in a model without the block, whose attention has removed it.
     _keras_internals.set_mask(x, _keras_internals.kept_mask(x))
     return x
 
 
-def _argument(index: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _argument(index: int, call: CallFunction, args: Sequence[object], kwargs: Mapping[str, object]) -> Tensor:
     """Return one of the arguments of an operation, counted in the order of its signature."""
     return keras.tree.flatten(list(_keras_internals.call_arguments(call, args, kwargs).values()))[index]
 
@@ -189,7 +190,7 @@ def record_branches(model: keras.Model, blocks: Mapping[str, Block]) -> Iterator
     sizes = {name: BranchSize() for name in blocks}
     unfit: set[str] = set()
 
-    def record(name: str, index: int, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def record(name: str, index: int, call: CallFunction, /, *args: object, **kwargs: object) -> Structure:
         x = _argument(index, call, args, kwargs)
         # Before the call, because it may contain attention.
         mask = _mask(x, _keras_internals.call_arguments(call, args, kwargs))
@@ -209,7 +210,7 @@ def record_branches(model: keras.Model, blocks: Mapping[str, Block]) -> Iterator
         del sizes[name]
 
 
-def _mask(tensor: Any, arguments: Mapping[str, Any]) -> NDArray[np.bool_] | None:
+def _mask(tensor: Tensor, arguments: Mapping[str, Structure]) -> NDArray[np.bool_] | None:
     """Return the mask of the positions of a sequence: a padding mask, or the one that Keras has attached."""
     given = [arguments.get(name) for name in ("padding_mask", "decoder_padding_mask")]
     mask = next((mask for mask in given if mask is not None), _keras_internals.kept_mask(tensor))
@@ -223,7 +224,7 @@ def _data_loss(model: keras.Model, batches: RepeatableBatches, loss: DataLoss, h
     examples = 0
     penalty = 0.0
     # Sums of each loss term, and their divisors.
-    totals: Any = 0.0
+    totals: NDArray[np.float64] = np.zeros(())
     for batch in batches:
         size = length(batch)
         inputs, *labels = keras.utils.unpack_x_y_sample_weight(batch)

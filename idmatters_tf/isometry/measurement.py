@@ -2,17 +2,17 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import keras
 import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import LinearOperator
 
 from idmatters_tf._keras_types import Structure
 from idmatters_tf._presentation.progress import Progress
-from idmatters_tf._presentation.results import Drawing, Figure, Result, tabulate
+from idmatters_tf._presentation.results import Axes, Drawing, Figure, Result, tabulate
 from idmatters_tf.isometry.blocks import Block, BlockNames, checked_graph, select_blocks
 from idmatters_tf.isometry.jacobian import LocalFunction, block_functions, model_function
 from idmatters_tf.isometry.operators import JacobianOperator
@@ -204,7 +204,7 @@ def measure(
     return Isometry(measured, values)
 
 
-def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor: float = 1e-6) -> None:
+def plot_distances(axes: Axes, curves: Mapping[str, Mapping[str, Floats]], floor: float = 1e-6) -> None:
     """Draw block number against ||J - I|| on axes of matplotlib.
 
     Curves are means over the points, and shades extend from the smallest to the largest value. The scale is
@@ -220,7 +220,7 @@ def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor:
         values = np.maximum(np.stack(list(distances.values())), floor)
         axes.semilogy(indices, values.mean(axis=1), color=f"C{number % 10}", marker="o", markersize=3, label=label)
         axes.fill_between(indices, values.min(axis=1), values.max(axis=1), color=f"C{number % 10}", alpha=0.2)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params("x", integer=True)
     axes.axhline(1, color="grey", linestyle="dashed", linewidth=0.8)
     axes.set_xlabel("block")
     axes.set_ylabel("||J - I||")
@@ -272,12 +272,12 @@ def _measure(
         yield distance, relative, float(ends.largest[0]), float(ends.smallest[0]), False
 
 
-def _minus(matrix: NDArray[Any], identity: Floats) -> Floats:
+def _minus(matrix: NDArray[np.floating], identity: Floats) -> Floats:
     """Return the difference, computed in the dtype of the matrix, where that of equal maps is zero."""
     return np.asarray(matrix - identity.astype(matrix.dtype), np.float64)
 
 
-def _frobenius(operator: Any, products: int, seed: int) -> float:
+def _frobenius(operator: LinearOperator, products: int, seed: int) -> float:
     gram = GramOperator(operator)
     return float(gram.singular_values(np.array(trace(gram, products, seed).value)))
 
@@ -285,12 +285,12 @@ def _frobenius(operator: Any, products: int, seed: int) -> float:
 class _Difference(Operator):
     """A - B in the dtype of A. SciPy converts to float64, where the difference of equal maps has rounding errors."""
 
-    def __init__(self, first: Any, second: Any):
+    def __init__(self, first: LinearOperator, second: LinearOperator):
         self._first = first
         self._second = second
         super().__init__(first.dtype, first.shape)
 
-    def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:
+    def _matmat(self, matrix: ArrayLike) -> NDArray[np.floating]:
         matrix = np.asarray(matrix, self.dtype)
         return self._first.matmat(matrix) - self._second.matmat(matrix)
 
@@ -298,7 +298,7 @@ class _Difference(Operator):
         return _Difference(self._first.H, self._second.H)
 
 
-def _identity(block: Block, function: LocalFunction) -> Any:
+def _identity(block: Block, function: LocalFunction) -> LinearOperator | None:
     """Return the identity between the two ends of a block as an operator, or None if there is none."""
     dtype = "float64" if keras.backend.standardize_dtype(function.points.dtype) == "float64" else "float32"
     if function.inputs == function.outputs:
@@ -307,7 +307,7 @@ def _identity(block: Block, function: LocalFunction) -> Any:
     return None if shortcut is None else JacobianOperator(shortcut, np.zeros(function.inputs, dtype))
 
 
-def _shortcut(block: Block, inputs: Sequence[int], outputs: Sequence[int], dtype: str) -> Any:
+def _shortcut(block: Block, inputs: Sequence[int], outputs: Sequence[int], dtype: str) -> PadShortcut2D | None:
     own = getattr(block.layer, "skip", None)
     if isinstance(own, PadShortcut2D):
         return own

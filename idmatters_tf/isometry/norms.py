@@ -6,17 +6,22 @@ Theorems of both papers concern the norms of residual layers: |||A||| is the lar
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import NDArray
 
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_internals import Call
+from idmatters_tf._keras_types import Options, Tensor
 from idmatters_tf.isometry.blocks import RESIDUAL_LAYERS, Block, residual_blocks
 from idmatters_tf.isometry.operators import JacobianOperator
 from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.spectra import spectral_norm
+
+# A matrix, or the kernel of a convolution with its operator.
+Kernel: TypeAlias = NDArray[np.float64] | tuple[NDArray[np.float64], JacobianOperator]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +61,13 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
     }
 
 
-def _kernel_norms(kernel: Any, tolerance: float) -> KernelNorms:
+def _kernel_norms(kernel: Kernel, tolerance: float) -> KernelNorms:
     """Return the norms of a matrix, or of a pair (kernel, operator) of a convolution."""
     entries, operator = kernel if isinstance(kernel, tuple) else (kernel, kernel)
     return KernelNorms(float(np.linalg.norm(entries)), spectral_norm(operator, tolerance))
 
 
-def _kernels(block: Block) -> list[Any]:
+def _kernels(block: Block) -> Sequence[Kernel]:
     """Return the kernels of a block as matrices and convolutions; none if it has layers of other kinds."""
     layer = block.layer
     if layer is None:
@@ -86,16 +91,16 @@ def _kernels(block: Block) -> list[Any]:
     return [_convolution(block, layer.conv1, block.start), _convolution(block, layer.conv2, block.end)]
 
 
-def _weighted_calls(block: Block) -> list[Any]:
+def _weighted_calls(block: Block) -> list[Call]:
     """Return the calls of layers that have weights of two or more dimensions."""
     return [call for call in block.calls if any(len(w.shape) > 1 for w in getattr(call.operation, "weights", ()))]
 
 
-def _matrix(kernel: Any) -> Any:
+def _matrix(kernel: Tensor) -> NDArray[np.float64]:
     return np.asarray(ops.convert_to_numpy(kernel), np.float64)
 
 
-def _convolution(block: Block, layer: Any, images: Any) -> tuple[Any, JacobianOperator]:
+def _convolution(block: Block, layer: Any, images: Tensor) -> tuple[NDArray[np.float64], JacobianOperator]:
     """Return the kernel of a layer, with the gains of `ScaledConv2D`, and its convolution of symbolic images."""
     rows = 2 if layer.data_format == "channels_first" else 1
     size = tuple(images.shape[rows : rows + 2])
@@ -106,8 +111,8 @@ def _convolution(block: Block, layer: Any, images: Any) -> tuple[Any, JacobianOp
         )
     # Kernels may be stored in 16 bits.
     dtype = "float64" if layer.variable_dtype == "float64" else "float32"
-    kernel: Any = ops.cast(getattr(layer, "applied_kernel", layer.kernel), dtype)
-    options: dict[str, Any] = {"strides": layer.strides, "padding": layer.padding, "dilation_rate": layer.dilation_rate}
+    kernel: Tensor = ops.cast(getattr(layer, "applied_kernel", layer.kernel), dtype)
+    options: Options = {"strides": layer.strides, "padding": layer.padding, "dilation_rate": layer.dilation_rate}
 
     def convolve(image: Tensor) -> Tensor:
         return ops.conv(image, kernel, data_format="channels_last", **options)

@@ -2,15 +2,15 @@
 
 import inspect
 import types
-from typing import Any
+from typing import Unpack
 
 import keras
 from keras import ops
 
-from idmatters_tf._keras_types import Initializer, Shape, Tensor
+from idmatters_tf._keras_types import Initializer, LayerOptions, Regularizer, Shape, Tensor
 
 
-def serialize_arguments(layer: keras.layers.Layer) -> dict[str, Any]:
+def serialize_arguments(layer: keras.layers.Layer) -> dict[str, object]:
     """Return the arguments of the constructor of a layer of this package, which has attributes of the same names.
 
     In a subclass outside of this package, the arguments are those of the class in this package.
@@ -20,7 +20,7 @@ def serialize_arguments(layer: keras.layers.Layer) -> dict[str, Any]:
     return {name: _serialize(getattr(layer, name)) for name in names}
 
 
-def _serialize(value: Any) -> Any:
+def _serialize(value: object) -> object:
     if isinstance(value, types.FunctionType):
         return keras.activations.serialize(value)
     return keras.saving.serialize_keras_object(value)
@@ -42,7 +42,9 @@ def wide_dtype(owner: keras.layers.Layer | keras.dtype_policies.DTypePolicy) -> 
 class WideLayer(keras.layers.Layer):
     """Layer that keeps the shape of its inputs. The outputs are float32 if it computes in 16 bits."""
 
-    def __init__(self, **kwargs: Any):
+    kernel_regularizer: Regularizer
+
+    def __init__(self, **kwargs: Unpack[LayerOptions]):
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
 
@@ -56,14 +58,13 @@ class WideLayer(keras.layers.Layer):
 
     def add_kernel(self, name: str, shape: Shape, initializer: Initializer) -> keras.Variable:
         """Add a kernel with the layer's regularizer."""
-        own: Any = self
-        return self.add_weight(name=name, shape=shape, initializer=initializer, regularizer=own.kernel_regularizer)
+        return self.add_weight(name=name, shape=shape, initializer=initializer, regularizer=self.kernel_regularizer)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
-    def compute_output_spec(self, inputs: Tensor, *_: Any, **__: Any) -> keras.KerasTensor:
+    def compute_output_spec(self, inputs: Tensor, *_: object, **__: object) -> keras.KerasTensor:
         return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), **serialize_arguments(self)}

@@ -1,12 +1,13 @@
 """Base classes of layers on images, with channels last or first, and of residual blocks of two convolutions."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
-from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
+from idmatters_tf._keras_types import Activation, Initializer, LayerOptions, Regularizer, Shape, Tensor
 from idmatters_tf._seeds import reseed
 from idmatters_tf.layers._arguments import serialize_arguments, wide_dtype
 
@@ -42,8 +43,10 @@ class ImageLayer(keras.layers.Layer):
     With `autocast=False` the outputs are float32 under a 16-bit dtype policy.
     """
 
-    def __init__(self, filters: int, strides: int, data_format: str | None, **kwargs: Any):
-        super().__init__(**kwargs)
+    def __init__(
+        self, filters: int, strides: int, data_format: str | None, autocast: bool = True, **kwargs: Unpack[LayerOptions]
+    ):
+        super().__init__(autocast=autocast, **kwargs)
         self.filters = positive_integer("filters", filters, self)
         self.strides = positive_integer("strides", strides, self)
         formats = ("channels_last", "channels_first")
@@ -89,11 +92,11 @@ class ImageLayer(keras.layers.Layer):
         shape[channel_axis(self.data_format)] = self.filters
         return tuple(shape)
 
-    def compute_output_spec(self, inputs: Tensor, *_: Any, **__: Any) -> keras.KerasTensor:
+    def compute_output_spec(self, inputs: Tensor, *_: object, **__: object) -> keras.KerasTensor:
         dtype = self.compute_dtype if self.autocast else wide_dtype(self)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=dtype)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), **serialize_arguments(self)}
 
 
@@ -104,11 +107,12 @@ class ConvolutionBlock(ImageLayer):
     `norm1` and `norm2`. With `normalizes_inputs` these two precede the convolutions, otherwise they follow them.
     """
 
-    activation: Any
+    activation: Activation
     kernel_initializer: Initializer
     kernel_regularizer: Regularizer
-    conv1: Any
-    conv2: Any
+    shortcut: str
+    conv1: keras.layers.Conv2D
+    conv2: keras.layers.Conv2D
     norm1: Any = None
     norm2: Any = None
     normalizes_inputs = False
@@ -145,7 +149,7 @@ class ConvolutionBlock(ImageLayer):
             self.norm1.build(input_shape if self.normalizes_inputs else inner_shape)
             self.norm2.build(inner_shape)
 
-    def branch_steps(self) -> list[Any]:
+    def branch_steps(self) -> list[Callable[..., Tensor]]:
         """Return the layers and functions of the branch, in order."""
         if self.norm1 is None:
             return [self.conv1, self.activation, self.conv2]

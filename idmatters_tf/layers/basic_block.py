@@ -1,17 +1,18 @@
 """Basic blocks of residual networks with batch normalization, the baselines of the papers."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Unpack
 
 import keras
 from keras import ops
 
 from idmatters_tf._arguments import check_choice
-from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
+from idmatters_tf._keras_types import Initializer, LayerOptions, Options, Regularizer, Shape, Tensor
 from idmatters_tf.layers._images import ConvolutionBlock, batch_normalization
 from idmatters_tf.layers.convolutional import SHORTCUTS, make_skip
 
 # Constants of batch normalization in the published Torch code.
-TORCH_NORM: dict[str, Any] = {"momentum": 0.9, "epsilon": 1e-5}
+TORCH_NORM: Options = {"momentum": 0.9, "epsilon": 1e-5}
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -64,7 +65,7 @@ class BasicBlock2D(ConvolutionBlock):
         kernel_regularizer: Regularizer = None,
         norm_regularizer: Regularizer = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(filters, strides, data_format, **kwargs)
         self.preactivation = check_choice("preactivation", preactivation, (None, "branch", "both"), self)
@@ -84,8 +85,8 @@ class BasicBlock2D(ConvolutionBlock):
         self.skip_norm: keras.layers.BatchNormalization | None = None
 
     def _normalization(self, name: str) -> keras.layers.BatchNormalization:
-        options = {**TORCH_NORM, "dtype": self.dtype_policy, "name": name}
-        return batch_normalization(self.norm, self.norm_regularizer, self.data_format, **options)
+        regularizer, policy = self.norm_regularizer, self.dtype_policy
+        return batch_normalization(self.norm, regularizer, self.data_format, dtype=policy, name=name, **TORCH_NORM)
 
     def build(self, input_shape: Shape) -> None:
         self.skip = make_skip(self, input_shape, "none")
@@ -94,7 +95,7 @@ class BasicBlock2D(ConvolutionBlock):
             self.skip_norm.build(self.compute_output_shape(input_shape))
         super().build(input_shape)
 
-    def branch_steps(self) -> list[Any]:
+    def branch_steps(self) -> list[Callable[..., Tensor]]:
         # The first normalization of a pre-activated block may be on both paths.
         return super().branch_steps()[1 if self.preactivation else 0 :]
 

@@ -1,12 +1,12 @@
 """Residual convolutions near the identity: x + C2(relu(C1 x))."""
 
-from typing import Any
+from typing import Unpack
 
 import keras
 from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
-from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
+from idmatters_tf._keras_types import Activation, Initializer, LayerOptions, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import IdentityNormal, StandardNormal
 from idmatters_tf.layers._arguments import wide_dtype
 from idmatters_tf.layers._images import ConvolutionBlock, ImageLayer, batch_normalization
@@ -45,7 +45,7 @@ class PadShortcut2D(ImageLayer):
         strides: int = 1,
         pooling: str = "average",
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(filters, strides, data_format, autocast=False, **kwargs)
         self.pooling = check_choice("pooling", pooling, ("average", "none"), self)
@@ -58,14 +58,15 @@ class PadShortcut2D(ImageLayer):
         return self.pad_channels(self.pool(outputs, self.strides if self.pooling == "average" else 1))
 
 
-def make_skip(block: Any, input_shape: Shape, pooling: str, initializer: Initializer = None) -> Any:
+def make_skip(
+    block: ConvolutionBlock, input_shape: Shape, pooling: str, initializer: Initializer = None
+) -> keras.layers.Layer | None:
     """Return the built skip of a `ConvolutionBlock` with the attribute `shortcut`; None for the identity or no skip."""
     if block.shortcut == "none" or (block.strides == 1 and block.input_channels(input_shape) == block.filters):
         return None
-    skip: Any = None
     if block.shortcut == "pad":
-        options = {"data_format": block.data_format, "dtype": block.dtype_policy, "name": "skip"}
-        skip = PadShortcut2D(block.filters, block.strides, pooling, **options)
+        policy = block.dtype_policy
+        skip = PadShortcut2D(block.filters, block.strides, pooling, block.data_format, dtype=policy, name="skip")
     else:
         skip = block.convolution("skip", 2, 1, block.strides, initializer, use_bias=False)
     skip.build(input_shape)
@@ -136,7 +137,7 @@ class ResidualConv2D(ConvolutionBlock):
         projection_initializer: Initializer = None,
         kernel_regularizer: Regularizer = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(filters, strides, data_format, autocast=False, **kwargs)
         self.kernel_size = positive_integer("kernel_size", kernel_size, self)
@@ -152,8 +153,8 @@ class ResidualConv2D(ConvolutionBlock):
         self.projection_initializer: Initializer = keras.initializers.get(projection_initializer) or StandardNormal()
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.conv1 = self.convolution("conv1", 0, self.kernel_size, self.strides, use_bias=self.use_bias)
-        last: dict[str, Any] = {"initializer": self.last_kernel_initializer, "use_bias": self.use_bias}
-        self.conv2 = self.convolution("conv2", 1, self.kernel_size, **last)
+        last = self.last_kernel_initializer
+        self.conv2 = self.convolution("conv2", 1, self.kernel_size, initializer=last, use_bias=self.use_bias)
         if self.norm is not None:
             options = {"momentum": self.norm_momentum, "dtype": self.dtype_policy}
             self.norm1 = batch_normalization(self.norm, None, self.data_format, name="norm1", **options)

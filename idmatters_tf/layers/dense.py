@@ -7,14 +7,14 @@ bfloat16 has 8 bits, too few to add a branch of 1/1000 of its skip.
 """
 
 import math
-from typing import Any
+from typing import Unpack
 
 import keras
 import numpy as np
 from keras import ops
 
 from idmatters_tf._arguments import positive_integer, seed_number
-from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
+from idmatters_tf._keras_types import Activation, Initializer, LayerOptions, Regularizer, Shape, Tensor
 from idmatters_tf._seeds import reseed
 from idmatters_tf.initializers import ScaledGlorot
 from idmatters_tf.layers._arguments import WideLayer
@@ -39,7 +39,10 @@ class LinearResidual(WideLayer):
     """
 
     def __init__(
-        self, kernel_initializer: Initializer = "zeros", kernel_regularizer: Regularizer = None, **kwargs: Any
+        self,
+        kernel_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer)
@@ -88,7 +91,7 @@ class ResidualDense(WideLayer):
         bias_initializer: Initializer = "zeros",
         kernel_regularizer: Regularizer = None,
         last_kernel_initializer: Initializer = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.units = positive_integer("units", units, self)
@@ -145,7 +148,7 @@ class ShortcutUnit(WideLayer):
         shortcut: bool = True,
         kernel_initializer: Initializer = None,
         kernel_regularizer: Regularizer = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.depth = positive_integer("depth", depth, self)
@@ -197,7 +200,7 @@ class RandomProjection(keras.layers.Layer):
     ((2, 10), 0, 1)
     """
 
-    def __init__(self, units: int, seed: int = 0, **kwargs: Any):
+    def __init__(self, units: int, seed: int = 0, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.units = positive_integer("units", units, self)
         self.seed = seed_number(seed, self)
@@ -219,7 +222,7 @@ class RandomProjection(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.units)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "units": self.units, "seed": self.seed}
 
 

@@ -1,12 +1,12 @@
 """Layers for exported models: preprocessing of the papers, for raw pixels as inputs, and names of classes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import keras
 from keras import ops
 
-from idmatters_tf._keras_types import Shape, Tensor
+from idmatters_tf._keras_types import LayerOptions, Shape, Tensor
 from idmatters_tf.layers._arguments import WideLayer
 
 
@@ -52,7 +52,7 @@ class ClassNames(keras.layers.Layer):
         The same as the input shape.
     """
 
-    def __init__(self, class_names: Sequence[str], **kwargs: Any):
+    def __init__(self, class_names: Sequence[str], **kwargs: Unpack[LayerOptions]):
         super().__init__(autocast=False, **kwargs)
         names = tuple(class_names)
         if not names or not all(isinstance(name, str) for name in names):
@@ -77,5 +77,5 @@ class ClassNames(keras.layers.Layer):
     def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
         return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "class_names": list(self.class_names)}

@@ -1,12 +1,13 @@
 """Convolutions with trained gains on their kernels."""
 
-from typing import Any
+from collections.abc import MutableMapping
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
+from idmatters_tf._keras_types import Activation, Initializer, LayerOptions, Regularizer, Shape, Tensor
 from idmatters_tf.layers._images import ConvolutionBlock
 
 
@@ -51,13 +52,13 @@ class ScaledConv2D(keras.layers.Conv2D):
         return super().convolution_op(inputs, gains * ops.cast(kernel, inputs.dtype))
 
     # Keras' convolutions save only the kernel and the bias.
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, object]) -> None:
         keras.layers.Layer.save_own_variables(self, store)
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: MutableMapping[str, object]) -> None:
         keras.layers.Layer.load_own_variables(self, store)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "gain": self.gain}
 
 
@@ -111,7 +112,7 @@ class ScaledResidualConv2D(ConvolutionBlock):
         kernel_regularizer: Regularizer = None,
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(filters, strides, data_format, **kwargs)
         self.kernel_size = positive_integer("kernel_size", kernel_size, self)

@@ -11,13 +11,16 @@ The networks are those of Yun, Sra & Jadbabaie, *Are deep ResNets provably bette
 # Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import non_negative_integer, positive_integer
 from idmatters_tf.linear._arguments import Floats, real_array
+
+# Of type float64 or complex128.
+Array: TypeAlias = NDArray[Any]
 
 # Step of complex differentiation; its square is far below the rounding error of 1.
 COMPLEX_STEP = 1e-30
@@ -73,51 +76,51 @@ class ResidualNetwork:
         """Number of parameters."""
         return self.dim * (2 * self.blocks * self.hidden + 1)
 
-    def unpack(self, theta: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def unpack(self, theta: Array) -> tuple[Array, Array, Array]:
         """Return views U (..., L, hidden, d), V (..., L, d, hidden) and w (..., d) of theta (..., parameters)."""
         pairs = theta[..., : -self.dim].reshape(*theta.shape[:-1], self.blocks, 2, -1)
         U = pairs[..., 0, :].reshape(*pairs.shape[:-2], self.hidden, self.dim)
         V = pairs[..., 1, :].reshape(*pairs.shape[:-2], self.dim, self.hidden)
         return U, V, theta[..., -self.dim :]
 
-    def _activate(self, inner: NDArray[Any]) -> NDArray[Any]:
+    def _activate(self, inner: Array) -> Array:
         return inner if self.linear else np.tanh(inner)
 
-    def features(self, theta: NDArray[Any], X: NDArray[Any]) -> NDArray[Any]:
+    def features(self, theta: Array, X: Array) -> Array:
         """Compute h_L, (..., d, n)."""
         U, V, _ = self.unpack(theta)
-        h: NDArray[Any] = X
+        h: Array = X
         for block in range(self.blocks):
             h = h + V[..., block, :, :] @ self._activate(U[..., block, :, :] @ h)
         return h
 
-    def risk(self, theta: NDArray[Any], X: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    def risk(self, theta: Array, X: Array, y: Array) -> Array:
         """Compute the risk of each network, (...)."""
         errors = np.einsum("...d,...dn->...n", self.unpack(theta)[2], self.features(theta, X)) - y
         return np.square(errors).sum(axis=-1) / (2 * len(y))
 
-    def gradient(self, theta: NDArray[Any], X: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    def gradient(self, theta: Array, X: Array, y: Array) -> Array:
         """Compute the gradient of the risk, of the shape of `theta`, also for complex parameters."""
         U, V, w = self.unpack(theta)
-        inputs: list[NDArray[Any]] = []
-        activations: list[NDArray[Any]] = []
-        h: NDArray[Any] = X
+        inputs: list[Array] = []
+        activations: list[Array] = []
+        h: Array = X
         for block in range(self.blocks):
             inputs.append(h)
             activations.append(self._activate(U[..., block, :, :] @ h))
             h = h + V[..., block, :, :] @ activations[-1]
-        errors: NDArray[Any] = (np.einsum("...d,...dn->...n", w, h) - y) / len(y)
-        gradient: NDArray[Any] = np.empty_like(theta)
+        errors: Array = (np.einsum("...d,...dn->...n", w, h) - y) / len(y)
+        gradient: Array = np.empty_like(theta)
         pairs = gradient[..., : -self.dim].reshape(*theta.shape[:-1], self.blocks, 2, -1)
         gradient[..., -self.dim :] = np.einsum("...dn,...n->...d", h, errors)
-        behind: NDArray[Any] = w[..., :, None] * errors[..., None, :]
+        behind: Array = w[..., :, None] * errors[..., None, :]
         for block in reversed(range(self.blocks)):
             a = activations[block]
-            inner: NDArray[Any] = V[..., block, :, :].swapaxes(-1, -2) @ behind
+            inner: Array = V[..., block, :, :].swapaxes(-1, -2) @ behind
             if not self.linear:
                 inner = inner * (1 - a * a)
-            of_U: NDArray[Any] = inner @ inputs[block].swapaxes(-1, -2)
-            of_V: NDArray[Any] = behind @ a.swapaxes(-1, -2)
+            of_U: Array = inner @ inputs[block].swapaxes(-1, -2)
+            of_V: Array = behind @ a.swapaxes(-1, -2)
             pairs[..., block, 0, :] = of_U.reshape(*theta.shape[:-1], -1)
             pairs[..., block, 1, :] = of_V.reshape(*theta.shape[:-1], -1)
             behind = behind + U[..., block, :, :].swapaxes(-1, -2) @ inner

@@ -2,12 +2,13 @@
 
 import keras
 
+from idmatters_tf._keras_internals import inner_optimizer
 from idmatters_tf.optimizers.muon import Muon
 
 
 def build_optimizer(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> None:
     """Build an optimizer for the trainable variables of a model. `Muon`, also inside of it, learns the layers."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = inner_optimizer(optimizer)
     if isinstance(inner, Muon):
         inner.build_for(model)
     optimizer.build(model.trainable_variables)

@@ -142,7 +142,7 @@ def _plain(*names: str) -> Rule:
     return lambda layer, variable: _flat(variable) if _is_one_of(layer, variable, names) else None
 
 
-def _is_one_of(layer: Any, variable: keras.Variable, names: Sequence[str]) -> bool:
+def _is_one_of(layer: object, variable: keras.Variable, names: Sequence[str]) -> bool:
     # With LoRA `layer.kernel` is a sum, and the variable behind it is not trained.
     return any(getattr(layer, name, None) is variable for name in names)
 
@@ -150,7 +150,7 @@ def _is_one_of(layer: Any, variable: keras.Variable, names: Sequence[str]) -> bo
 def _gates(count: int) -> Rule:
     """Return a rule for the cell of a recurrent layer, whose kernels of several gates are side by side."""
 
-    def rule(layer: Any, variable: keras.Variable) -> KernelMatrices | None:
+    def rule(layer: object, variable: keras.Variable) -> KernelMatrices | None:
         if not _is_one_of(layer, variable, ("kernel", "recurrent_kernel")):
             return None
         rows, columns = variable.shape
@@ -159,7 +159,9 @@ def _gates(count: int) -> Rule:
     return rule
 
 
-def _convolution(layer: Any, variable: keras.Variable) -> KernelMatrices | None:
+def _convolution(
+    layer: keras.layers.Conv1D | keras.layers.Conv2D | keras.layers.Conv3D, variable: keras.Variable
+) -> KernelMatrices | None:
     if variable is not layer.kernel:
         return None
     *others, last = variable.shape
@@ -169,12 +171,15 @@ def _convolution(layer: Any, variable: keras.Variable) -> KernelMatrices | None:
     return KernelMatrices((*others, layer.groups, last // layer.groups), inputs, (len(others) + 1,), (len(others),))
 
 
-def _transposed(layer: Any, variable: keras.Variable) -> KernelMatrices | None:
+def _transposed(
+    layer: keras.layers.Conv1DTranspose | keras.layers.Conv2DTranspose | keras.layers.Conv3DTranspose,
+    variable: keras.Variable,
+) -> KernelMatrices | None:
     last = len(variable.shape) - 1
     return KernelMatrices(tuple(variable.shape), (last,), tuple(range(last))) if variable is layer.kernel else None
 
 
-def _einsum(layer: Any, variable: keras.Variable) -> KernelMatrices | None:
+def _einsum(layer: keras.layers.EinsumDense, variable: keras.Variable) -> KernelMatrices | None:
     """Return the matrices of an `EinsumDense`; None if it maps no input axis to another one."""
     if variable is not layer.kernel:
         return None
@@ -188,7 +193,7 @@ def _einsum(layer: Any, variable: keras.Variable) -> KernelMatrices | None:
     return KernelMatrices(tuple(variable.shape), *(tuple(map(kernel.index, axes)) for axes in (rows, columns, batch)))
 
 
-_RULES: tuple[tuple[Any, Rule], ...] = (
+_RULES: tuple[tuple[type | tuple[type, ...], Rule], ...] = (
     ((keras.layers.Dense, LinearResidual), _plain("kernel")),
     (keras.layers.EinsumDense, _einsum),
     ((keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D), _convolution),
@@ -218,7 +223,9 @@ def last_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """
     graph = get_graph(model)
     if graph is None:
-        ends: list[Any] = [layer for layer in model.layers if any(map(_has_kernels, layers_within(layer)))][-1:]
+        ends: Sequence[keras.Operation] = [
+            layer for layer in model.layers if any(map(_has_kernels, layers_within(layer)))
+        ][-1:]
     else:
         ends = [_last_operation(output) for output in graph.outputs]
     found: list[keras.layers.Layer] = []
@@ -236,7 +243,7 @@ def _has_kernels(layer: keras.layers.Layer) -> bool:
     return any(layer_matrices(layer, variable) is not None for variable in own_trainable_variables(layer))
 
 
-def _last_operation(output: Any) -> Any:
+def _last_operation(output: keras.KerasTensor) -> keras.Operation:
     """Return the last operation before a symbolic tensor that has weights or several inputs."""
     node = producer(output)
     while not node.is_input and not getattr(node.operation, "weights", []) and len(node.input_tensors) == 1:

@@ -1,13 +1,13 @@
 """Momentum as in TensorFlow 1, the optimizer of the papers' networks."""
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, Unpack
 
 import keras
 from keras import ops
 
 from idmatters_tf._keras_internals import dense_gradient, variable_index
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import OptimizerOptions, Tensor
 
 LearningRate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule | Callable[[], float]
 
@@ -36,12 +36,12 @@ class Momentum(keras.optimizers.SGD):
         momentum: float = 0.9,
         nesterov: bool = False,
         name: str = "momentum",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerOptions],
     ):
         rate: Any = learning_rate
         super().__init__(rate, momentum=float(momentum), nesterov=nesterov, name=name, **kwargs)
 
-    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+    def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         # Keras clips and squares the rows of sparse gradients one by one, also if several belong to one token.
         super().apply([dense_gradient(gradient) for gradient in grads], trainable_variables)
 

@@ -11,7 +11,7 @@ References:
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self, get_args
+from typing import Literal, Self, Unpack, get_args
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_internals import value_outside_functions, variable_index
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Config, OptimizerOptions, Tensor
 from idmatters_tf._presentation.results import tabulate
 from idmatters_tf.optimizers.kernels import (
     KernelMatrices,
@@ -128,9 +128,9 @@ class Muon(Momentum):
         iterations: int = 3,
         other: Other = "momentum",
         other_rate: float = 0.5,
-        matrices: Rule | Sequence[Any] | None = None,
+        matrices: Rule | Sequence[tuple[str, Config | None]] | None = None,
         name: str = "muon",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerOptions],
     ):
         super().__init__(learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
         check_choice("norm", norm, get_args(Norm))
@@ -155,7 +155,10 @@ class Muon(Momentum):
         # Path and matrices of each variable.
         self._table: list[tuple[str, KernelMatrices | None]] = []
         if matrices is not None and not callable(matrices):
-            self._table = [(row["name"], row["axes"] and KernelMatrices.from_config(row["axes"])) for row in matrices]
+            self._table = [
+                (row["name"], None if row["axes"] is None else KernelMatrices.from_config(row["axes"]))
+                for row in matrices
+            ]
         # Matrices by the index of the variable.
         self._kernels: dict[int, KernelMatrices] = {}
         self._squares: list[keras.Variable | None] = []
@@ -255,38 +258,42 @@ class Muon(Momentum):
         else:
             self._update_by_adam(gradient, variable, rate, self.momentums[index], self._squares[index])
 
-    def _update_by_adam(self, gradient: Any, variable: Any, rate: Any, mean: Any, square: Any) -> None:
+    def _update_by_adam(
+        self, gradient: Tensor, variable: keras.Variable, rate: Tensor, mean: Tensor, square: Tensor
+    ) -> None:
         gradient = ops.cast(gradient, variable.dtype)
-        steps: Any = self.iterations
+        steps: Tensor = self.iterations
         first, second = (self._bias_correction(beta, steps + 1, variable.dtype) for beta in BETAS)
         self.assign_add(mean, (gradient - mean) * (1 - BETAS[0]))
         self.assign_add(square, (ops.square(gradient) - square) * (1 - BETAS[1]))
-        root: Any = ops.sqrt(square)
+        root: Tensor = ops.sqrt(square)
         self.assign_sub(variable, mean * (rate * ops.sqrt(second) / first) / (root + self.epsilon))
 
     @staticmethod
-    def _bias_correction(beta: float, steps: Any, dtype: str) -> Any:
-        power: Any = ops.power(ops.cast(beta, dtype), ops.cast(steps, dtype))
+    def _bias_correction(beta: float, steps: Tensor, dtype: str) -> Tensor:
+        power: Tensor = ops.power(ops.cast(beta, dtype), ops.cast(steps, dtype))
         return 1 - power
 
-    def _move(self, variable: Any, direction: Any, matrices: KernelMatrices, learning_rate: Any) -> None:
+    def _move(
+        self, variable: keras.Variable, direction: Tensor, matrices: KernelMatrices, learning_rate: Tensor
+    ) -> None:
         _, rows, columns = matrices.size
-        rate: Any = ops.cast(learning_rate, variable.dtype)
+        rate: Tensor = ops.cast(learning_rate, variable.dtype)
         direction = ops.cast(direction, variable.dtype)
-        step: Any = direction * rate
+        step: Tensor = direction * rate
         if self.norm == "free":
             scale = 0.2 * math.sqrt(max(rows, columns)) if self.scale == "rms" else math.sqrt(columns / rows)
             self.assign_sub(variable, matrices.join(scale * step, variable.shape))
             return
         # The value, also where Keras passes the variable itself.
-        kernel: Any = matrices.split(ops.convert_to_tensor(variable))
+        kernel: Tensor = matrices.split(ops.convert_to_tensor(variable))
         norm = _norm(kernel)
         moved = kernel - (norm / math.sqrt(min(rows, columns))) * step
         moved = moved * (norm / ops.maximum(_norm(moved), 1e-30))
         self.assign(variable, matrices.join(moved, variable.shape))
 
-    def get_config(self) -> dict[str, Any]:
-        config = {
+    def get_config(self) -> dict[str, object]:
+        config: dict[str, object] = {
             "norm": self.norm,
             "scale": self.scale,
             "iterations": self.iterations_of_orthogonalization,
@@ -300,15 +307,15 @@ class Muon(Momentum):
         return {**super().get_config(), **config}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
+    def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
         if isinstance(config.get("matrices"), dict):
             # A registered function in a file.
             function = keras.saving.deserialize_keras_object(config["matrices"], custom_objects)
-            config = config | {"matrices": function}
+            config = {**config, "matrices": function}
         return super().from_config(config, custom_objects)
 
 
-def _norm(matrices: Any) -> Any:
+def _norm(matrices: Tensor) -> Tensor:
     """Return the Frobenius norms of a batch of matrices, (n, rows, columns) -> (n, 1, 1)."""
     # A single matrix is summed as a whole, which gives the same bits as the norm of the kernel.
     axes = None if matrices.shape[0] == 1 else (-2, -1)

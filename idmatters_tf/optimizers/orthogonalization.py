@@ -1,7 +1,5 @@
 """Orthogonalization of matrices by Newton-Schulz iterations."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -38,10 +36,10 @@ def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None)
         A tensor of the same shape. A matrix of zeros stays zero.
     """
     is_wide = matrix.shape[-2] < matrix.shape[-1]
-    x: Any = ops.swapaxes(matrix, -1, -2) if is_wide else matrix
+    x: Tensor = ops.swapaxes(matrix, -1, -2) if is_wide else matrix
     # In float16 the norm of small matrices would be 0, and its inverse infinite.
     x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
-    squares: Any = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
+    squares: Tensor = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
     x = ops.cast(x * ops.rsqrt(squares + 1e-30), dtype or matrix.dtype)
     longest = 2 if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16") else 5
     while iterations > 0:
@@ -51,14 +49,14 @@ def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None)
     return ops.swapaxes(x, -1, -2) if is_wide else x
 
 
-def _iterate_on_gram(x: Any, iterations: int) -> Any:
+def _iterate_on_gram(x: Tensor, iterations: int) -> Tensor:
     """Return the product of the polynomials in the Gram matrix of x by which the iterations multiply x."""
     a, b, c = NEWTON_SCHULZ
-    gram: Any = ops.matmul(ops.swapaxes(x, -1, -2), x)
-    identity: Any = ops.eye(x.shape[-1], dtype=x.dtype)
-    factor: Any = None
+    gram: Tensor = ops.matmul(ops.swapaxes(x, -1, -2), x)
+    identity: Tensor = ops.eye(x.shape[-1], dtype=x.dtype)
+    factor: Tensor | None = None
     for iteration in range(iterations):
-        square: Any = ops.matmul(gram, gram)
+        square: Tensor = ops.matmul(gram, gram)
         polynomial = a * identity + b * gram + c * square
         factor = polynomial if factor is None else ops.matmul(factor, polynomial)
         if iteration < iterations - 1:

@@ -26,7 +26,7 @@ class Operator(scipy.sparse.linalg.LinearOperator):
 
     if TYPE_CHECKING:
         # SciPy annotates its own with the arguments of operators made from functions.
-        def __new__(cls, *args: Any, **options: Any) -> Self: ...
+        def __new__(cls, *args: object, **options: object) -> Self: ...
 
     def __init__(self, dtype: DTypeLike, shape: tuple[int, int]):
         super().__init__(np.dtype(dtype), shape)  # pyright: ignore[reportCallIssue]

@@ -1,14 +1,14 @@
 """Singular values of SciPy operators: all of small ones, extreme values of large ones."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import LinearOperator
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf.spectra.eigenpairs import top_eigenpairs
-from idmatters_tf.spectra.operators import Matrix, Operator, as_operator, magnitude
+from idmatters_tf.spectra.operators import Array, Matrix, Operator, as_operator, magnitude
 
 Floats = NDArray[np.float64]
 
@@ -48,25 +48,25 @@ class GramOperator(Operator):
         scale: magnitude of the singular values, a power of two. 0 for a zero map, NaN for a map that is not finite.
     """
 
-    def __init__(self, operator: Any):
+    def __init__(self, operator: LinearOperator):
         rows, columns = operator.shape
         self._tall = operator if rows >= columns else operator.H
-        super().__init__(operator.dtype, (min(rows, columns),) * 2)
+        super().__init__(operator.dtype, (min(rows, columns), min(rows, columns)))
         probe = np.random.default_rng(0).normal(size=columns)
         self.scale = magnitude(operator.matvec(probe.astype(self.dtype)))
         self._factor = self.dtype.type(1 / self.scale if self.scale > 0 else 1)
 
-    def singular_values(self, eigenvalues: NDArray[Any]) -> Floats:
+    def singular_values(self, eigenvalues: Array) -> Floats:
         """Return the singular values of A for eigenvalues of this operator."""
         return self.scale * np.sqrt(np.maximum(eigenvalues, 0))
 
-    def _matvec(self, vector: ArrayLike) -> NDArray[Any]:
+    def _matvec(self, vector: ArrayLike) -> Array:
         factor = self._factor
         return factor * self._tall.rmatvec(factor * self._tall.matvec(np.ravel(vector)))
 
-    def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:
+    def _matmat(self, matrix: ArrayLike) -> Array:
         factor = self._factor
-        return factor * self._tall.rmatmat(factor * self._tall.matmat(matrix))
+        return factor * self._tall.rmatmat(factor * self._tall.matmat(np.asarray(matrix)))
 
     def _adjoint(self) -> "GramOperator":
         return self
@@ -104,11 +104,10 @@ def matrix_singular_values(matrix: Floats) -> Floats:
     """Return all singular values of a matrix, in descending order; NaN if an entry is not finite."""
     if not np.isfinite(matrix).all():
         return np.full(min(matrix.shape), np.nan)
-    singular_values: Any = np.linalg.svd(matrix, compute_uv=False)
-    return singular_values
+    return np.asarray(np.linalg.svd(matrix, compute_uv=False), np.float64)
 
 
-def dense(operator: Any) -> Floats:
+def dense(operator: LinearOperator) -> Floats:
     """Return the matrix of an operator, from products on its smaller side."""
     rows, columns = operator.shape
     if rows < columns:

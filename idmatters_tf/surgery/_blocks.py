@@ -1,8 +1,8 @@
 """Construction of inserted blocks: default blocks, zeroed kernels, and their gradients."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -10,13 +10,15 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Options, Shape, Structure, Tensor
 from idmatters_tf.autodiff import gradient
 from idmatters_tf.branches.named import find_weights
 from idmatters_tf.branches.search import weights_to_zero
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
 from idmatters_tf.surgery._copying import single_tensor
 
+# A layer to insert, a function of a shape that returns one, or None for the default.
+NewBlock: TypeAlias = keras.layers.Layer | Callable[[Shape], keras.layers.Layer] | None
 # Replacement for sizes that are unknown when a model is built.
 UNKNOWN_SIZE = 8
 # Size of a random batch of 2 to 64 examples. In a smaller one all rectified units could be off by chance.
@@ -24,7 +26,7 @@ NUMBERS = 4096
 
 
 def insert_block(
-    block: Any, tensor: Tensor, layer: Any, name: str, exact: bool, last: Sequence[str]
+    block: NewBlock, tensor: Tensor, layer: keras.Operation, name: str, exact: bool, last: Sequence[str]
 ) -> tuple[keras.layers.Layer, Tensor]:
     """Build a new block, see `deepen`, call it on the symbolic output of a layer, and return it and its output.
 
@@ -57,7 +59,7 @@ def insert_block(
     return copied, output
 
 
-def call_block(block: keras.layers.Layer, tensor: Tensor, layer: Any) -> Tensor:
+def call_block(block: keras.layers.Layer, tensor: Tensor, layer: keras.Operation) -> Tensor:
     """Call a block on the symbolic output of a layer.
 
     Raises:
@@ -127,14 +129,14 @@ def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
 
 
 def gradients(
-    layer: keras.layers.Layer, inputs: Any, variables: Sequence[keras.Variable]
-) -> list[NDArray[np.floating[Any]]]:
+    layer: keras.layers.Layer, inputs: Structure, variables: Sequence[keras.Variable]
+) -> list[NDArray[np.floating]]:
     """Return the gradients of `sum(c * layer(inputs))` with respect to some variables, with c standard normal.
 
     The state of the layer does not change, neither moving averages nor random seeds.
     """
 
-    def value(_: Any) -> Tensor:
+    def value(_: Structure) -> Tensor:
         rng = np.random.default_rng(0)
         total = ops.zeros(())
         for output in keras.tree.flatten(layer(inputs, training=False)):
@@ -154,7 +156,7 @@ def concrete_shape(tensor: Tensor, unknown: int) -> list[int]:
     return [examples if tensor.shape[0] is None else tensor.shape[0], *sizes]
 
 
-def _default_block(tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Layer:
+def _default_block(tensor: Tensor, layer: keras.Operation, exact: bool) -> keras.layers.Layer:
     shape = tuple(tensor.shape)
     rank = len(shape)
     data_format = "channels_last"
@@ -162,7 +164,7 @@ def _default_block(tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Laye
         usual = keras.config.image_data_format() if rank == 4 else data_format
         data_format = getattr(layer, "data_format", None) or usual
     size = shape[1 if data_format == "channels_first" else -1]
-    options: dict[str, Any] = {"dtype": getattr(layer, "dtype_policy", None)}
+    options: Options = {"dtype": getattr(layer, "dtype_policy", None)}
     if exact:
         options |= {"kernel_initializer": "he_normal", "last_kernel_initializer": "zeros"}
     if rank == 4 and size is not None:

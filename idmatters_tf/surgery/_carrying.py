@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 from keras import ops
 
 from idmatters_tf import _keras_internals
+from idmatters_tf._keras_types import Options
 from idmatters_tf.optimizers import Muon
 from idmatters_tf.optimizers.building import build_optimizer
+
+# Function of an optimizer without loss scaling and its configuration that returns a new one.
+MakeOptimizer: TypeAlias = Callable[[keras.optimizers.Optimizer, Options], keras.optimizers.Optimizer]
 
 
 def compile_like(
@@ -38,18 +42,20 @@ def compile_like(
         return
     elif own is not None:
         optimizer = new_optimizer(own, original, variables)
-        if isinstance(getattr(optimizer, "inner_optimizer", optimizer), Muon):
+        if isinstance(_keras_internals.inner_optimizer(optimizer), Muon):
             build_optimizer(optimizer, model)
     # The optimizer scales the loss as before: `compile` would decide again by the current dtype policy.
-    options: dict[str, Any] = {"optimizer": optimizer, "auto_scale_loss": False}
+    options: Options = {"optimizer": optimizer, "auto_scale_loss": False}
     if arguments is None:
         keras.Model.compile(model, **options)
     else:
-        copied = {name: _copy_metrics(arguments[name]) for name in ("metrics", "weighted_metrics")}
+        copied: Options = {name: _copy_metrics(arguments[name]) for name in ("metrics", "weighted_metrics")}
         model.compile(**arguments | copied | options)
 
 
-def check_norms_can_grow(optimizer: Any, model: keras.Model, blocks: Mapping[str, Sequence[keras.Variable]]) -> None:
+def check_norms_can_grow(
+    optimizer: keras.optimizers.Optimizer | None, model: keras.Model, blocks: Mapping[str, Sequence[keras.Variable]]
+) -> None:
     """Raise a ValueError if Muon, which preserves kernel norms, would keep a block of a model at the identity.
 
     `blocks` is a dict from names of blocks to their variables.
@@ -65,14 +71,14 @@ def check_norms_can_grow(optimizer: Any, model: keras.Model, blocks: Mapping[str
             )
 
 
-def _compile_arguments(model: Any) -> dict[str, Any] | None:
+def _compile_arguments(model: keras.Model) -> Options | None:
     """Return the arguments of `model.compile`, as objects; None if they are unknown or the model is not compiled."""
     arguments = _keras_internals.compile_arguments(model)
     # Tasks of KerasHub have a `compile` with other defaults, and those of language models have a sampler.
     is_task = hasattr(model, "preprocessor")
     if arguments is None or (type(model).compile is not keras.Model.compile and not is_task):
         return None
-    return arguments | ({"sampler": model.sampler} if hasattr(model, "sampler") else {})
+    return arguments | ({"sampler": getattr(model, "sampler", None)} if hasattr(model, "sampler") else {})
 
 
 def _carry_optimizer(
@@ -103,7 +109,9 @@ def _carry_optimizer(
     return new
 
 
-def _carry_state(optimizer: Any, new: Any, targets: list[keras.Variable | None]) -> None:
+def _carry_state(
+    optimizer: keras.optimizers.Optimizer, new: keras.optimizers.Optimizer, targets: Sequence[keras.Variable | None]
+) -> None:
     """Copy slots and scalars; `targets` lists the new variables in the old optimizer's order, None for removed ones."""
     order = {id(variable): index for index, variable in enumerate(_keras_internals.optimized_variables(new))}
     known: set[int] = set()
@@ -133,11 +141,11 @@ def _carry_state(optimizer: Any, new: Any, targets: list[keras.Variable | None])
 
 
 def new_optimizer(
-    optimizer: Any,
+    optimizer: keras.optimizers.Optimizer,
     original: keras.Model,
     variables: Mapping[int, keras.Variable],
-    make: Callable[[Any, dict[str, Any]], Any] = lambda optimizer, config: type(optimizer).from_config(config),
-) -> Any:
+    make: MakeOptimizer = lambda optimizer, config: type(optimizer).from_config(config),
+) -> keras.optimizers.Optimizer:
     """Return an optimizer with the same settings and no state.
 
     Args:
@@ -174,10 +182,10 @@ def new_optimizer(
     return new
 
 
-def _copy_metrics(metrics: Any) -> Any:
+def _copy_metrics(metrics: object) -> object:
     """Copy the metrics in an argument of `compile`, so that the copies share no state with the given ones."""
 
-    def copied(metric: Any) -> Any:
+    def copied(metric: object) -> object:
         return _keras_internals.copy_metric(metric) if isinstance(metric, keras.metrics.Metric) else metric
 
     return keras.tree.map_structure(copied, metrics)

@@ -3,7 +3,6 @@
 import itertools
 import re
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
 
 import keras
 import numpy as np
@@ -28,7 +27,7 @@ _KEEPING_VALUES = re.compile(
 )
 
 
-def check_not_quantized(model: Any) -> None:
+def check_not_quantized(model: object) -> None:
     """Raise a ValueError if a layer of a model is quantized."""
     for layer in _keras_internals.layers_within(model) if isinstance(model, keras.Model) else ():
         if isinstance(layer.dtype_policy, keras.dtype_policies.QuantizedDTypePolicy):
@@ -42,7 +41,7 @@ def check_ranges(model: keras.Model, targets: Set[int]) -> None:
     """Raise a ValueError if a block after an operation, given by `id`, would leave the range of a model's output."""
     graph = _keras_internals.read_graph(model)
     producers = {id(output): call for call in (graph.calls if graph else ()) for output in call.outputs}
-    for tensor in _keras_internals.get_graph(model).outputs:
+    for tensor in _keras_internals.graph_of(model).outputs:
         passed: set[int] = set()
         while (call := producers.get(id(tensor))) is not None:
             operation, tensor = call.operation, call.inputs[0]
@@ -74,15 +73,15 @@ def example_inputs(model: keras.Model, data: Structure | None = None, unknown: i
     Raises:
         ValueError: if the inputs, such as strings, cannot be drawn at random.
     """
-    graph = _keras_internals.get_graph(model)
     if data is not None:
         return data
+    graph = _keras_internals.graph_of(model)
     rng = np.random.default_rng(0)
     embeddings = [layer for layer in _keras_internals.layers_within(model) if isinstance(layer, keras.layers.Embedding)]
     examples = min(concrete_shape(tensor, unknown)[0] for tensor in graph.inputs)
     numbers = min((int(layer.input_dim) for layer in embeddings), default=0)
 
-    def draw(tensor: Any) -> Tensor:
+    def draw(tensor: keras.KerasTensor) -> Tensor:
         shape = [examples, *concrete_shape(tensor, unknown)[1:]]
         dtype = keras.backend.standardize_dtype(tensor.dtype)
         if keras.backend.is_float_dtype(dtype):

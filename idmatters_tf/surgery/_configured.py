@@ -49,7 +49,7 @@ class Rebuilt:
             shape. The weights of a copy with other weights are initial ones.
     """
 
-    model: Any
+    model: keras.Model
     variables: dict[int, keras.Variable] = dataclasses.field(default_factory=dict)
     inserted: list[Slot] = dataclasses.field(default_factory=list)
     unlike: list[str] = dataclasses.field(default_factory=list)
@@ -64,7 +64,7 @@ class ConfiguredModel:
         slots: slots of the repeated layers, in order.
     """
 
-    def __init__(self, model: Any, backbone: Any, known: _keras_internals.RepeatedLayers):
+    def __init__(self, model: keras.Model, backbone: keras.Model, known: _keras_internals.RepeatedLayers):
         self.model = model
         self.backbone = backbone
         self._known = known
@@ -75,7 +75,7 @@ class ConfiguredModel:
         ]
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
+    def of(cls, model: keras.Model) -> Self | None:
         """Return a model as a `ConfiguredModel`, or None if it is not one of KerasHub's table."""
         found = _keras_internals.backbone_of(model)
         return None if found is None else cls(model, *found)
@@ -85,7 +85,8 @@ class ConfiguredModel:
         if {slot.stage for slot in sources} != {slot.stage for slot in self.slots}:
             raise ValueError(f"At least one layer of {self.model.name!r} must remain, and one in each of its stages.")
         built = self._build(sources)
-        new = type(self)(built, built if self.backbone is self.model else built.backbone, self._known)
+        backbone = built if self.backbone is self.model else getattr(built, "backbone", built)
+        new = type(self)(built, backbone, self._known)
         rebuilt = Rebuilt(new.model)
         for old, fresh in _match_layers(self.other_layers(), new.other_layers()):
             # Layers that contain the repeated ones stay trainable: inserted layers are trained also in a frozen model.
@@ -112,15 +113,14 @@ class ConfiguredModel:
         rebuilt.variables = {id(old): fresh for old, fresh in pairs}
         return rebuilt
 
-    def _build(self, sources: Sequence[Slot]) -> Any:
+    def _build(self, sources: Sequence[Slot]) -> keras.Model:
         """Return a new model with as many layers, in each stage, as there are sources."""
         stages = [slot.stage for slot in sources]
         config = self.backbone.get_config()
-        counts: Any = [stages.count(stage) for stage in dict.fromkeys(stages)]
-        if isinstance(config[self._known.count], int):
-            (counts,) = counts
+        counts = [stages.count(stage) for stage in dict.fromkeys(stages)]
+        (count,) = counts if isinstance(config[self._known.count], int) else [counts]
         rows = {name: [config[name][slot.index] for slot in sources] for name in self._known.entries}
-        backbone = type(self.backbone).from_config(config | rows | {self._known.count: counts})
+        backbone: Any = type(self.backbone).from_config(config | rows | {self._known.count: count})
         rank = _keras_internals.lora_rank(self.backbone)
         if rank is not None:
             layers = _keras_internals.layers_within(self.backbone)
@@ -128,10 +128,10 @@ class ConfiguredModel:
             backbone.enable_lora(rank, target_layer_names=sorted(names))
         if self.backbone is self.model:
             return backbone
-        parts = {"backbone": backbone, "preprocessor": self.model.preprocessor, "compile": False}
+        parts = {"backbone": backbone, "preprocessor": getattr(self.model, "preprocessor", None), "compile": False}
         return type(self.model).from_config(self.model.get_config() | parts)
 
-    def kind(self, slot: Slot) -> Any:
+    def kind(self, slot: Slot) -> int:
         """Return the kind of a layer; others cannot take its place."""
         return self._known.kind(self.backbone.get_config(), slot.index)
 
@@ -156,7 +156,9 @@ class ConfiguredModel:
         return [variable for variable in self.model.variables if id(variable) not in owned]
 
 
-def _match_layers(olds: Sequence[Any], news: Sequence[Any]) -> list[tuple[Any, Any]]:
+def _match_layers(
+    olds: Sequence[keras.layers.Layer], news: Sequence[keras.layers.Layer]
+) -> list[tuple[keras.layers.Layer, keras.layers.Layer]]:
     """Enable LoRA in new layers as in old ones, and return the pairs. Blocks of another kind have other layers."""
     pairs: list[tuple[Any, Any]] = list(zip(olds, news, strict=False))
     for old, fresh in pairs:

@@ -8,12 +8,12 @@ import keras
 from keras import ops
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._keras_types import Tensor
+from idmatters_tf._keras_types import Structure, Tensor
 
 # Function (operation, its outputs) -> (replacement of the outputs, layers inserted after the operation).
-AfterCall = Callable[[Any, Any], tuple[Any, list[keras.layers.Layer]]]
+AfterCall = Callable[[keras.Operation, Structure], tuple[Structure, list[keras.layers.Layer]]]
 # Function (operation, arguments of a call) -> replacement of the outputs if the operation is removed, otherwise None.
-InsteadOfCall = Callable[[Any, tuple[Any, ...]], Any]
+InsteadOfCall = Callable[[keras.Operation, tuple[object, ...]], Structure]
 
 
 class ModelCopy:
@@ -37,16 +37,16 @@ class ModelCopy:
         self._after = after
         self._instead = instead
         self._copies: dict[int, Any] = {}
-        self._originals: dict[int, Any] = {}
+        self._originals: dict[int, keras.Operation] = {}
         self._inserted: dict[int, list[keras.layers.Layer]] = {}
         # Nested models of which no layer remains.
         self._emptied: set[int] = set()
         self.removed_ids: set[int] = set()
         self.variables: dict[int, keras.Variable] = {}
-        self.model: Any = self._copy_model(model)
+        self.model = self._copy_model(model)
         self._copy_trainability(model)
 
-    def _copy_model(self, model: Any) -> Any:
+    def _copy_model(self, model: keras.Model) -> keras.Model:
         graph = checked_graph(model)
         inputs = keras.tree.map_structure(
             lambda layer: self._copy_operation(layer).output, _keras_internals.input_operations(graph)
@@ -71,9 +71,9 @@ class ModelCopy:
         self._originals[id(copied)], self._copies[id(model)] = model, copied
         return copied
 
-    def _copy_operation(self, operation: Any) -> Any:
+    def _copy_operation(self, operation: keras.Operation) -> Any:
         if id(operation) not in self._copies:
-            if nested_graph(operation) is not None:
+            if isinstance(operation, keras.Model) and nested_graph(operation) is not None:
                 return self._copy_model(operation)
             try:
                 copied = _keras_internals.copy_operation(operation)
@@ -86,7 +86,7 @@ class ModelCopy:
             self._originals[id(copied)], self._copies[id(operation)] = operation, copied
         return self._copies[id(operation)]
 
-    def _call(self, copied: Any, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, copied: Any, *args: object, **kwargs: object) -> Structure:
         original = self._originals[id(copied)]
         # Arguments may be given by name.
         arguments = tuple(_keras_internals.call_arguments(original.call, args, kwargs).values())
@@ -148,7 +148,7 @@ class ModelCopy:
                 self.variables[id(old)].trainable = old.trainable and model.trainable
 
 
-def checked_graph(model: Any) -> Any:
+def checked_graph(model: object) -> _keras_internals.Functional:
     """Return the graph of a model, or raise ValueError if it has none, or its class has another constructor."""
     if not isinstance(model, keras.Model):
         raise ValueError(f"Argument `model` must be a keras.Model. Received: {type(model).__name__}")
@@ -171,17 +171,18 @@ def checked_graph(model: Any) -> Any:
     return graph
 
 
-def nested_graph(operation: Any) -> Any:
+def nested_graph(operation: object) -> _keras_internals.Functional | None:
     """Return the graph of a nested model that can be copied node by node, and None for all other operations."""
     graph = _keras_internals.get_graph(operation)
-    return graph if graph is not None and _constructible(operation) else None
+    is_copied = graph is not None and isinstance(operation, keras.Model) and _constructible(operation)
+    return graph if is_copied else None
 
 
-def operations(model: Any) -> Iterator[tuple[str, Any]]:
+def operations(model: object) -> Iterator[tuple[str, keras.Operation]]:
     """Yield (path, operation) of each operation once. Operations of nested models are "model/operation"."""
     seen: set[int] = set()
 
-    def walk(graph: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    def walk(graph: _keras_internals.Functional, prefix: str) -> Iterator[tuple[str, keras.Operation]]:
         for operation in graph.operations:
             if id(operation) in seen or isinstance(operation, keras.layers.InputLayer):
                 continue
@@ -194,7 +195,7 @@ def operations(model: Any) -> Iterator[tuple[str, Any]]:
     return walk(checked_graph(model), "")
 
 
-def single_tensor(tensors: Any) -> Tensor | None:
+def single_tensor(tensors: Structure) -> Tensor | None:
     """Return the tensor of a structure with exactly one tensor, otherwise None."""
     flat = keras.tree.flatten(tensors)
     return flat[0] if len(flat) == 1 else None
@@ -203,7 +204,7 @@ def single_tensor(tensors: Any) -> Tensor | None:
 def _copy_saved_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
     """Copy state that is not in the variables of a layer, such as vocabularies, in the way that Keras saves it."""
     if type(old).load_own_variables is not keras.layers.Layer.load_own_variables:
-        store: dict[str, Any] = {}
+        store: dict[str, Tensor] = {}
         old.save_own_variables(store)
         new.load_own_variables({name: ops.convert_to_numpy(value) for name, value in store.items()})
     if hasattr(old, "save_assets"):
@@ -218,5 +219,5 @@ def _constructible(model: keras.Model) -> bool:
     return _keras_internals.has_functional_constructor(model)
 
 
-def _copy_error(operation: Any, reason: str) -> str:
+def _copy_error(operation: keras.Operation, reason: str) -> str:
     return f"Layer {operation.name!r} ({type(operation).__name__}) cannot be copied: {reason}"

@@ -138,7 +138,7 @@ def _deepen(model, after, block, count, optimizer, last, init, tolerance, data):
     taken = {operation.name for _, operation in operations(model)}
     blocks: dict[int, list[keras.layers.Layer]] = {}
 
-    def insert(operation: Any, outputs: Any) -> tuple[Any, list[keras.layers.Layer]]:
+    def insert(operation: keras.Operation, outputs: Structure) -> tuple[Structure, list[keras.layers.Layer]]:
         if id(operation) not in targets:
             return outputs, []
         tensor = single_tensor(outputs)

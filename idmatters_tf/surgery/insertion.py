@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf._keras_types import Structure
+from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf.branches.search import weights_to_zero
 from idmatters_tf.surgery._blocks import assign_zeros
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
@@ -26,7 +26,7 @@ def insert_layers(
     init: Init,
     optimizer: keras.optimizers.Optimizer | None,
     data: Structure | None,
-) -> Any:
+) -> keras.Model:
     """Return the model with further layers, each a copy of the layer before it. See `deepen` for the arguments."""
     model = configured.model
     chosen = _choose(configured.slots, after)
@@ -49,7 +49,7 @@ def insert_layers(
     return rebuilt.model
 
 
-def _choose(slots: Sequence[Slot], after: Any) -> list[Slot]:
+def _choose(slots: Sequence[Slot], after: str | int | Sequence[str | int]) -> list[Slot]:
     """Return the slots that are followed by new layers."""
     every = re.fullmatch(r"interleaved|every ([1-9]\d*)(st|nd|rd|th)?", after) if isinstance(after, str) else None
     if every is not None:
@@ -67,7 +67,7 @@ def _choose(slots: Sequence[Slot], after: Any) -> list[Slot]:
     return [slot for slot in slots if slot in chosen]
 
 
-def _zero_branches(model: Any, rebuilt: Rebuilt, inputs: Structure, before: Sequence[Any]) -> None:
+def _zero_branches(model: keras.Model, rebuilt: Rebuilt, inputs: Structure, before: Sequence[Tensor]) -> None:
     """Set the last weights of the branches of the inserted layers to zero, so that outputs are unchanged.
 
     In a transformer layer these are the output projections of attention and feed-forward, with their biases.

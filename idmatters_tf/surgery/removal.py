@@ -1,8 +1,7 @@
 """Removal of residual blocks that are near the identity."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -11,7 +10,7 @@ from keras import ops
 from idmatters_tf import _keras_internals
 from idmatters_tf._evaluation.batches import RepeatableBatches, to_tensors
 from idmatters_tf._keras_internals import has_compiled_loss, strategy_scope
-from idmatters_tf._keras_types import Data
+from idmatters_tf._keras_types import Data, Options, Structure
 from idmatters_tf.isometry.blocks import Block, checked_graph, find_operations
 from idmatters_tf.isometry.influence import record_branches
 from idmatters_tf.surgery._carrying import compile_like
@@ -149,7 +148,7 @@ def _copy_without(
     """Return a copy without given blocks, its variables, and all removed operations."""
     indices = {block.operation: block.index for block in near}
 
-    def instead(operation: Any, arguments: tuple[Any, ...]) -> Any:
+    def instead(operation: keras.Operation, arguments: tuple[object, ...]) -> Structure:
         return keras.tree.flatten(arguments)[indices[operation]] if operation in indices else None
 
     copy = ModelCopy(model, instead=instead)
@@ -157,9 +156,9 @@ def _copy_without(
     return copy.model, copy.variables, removed
 
 
-def _evaluate(model: keras.Model, data: Any, batches: RepeatableBatches, batch_size: int) -> dict[str, float]:
+def _evaluate(model: keras.Model, data: Data, batches: RepeatableBatches, batch_size: int) -> dict[str, float]:
     """Return the loss and metrics of a model on data and their batches, without changing its state."""
-    options: dict[str, Any] = {"return_dict": True, "verbose": 0}
+    options: Options = {"return_dict": True, "verbose": 0}
     if isinstance(data, tuple):
         arguments = data[:2]
         options |= {"batch_size": batch_size, "sample_weight": data[2] if len(data) > 2 else None}
@@ -173,7 +172,9 @@ def _evaluate(model: keras.Model, data: Any, batches: RepeatableBatches, batch_s
     values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
     try:
         # The `evaluate` of KerasHub's tasks would preprocess the examples again.
-        evaluate: Any = keras.Model.evaluate if hasattr(model, "preprocessor") else type(model).evaluate
+        evaluate: Callable[..., Options] = (
+            keras.Model.evaluate if hasattr(model, "preprocessor") else type(model).evaluate
+        )
         results = evaluate(model, *arguments, **options)
     finally:
         # On JAX, an evaluation that fails would leave the variables without values.

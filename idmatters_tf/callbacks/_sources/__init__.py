@@ -7,11 +7,12 @@ replay         any data, read again from the beginning of `fit`
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 
 from idmatters_tf._keras_internals import RunningFit
+from idmatters_tf._keras_types import Structure
 from idmatters_tf._tensorflow_internals.pipelines import is_dataset
 from idmatters_tf.callbacks.batches import Batches
 
@@ -33,9 +34,9 @@ class Source:
     """
 
     steps_per_epoch: int
-    first_batch: Any
+    first_batch: Structure
     digest: str
-    order: Mapping[str, Any] = {}
+    order: Mapping[str, object] = {}
 
     def attach(self, fit: RunningFit) -> None:
         """Make the running `fit` take its batches from this source."""
@@ -45,7 +46,7 @@ class Source:
         """Begin the next pass of `fit` at a batch of an epoch. After `restore`, it is the batch that was restored."""
         raise NotImplementedError
 
-    def state(self, offset: int) -> Any:
+    def state(self, offset: int) -> object:
         """Return the state for a checkpoint as plain data and arrays, or None if the position is sufficient.
 
         Args:
@@ -53,7 +54,7 @@ class Source:
         """
         return None
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: object) -> None:
         """Restore the result of `state`. Raise ValueError if the data differ from those of the checkpoint."""
 
     def close(self) -> None:

@@ -7,12 +7,13 @@ for it. Grain's prefetching (`mp_prefetch`, `ReadOptions`, worker processes) ove
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 
 from idmatters_tf._keras_internals import RunningFit
+from idmatters_tf._keras_types import Structure
 from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks.batches import as_arrays, checksum
 
@@ -35,7 +36,7 @@ class SavedIterator(Source):
         self.steps_per_epoch = steps_per_epoch
         self._endless = endless
         # State to load before the next epoch, and True if the iterator is at the beginning of the next epoch.
-        self._restored: Any = None
+        self._restored: object = None
         self._is_fresh = True
         self._iterator: Any = self._begin()
         start = self._save()
@@ -64,35 +65,35 @@ class SavedIterator(Source):
             self._iterator = self._begin()
         self._is_fresh = False
 
-    def state(self, offset: int) -> Any:
+    def state(self, offset: int) -> object:
         if not offset and not self._is_fresh and not self._endless:
             self._iterator = self._begin()
             self._is_fresh = True
         return self._save()
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: object) -> None:
         self._restored = state
 
     def close(self) -> None:
         self._iterator = self._restored = None
 
-    def _begin(self) -> Any:
+    def _begin(self) -> Iterator[Structure]:
         """Return the iterator of a new pass over the data."""
         raise NotImplementedError
 
-    def _save(self) -> Any:
+    def _save(self) -> object:
         """Return the state of the iterator."""
         raise NotImplementedError
 
-    def _load(self, state: Any) -> None:
+    def _load(self, state: object) -> None:
         """Set the iterator to a state that `_save` returned."""
         raise NotImplementedError
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[Structure]:
         """Return an iterator over batches in the form that Keras' training step accepts."""
         return self._iterator
 
-    def _describe(self, batch: Any) -> tuple[Any, str]:
+    def _describe(self, batch: Structure) -> tuple[Structure, str]:
         """Return a batch in the form for building the model, and its checksum."""
         arrays = as_arrays(batch, "in the first batch")
         return arrays, checksum(arrays)
@@ -104,24 +105,26 @@ class GrainIterator(SavedIterator):
     def __init__(self, fit: RunningFit):
         # Keras appends the conversion of batches as an operation to the dataset or loader.
         on_jax = keras.backend.backend() == "jax"
-        self._dataset: Any = fit.adapter.get_jax_iterator() if on_jax else fit.adapter.get_numpy_iterator()
+        self._dataset: Iterable[Structure] = (
+            fit.adapter.get_jax_iterator() if on_jax else fit.adapter.get_numpy_iterator()
+        )
         super().__init__(choose_steps_per_epoch(fit, None), endless=True)
 
-    def _begin(self) -> Any:
+    def _begin(self) -> Iterator[Structure]:
         return iter(self._dataset)
 
-    def _save(self) -> Any:
+    def _save(self) -> object:
         state = self._iterator.get_state()
         # A dataset returns plain data, a loader JSON in bytes.
         return state.decode() if isinstance(state, bytes) else state
 
-    def _load(self, state: Any) -> None:
+    def _load(self, state: object) -> None:
         self._iterator = self._begin()
         if isinstance(state, str):
             state = _update_addresses(state, self._iterator.get_state())
         self._iterator.set_state(state)
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[Structure]:
         for passes in itertools.count():
             is_empty = True
             for batch in self._iterator:

@@ -10,6 +10,8 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit, has_global_seed
+from idmatters_tf._keras_types import Structure
+from idmatters_tf.callbacks._encoding import Saved
 from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches, as_arrays, checksum
 from idmatters_tf.distribute.strategies import distribute_dataset
@@ -32,7 +34,7 @@ class RandomAccess(Source):
         if steps_per_epoch not in (None, batches.steps_per_epoch):
             batches = _copy_workers(batches, FunctionBatches(batches.batch, steps_per_epoch))
         # A copy, since callbacks may use the object of the user, which has a position of its own.
-        self._batches: Any = copy.copy(batches)
+        self._batches = copy.copy(batches)
         self.steps_per_epoch = batches.steps_per_epoch
         self.first_batch = self._batches.arrays(0)
         self.digest = checksum(self.first_batch)
@@ -50,11 +52,11 @@ class RandomAccess(Source):
     def seek(self, epoch: int, offset: int = 0) -> None:
         self._batches.seek(epoch, offset)
 
-    def state(self, offset: int) -> Any:
+    def state(self, offset: int) -> object:
         return self._batches.hooks_state() if isinstance(self._batches, PyDatasetBatches) else None
 
-    def restore(self, state: Any) -> None:
-        if state is not None:
+    def restore(self, state: Saved | None) -> None:
+        if state is not None and isinstance(self._batches, PyDatasetBatches):
             self._batches.repeat_hooks(state)
 
     def close(self) -> None:
@@ -71,7 +73,7 @@ class AnyStepDataset(RandomAccess):
     """
 
     # Iterator, and step of its next batch after this epoch.
-    _iterator: Any = None
+    _iterator: Iterator[Structure] | None = None
     _next = -1
 
     def attach(self, fit: RunningFit) -> None:
@@ -84,11 +86,12 @@ class AnyStepDataset(RandomAccess):
     def close(self) -> None:
         self._iterator = None
 
-    def _begin(self) -> Any:
+    def _begin(self) -> Iterator[Structure]:
         if self._iterator is None or self._begins != self._next:
             first = self._begins
+            batches: Any = self._batches
             self._iterator = iter(
-                distribute_dataset(self._strategy, lambda share: self._batches.source.dataset(first, _ENDLESS, share))
+                distribute_dataset(self._strategy, lambda share: batches.source.dataset(first, _ENDLESS, share))
             )
         self._next = (self._begins // self.steps_per_epoch + 1) * self.steps_per_epoch
         return self._iterator
@@ -130,7 +133,7 @@ class PyDatasetBatches(Batches):
         # Number of epochs that have begun, if there are hooks.
         self._begun = 0
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int) -> Structure:
         if self.examples is None:
             return self._data[step]
         epoch, index = divmod(step, self.examples)
@@ -150,13 +153,13 @@ class PyDatasetBatches(Batches):
             with _seeded(self.seed, self._begun - 1, True):
                 self._data.on_epoch_end()
 
-    def hooks_state(self) -> dict[str, Any] | None:
+    def hooks_state(self) -> Saved | None:
         """Return the last epoch that has begun and the checksum of its first batch; None without hooks."""
         epoch = self._begun - 1
         first = epoch * self.steps_per_epoch
         return {"epoch": epoch, "checksum": checksum(self.arrays(first))} if self._has_hooks else None
 
-    def repeat_hooks(self, state: dict[str, Any]) -> None:
+    def repeat_hooks(self, state: Saved) -> None:
         """Repeat the calls of the hooks. Raise ValueError if they change the data otherwise than before."""
         self.seek(state["epoch"])
         if self.hooks_state() != state:
@@ -212,21 +215,21 @@ def _copy_workers(data, batches):
     return batches
 
 
-def has_hooks(data: Any) -> bool:
+def has_hooks(data: object) -> bool:
     """Return True for a `keras.utils.PyDataset` that may change at the beginning or end of an epoch."""
     base = keras.utils.PyDataset
+    if not isinstance(data, base):
+        return False
     kind = type(data)
-    return isinstance(data, base) and (
-        kind.on_epoch_begin is not base.on_epoch_begin or kind.on_epoch_end is not base.on_epoch_end
-    )
+    return kind.on_epoch_begin is not base.on_epoch_begin or kind.on_epoch_end is not base.on_epoch_end
 
 
-def is_changed_by_hooks(data: Any) -> bool:
+def is_changed_by_hooks(data: object) -> bool:
     """Return True for a `keras.utils.PyDataset` whose `on_epoch_begin` or `on_epoch_end` change its batches.
 
     The first, the middle and the last batch are compared before and after the calls of three epochs.
     """
-    if not has_hooks(data):
+    if not isinstance(data, keras.utils.PyDataset) or not has_hooks(data):
         return False
     # A copy, since the attributes of the user's object must not change.
     data = copy.copy(data)

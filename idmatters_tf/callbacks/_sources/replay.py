@@ -13,7 +13,9 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit
+from idmatters_tf._keras_types import Structure
 from idmatters_tf._presentation.progress import Progress
+from idmatters_tf.callbacks._encoding import Saved
 from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks._sources.random_access import PyDatasetBatches
 from idmatters_tf.callbacks._sources.tf_data import check
@@ -55,10 +57,10 @@ class Replay(Source):
     def seek(self, epoch: int, offset: int = 0) -> None:
         pass
 
-    def state(self, offset: int) -> Any:
+    def state(self, offset: int) -> Saved:
         return {"checksums": np.array(self._checksums, np.uint32)}
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Saved) -> None:
         checksums = state["checksums"].tolist()
         with Progress(len(checksums), "replay", self._verbose, unit="batches") as progress:
             progress.say(f"Reading {len(checksums)} batches of the training data again")
@@ -77,7 +79,7 @@ class Replay(Source):
             yield batch
         raise ValueError(f"The training data end after {len(self._checksums)} batches. Pass fewer epochs or steps.")
 
-    def _read(self, fit: RunningFit, seed: int) -> Iterator[Any]:
+    def _read(self, fit: RunningFit, seed: int) -> Iterator[Structure]:
         """Yield the batches of all epochs."""
         if fit.kind == "a generator":
             yield from fit.adapter.get_numpy_iterator()

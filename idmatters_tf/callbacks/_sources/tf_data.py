@@ -18,18 +18,22 @@ import re
 import uuid
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf._keras_internals import RunningFit
+from idmatters_tf._keras_types import Dataset, Structure
 from idmatters_tf._tensorflow_internals import pipelines
 from idmatters_tf.callbacks._sources import choose_steps_per_epoch
 from idmatters_tf.callbacks._sources.iterators import SavedIterator
 
+# Files of a `tf.train.Checkpoint` as arrays of bytes, by name.
+Files: TypeAlias = dict[str, NDArray[np.uint8]]
 # Positions of the generators of a dataset before its first `fit` in this process.
-_beginnings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_beginnings: weakref.WeakKeyDictionary[Dataset, Files] = weakref.WeakKeyDictionary()
 
 
 class TensorFlowDataset(SavedIterator):
@@ -45,7 +49,7 @@ class TensorFlowDataset(SavedIterator):
     def __init__(self, fit: RunningFit):
         import tensorflow as tf
 
-        dataset: Any = fit.adapter.get_tf_dataset()
+        dataset = fit.adapter.get_tf_dataset()
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(
                 f"ExactResume requires a tf.data.Dataset that is not distributed, since `fit` distributes it. "
@@ -78,10 +82,10 @@ class TensorFlowDataset(SavedIterator):
                 f"ExactResume(..., replay=True)."
             ) from error
 
-    def _begin(self) -> Any:
+    def _begin(self) -> Iterator[Structure]:
         return iter(self._dataset)
 
-    def _save(self) -> Any:
+    def _save(self) -> dict[str, Files]:
         state = {"iterator": _save_to_memory(iterator=self._iterator)}
         if not self._counters:
             return state
@@ -92,7 +96,7 @@ class TensorFlowDataset(SavedIterator):
             if _are_equal(_save_to_memory(counters=self._counters), counters):
                 return state
 
-    def _load(self, state: Any) -> None:
+    def _load(self, state: dict[str, Files]) -> None:
         import tensorflow as tf
 
         self._iterator = self._begin()
@@ -108,10 +112,10 @@ class TensorFlowDataset(SavedIterator):
                 f"folder to ExactResume."
             ) from error
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[Structure]:
         return self._iterator if keras.backend.backend() == "tensorflow" else self._fit.converted(self._iterator)
 
-    def _describe(self, batch: Any) -> tuple[Any, str]:
+    def _describe(self, batch: Structure) -> tuple[Structure, str]:
         import tensorflow as tf
 
         digest = hashlib.sha256()
@@ -135,21 +139,21 @@ class ValidationOrder:
         ValueError: the order may differ in another process.
     """
 
-    def __init__(self, data: Any):
+    def __init__(self, data: Dataset):
         check(data, "validation")
         self._counters = [iter(part) for part in pipelines.find_shuffles(data)]
 
-    def state(self) -> Any:
+    def state(self) -> Files | None:
         """Return the state for a checkpoint."""
         return _save_to_memory(counters=self._counters) if self._counters else None
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Files | None) -> None:
         """Restore the result of `state`."""
         if state is not None and self._counters:
             _restore_from_memory(state, counters=self._counters)
 
 
-def check(dataset: Any, use: str) -> None:
+def check(dataset: Dataset, use: str) -> None:
     """Raise ValueError if batches may differ in another process or after a restoration, or if the dataset writes files.
 
     Args:
@@ -205,7 +209,7 @@ def _folder_in_memory() -> Iterator[str]:
         tf.io.gfile.rmtree(folder)
 
 
-def _save_to_memory(**iterators):
+def _save_to_memory(**iterators: object) -> Files:
     """Write a `tf.train.Checkpoint` to memory and return its files as arrays of bytes by name."""
     import tensorflow as tf
 
@@ -215,7 +219,7 @@ def _save_to_memory(**iterators):
         return {name: np.frombuffer(content.numpy(), np.uint8) for name, content in contents.items()}
 
 
-def _restore_from_memory(files, **iterators):
+def _restore_from_memory(files: Files, **iterators: object) -> None:
     """Restore iterators from the files that `_save_to_memory` returned."""
     import tensorflow as tf
 
