@@ -12,6 +12,7 @@ from trainers.backends import import_tensorflow, require_packages
 from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
+from trainers.datasets import STREAMED
 from trainers.run.folder import Run
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def choose_window(settings: Mapping[str, Any]) -> str:
     """Return the augmentation whose window of an image the evaluations of a run use, see `load_image`."""
     # In memory, "standard" stands for crops after padding, and evaluations use whole images.
-    is_streamed = settings.get("dataset") == "folder" and not settings.get("in_memory")
-    return "standard" if is_streamed and settings.get("augment") == "standard" else "paper"
+    is_streamed = settings.get("dataset") == "folder" and not settings.get("in_memory")  # of earlier versions
+    return STREAMED[str(settings.get("augment"))][0] if is_streamed else "paper"
 
 
 def _load(path: pathlib.Path, remedy: str) -> Any:

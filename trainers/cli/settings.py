@@ -8,7 +8,7 @@
 
     settings = with_defaults(Settings, parser.parse(argv))      # settings.steps, settings.recipe.seed
 
-A bool is a pair of options, `--nesterov` and `--no-nesterov`; a `Literal` is a choice. Names are unique across groups,
+A bool is a pair of options, `--download` and `--no-download`; a `Literal` is a choice. Names are unique across groups,
 since the JSON form (`as_dict`, `make`) is one flat object. Checks of several settings together belong in
 `__post_init__`, which raises `UsageError` or ValueError. Instances are therefore always valid.
 """
@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from idmatters_tf._arguments import abbreviate
-from trainers.cli.arguments import Parser, UsageError, suggest
+from trainers.cli.arguments import Parser, UsageError, option_of, suggest
 
 S = typing.TypeVar("S")
 # Default upper bound of whole numbers: sizes and steps are 32-bit integers in TensorFlow's kernels.
@@ -59,7 +59,7 @@ class Option:
     @property
     def flag(self) -> str:
         """Name on the command line, such as --drop-steps."""
-        return "--" + self.name.replace("_", "-")
+        return option_of(self.name)
 
     def describe(self, default: Any) -> str:
         """Return the help text."""

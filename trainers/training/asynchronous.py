@@ -165,7 +165,6 @@ def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescripti
     run = task.run
     steps = task.settings.recipe.steps
     intervals = task.settings.run
-    log_interval = task.settings.log_interval
     done = saved.restore(model, run.checkpoints_path, task.identity, VARIABLES, repair=True) or 0
     trainer = AsynchronousTrainer(model, task.settings.recipe.clip_norm, cluster.workers, done)
     test = functools.partial(trainer.measure, task.source.test_batches(), task.source.test_images)
@@ -194,7 +193,7 @@ def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescripti
             target = min(steps, *(n * (done // n + 1) for n in (intervals.evaluate_every, intervals.checkpoint_every)))
             previous: list[Any] = []
             while done < target and not stops():
-                window = min(target - done, log_interval - done % log_interval)
+                window = min(target - done, intervals.log_every - done % intervals.log_every)
                 results = trainer.schedule(window, batches, stops)
                 # One window late, so that the workers are never idle.
                 log(done, previous)

@@ -55,7 +55,7 @@ class Program:
                 import_tensorflow()
                 from trainers.training.train import evaluate
 
-                return evaluate(task, command.mirror)
+                return evaluate(task)
             import_tensorflow()
             from trainers.training.export import export_again
 
@@ -71,10 +71,8 @@ class Program:
         command = with_defaults(self.command, {name: typed[name] for name in typed if name in of_command})
         return command, {name: value for name, value in typed.items() if name not in of_command}
 
-    def resolve(
-        self, preset: str = "paper", typed: Mapping[str, Any] | None = None, log_every: int | None = None
-    ) -> TrainingSettings:
-        """Return the settings of a new run, or of one with this log interval.
+    def resolve(self, preset: str = "paper", typed: Mapping[str, Any] | None = None) -> TrainingSettings:
+        """Return the settings of a new run.
 
         In ascending priority: the defaults of the options, the defaults of the program, the recipe of the network, the
         preset, and the typed options. Except for typed options, those that the network or the data set lacks are
@@ -87,7 +85,7 @@ class Program:
         recipe = dict(self.recipes.get(model, {}))
         if model in ("resnet", "preresnet") and typed.get("depth", recipe["depth"]) < _WARM_UP_DEPTH:
             recipe["warm_up_steps"] = 0
-        return with_defaults(TrainingSettings, defaults, recipe, table, typed).with_log_interval(log_every)
+        return with_defaults(TrainingSettings, defaults, recipe, table, typed)
 
     def settings_to_train(self, command: Any, typed: Mapping[str, Any]) -> tuple[Run, TrainingSettings]:
         """Return the folder and the settings of a new run, or of a run to be resumed.
@@ -98,14 +96,15 @@ class Program:
         run = Run(command.out or default_out(self.resolve(command.preset, typed), command.preset))
         if command.resume:
             return run, self.saved_settings(run, typed)
-        # The folder of another program is not used.
-        recorded = recorded_settings(self.name, run) if run.exists() else None
+        if run.exists():
+            # Neither the folder of another program nor that of an earlier version is used.
+            recorded_settings(self.name, run)
         run.check_usable()
-        return run, self.resolve(command.preset, typed, recorded and recorded.run.log_every)
+        return run, self.resolve(command.preset, typed)
 
     def saved_settings(self, run: Run, typed: Mapping[str, Any]) -> TrainingSettings:
         """Return the settings of an existing run, updated with typed settings."""
-        return with_defaults(TrainingSettings, as_dict(recorded_settings(self.name, run)), typed).with_log_interval()
+        return with_defaults(TrainingSettings, as_dict(recorded_settings(self.name, run)), typed)
 
 
 def start(task: Task) -> int:

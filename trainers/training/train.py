@@ -42,7 +42,9 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
     # Data. Several workers must be connected before TensorFlow computes anything.
     strategy = make_strategy(cluster)
     task.check_batch_size(replicas_of(strategy))
-    say_once(f"{task.data.name}: {task.source.summary()} ({task.data.origin})")
+    source = task.source
+    images = f"{source.training_images:,} + {source.test_images:,} images{task.settings.data.note}"
+    say_once(f"{task.data.name}: {images} ({task.data.origin})")
     if cluster is not None and not cluster.asynchronous:
         _check_agreement(task, cluster, strategy)
 
@@ -148,7 +150,7 @@ def _fit(task: Task, model: keras.Model, cluster: ClusterDescription | None, han
     recorded = reports.Reports(task, network, test)
     resume = ExactResume(run.checkpoints_path, settings.run.checkpoint_every, reports.KEPT, identity=task.identity)
     listed = [reports.ReportEpochs(recorded, resume, handler, cluster is not None), resume]
-    batches, epochs = make_train_batches(task), recipe.steps // settings.log_interval
+    batches, epochs = make_train_batches(task), recipe.steps // settings.run.log_every
     silent: Any = 0  # Keras annotates `verbose` as a string
     shown = {"epochs": epochs, "steps": batches.steps_per_epoch, "verbose": silent}
     callbacks = reports.DeviceLogs(listed, add_history=True, model=model, **shown)
@@ -172,7 +174,7 @@ def make_train_batches(task: Task) -> FunctionBatches:
         source = ScaledBatches(source, task.settings.recipe.sizes)
     if is_in_memory and keras.backend.backend() == "jax":
         source = compute_ahead(source.batch, min(4, cores()))
-    return FunctionBatches(source, task.settings.log_interval)
+    return FunctionBatches(source, task.settings.run.log_every)
 
 
 @contextlib.contextmanager
@@ -198,8 +200,8 @@ def _devices(strategy: Any, cluster: ClusterDescription | None) -> str:
     return f"{here} of {cluster.workers} workers"
 
 
-def evaluate(task: Task, mirror: bool = False) -> int:
-    """Print the test error of the newest checkpoint, computed on this machine.
+def evaluate(task: Task) -> int:
+    """Print the test error of the newest checkpoint, also of averages over mirror images, computed on this machine.
 
     Raises:
         UsageError: there is no such checkpoint, or the data are not those of the run.
@@ -215,7 +217,6 @@ def evaluate(task: Task, mirror: bool = False) -> int:
         f"{task.run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
         f"{measured['loss']:.4f} on {measured['count']:,} images"
     )
-    if mirror:
-        mirrored: Any = measure(average_over_mirror_images(model), batches, count)
-        print_lines(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
+    mirrored: Any = measure(average_over_mirror_images(model), batches, count)
+    print_lines(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
     return 0

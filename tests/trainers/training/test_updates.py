@@ -129,7 +129,7 @@ def test_label_smoothing_changes_the_loss_but_not_the_metrics():
 
 @pytest.mark.parametrize("steps", [15, 17])
 def test_lookahead_moves_the_weights_to_a_running_average(steps):
-    recipe = Recipe(batch_size=16, steps=steps, lookahead=0.9, learning_rate=0.1)
+    recipe = Recipe(batch_size=16, steps=steps, schedule="airbench", learning_rate=0.1)
     gradients = [np.random.default_rng(step).normal(size=(2, 3)).astype("float32") for step in range(steps)]
     variable = keras.Variable(np.random.default_rng(99).normal(size=(2, 3)), dtype="float32")
     optimizer = make_optimizer(recipe)
@@ -139,9 +139,10 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
     for step, gradient in enumerate(gradients, start=1):
         optimizer.apply([tf.constant(gradient)], [variable])
         velocity = 0.9 * velocity + gradient
-        weights = weights - 0.1 * velocity
+        rate = 0.1 * min(step, 0.07 + 0.93 * (1 - (step - 1) / steps))
+        weights = weights - rate * velocity
         if step % 5 == 0:
-            decay = 0.0 if average is None else 0.9**5 * (step / steps) ** 3
+            decay = 0.0 if average is None else 0.95**5 * (step / steps) ** 3
             average = weights = decay * (0 if average is None else average) + (1 - decay) * weights
         elif step == steps:
             weights = average
@@ -165,7 +166,7 @@ def test_free_muon_decays_weights_as_keras_does():
     recipe = Recipe(batch_size=16, optimizer="muon-free", weight_decay=0.3, learning_rate=0.2)
     assert (recipe.weight_penalty, Recipe(weight_decay=0.3).weight_penalty) == (0.0, 0.3)
     models = [build(), build()]
-    plain = Muon(0.2, 0.9, nesterov=False, norm="free", other_rate=0.5, weight_decay=0.3)
+    plain = Muon(0.2, 0.9, nesterov=True, norm="free", other_rate=0.5, weight_decay=0.3)
     assert_equal_updates(models, [make_optimizer(recipe), plain])
 
 
