@@ -1,11 +1,8 @@
-"""Export of trained networks as `.keras` files and, with TensorFlow, SavedModels that accept raw pixels."""
+"""Export of trained networks as `.keras` files and, on TensorFlow, SavedModels that accept raw pixels."""
 
 import os
 import pathlib
-import subprocess
-import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import keras
 
@@ -13,24 +10,12 @@ from idmatters_tf.callbacks import load_weights
 from idmatters_tf.checkpointing import list_steps, remove, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers import preprocessing as fitted
-from trainers.backends import has_tensorflow, runs_on_tensorflow
+from trainers.backends import runs_on_tensorflow
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.startup import print_lines, print_warnings
 from trainers.run.folder import EXPORT, check_output, hold_lock, write_mark
 from trainers.training.reports import BEST, REMEDY
 from trainers.training.settings import Task
-
-# Program of the process that exports the runs of JAX.
-_EXPORT = """
-import pathlib, sys
-from trainers.backends import import_tensorflow
-import_tensorflow()
-from trainers.run.folder import Run
-from trainers.training import export, settings
-name, path, folder = sys.argv[1:]
-run = Run(path)
-export.export_newest(settings.Task(name, settings.recorded_settings(name, run), run), pathlib.Path(folder))
-"""
 
 
 def export_again(task: Task, out: str | None = None) -> int:
@@ -53,17 +38,7 @@ def export_again(task: Task, out: str | None = None) -> int:
 
 
 def export_newest(task: Task, folder: pathlib.Path) -> None:
-    """Write the exports of the newest checkpoint and of the best one to a folder whose lock is held.
-
-    On JAX, a process with TensorFlow as Keras' backend writes them, if TensorFlow is installed.
-    """
-    if not runs_on_tensorflow() and has_tensorflow():
-        environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-        command = [sys.executable, "-c", _EXPORT, task.program, str(task.run.path), str(folder)]
-        if subprocess.run(command, env=environment, check=False).returncode:
-            again = program_command(task.program, "--export-only", task.run.path)
-            raise RunError("the export failed, see above.", f"Repeat it by {again}")
-        return
+    """Write the exports of the newest checkpoint and of the best one to a folder whose lock is held."""
     described = task.run.data()
     model = task.build_network(described.image_shape, described.classes)
     step = restore(task, model, task.recorded_identity)
@@ -71,7 +46,7 @@ def export_newest(task: Task, folder: pathlib.Path) -> None:
     export_run(task, model, step, folder)
 
 
-def restore(task: Task, model: keras.Model, identity: dict[str, Any]) -> int:
+def restore(task: Task, model: keras.Model, identity: Mapping[str, object]) -> int:
     """Restore the weights of the run's newest intact checkpoint. Returns its step.
 
     Raises:
@@ -106,19 +81,22 @@ def export_model(task: Task, network: keras.Model) -> keras.Model:
 
 
 def export(model: keras.Model, folder: str | os.PathLike, class_names: Sequence[str] = ()) -> None:
-    """Write `model.keras` and, if TensorFlow is installed, `saved_model/` into a folder, each atomically.
+    """Write `model.keras` and, on TensorFlow, `saved_model/` into a folder, each atomically.
 
     The signatures of the SavedModel take uint8 images of shape (batch, rows, cols, channels):
 
     - `serving_default` returns a dict with `logits`, `probabilities`, the most probable class `label` and, with
       `class_names`, its `name`.
     - `logits` returns the logits.
+
+    Raises:
+        OSError: the files could not be written.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "model.keras") as beside:
         model.save(beside)
-    if has_tensorflow():
+    if runs_on_tensorflow():
         _export_saved_model(model, folder, class_names)
 
 
@@ -136,8 +114,11 @@ def _export_saved_model(model, folder, class_names):
     archive.track(model)
     archive.add_endpoint("serving_default", answer, specification)
     archive.add_endpoint("logits", lambda images: model(images, training=False), specification)
-    with replacing(folder / "saved_model", folder=True) as beside:
-        archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        with replacing(folder / "saved_model", folder=True) as beside:
+            archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error
 
 
 def export_run(task: Task, network: keras.Model, step: int, folder: pathlib.Path) -> None:
@@ -155,6 +136,7 @@ def export_run(task: Task, network: keras.Model, step: int, folder: pathlib.Path
     names = task.run.data().class_names
     checkpoints = run.checkpoints_path / BEST
     best = list_steps(checkpoints)
+    again = program_command(task.program, "--export-only", run.path, *([] if folder == run.path else ["--out", folder]))
     try:
         export(export_model(task, network), folder, names)
         print_lines(
@@ -162,23 +144,13 @@ def export_run(task: Task, network: keras.Model, step: int, folder: pathlib.Path
             f"{str(folder / 'model.keras')!r})",
             f"load the SavedModel:   import tensorflow as tf; serve = tf.saved_model.load("
             f"{str(folder / 'saved_model')!r}).signatures['serving_default']; serve(images=uint8_images)['label']"
-            if has_tensorflow()
-            else "no SavedModel:         TensorFlow is not installed",
+            if runs_on_tensorflow()
+            else f"write a SavedModel:    KERAS_BACKEND=tensorflow {again}",
         )
         if best == [step]:
             remove(folder / "best")
         elif best and load_weights(network, checkpoints, task.recorded_identity) is not None:
             export(export_model(task, network), folder / "best", names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
-    except (OSError, *_tensorflow_errors()) as error:
-        other = [] if folder == run.path else ["--out", folder]
-        again = program_command(task.program, "--export-only", run.path, *other)
+    except OSError as error:
         raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
-
-
-def _tensorflow_errors():
-    if not has_tensorflow():
-        return ()
-    import tensorflow as tf
-
-    return (tf.errors.OpError,)

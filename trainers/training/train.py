@@ -65,6 +65,9 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
         if run.result() is not None:
             raise UsageError(f"{run.path} is finished, but its checkpoints are missing. {SAME}")
         _start_run(task)
+    if run.writes and source.preprocessing is not None:
+        # For exports without the data.
+        preprocessing.save(source.preprocessing, task.data.image_shape, run.path)
 
     # Updates
     with _explain_data_errors(task, model), SignalHandler() as handler:
@@ -87,10 +90,7 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
     if run.writes:
         plot = run.path / "convergence.png"
         result = summarize(run.records, recipe.steps, parameters)
-        # Its file may have been removed.
-        _save_preprocessing(task)
-        # From the checkpoint of the last step: on JAX another process writes the exports, and the trained model may be
-        # in bfloat16 on several devices.
+        # From the checkpoint of the last step: the trained model may be in bfloat16 on several devices.
         export_newest(task, run.path)
         convergence(run.records, plot, task.title(parameters))
         run.finish(result)
@@ -127,19 +127,12 @@ def build_model(task: Task, strategy: Any = None, drop_steps: Sequence[int] = ()
 
 
 def _start_run(task: Task) -> None:
-    """Write config.json and the fitted preprocessing of a new run."""
+    """Write config.json of a new run."""
     run, data = task.run, task.data
     names = tuple(data.class_names)
     described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
     numerics = describe_numerics(keras.backend.backend())
     run.start(as_dict(task.settings), as_dict(described), task.program, numerics)
-    _save_preprocessing(task)
-
-
-def _save_preprocessing(task: Task) -> None:
-    """Save the fitted preprocessing, if there is one, for exports without the data."""
-    if task.run.writes and task.source.preprocessing is not None:
-        preprocessing.save(task.source.preprocessing, task.data.image_shape, task.run.path)
 
 
 def _fit(task: Task, model: keras.Model, cluster: ClusterDescription | None, handler: SignalHandler) -> bool:

@@ -139,7 +139,7 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
     for step, gradient in enumerate(gradients, start=1):
         optimizer.apply([tf.constant(gradient)], [variable])
         velocity = 0.9 * velocity + gradient
-        rate = 0.1 * min(step, 0.07 + 0.93 * (1 - (step - 1) / steps))
+        rate = 0.1 * (0.07 + 0.93 * (1 - (step - 1) / steps))
         weights = weights - rate * velocity
         if step % 5 == 0:
             decay = 0.0 if average is None else 0.95**5 * (step / steps) ** 3
