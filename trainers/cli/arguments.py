@@ -7,7 +7,7 @@ import pathlib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import idmatters_tf
 
@@ -66,16 +66,15 @@ class Parser(argparse.ArgumentParser):
         checks: action and check of each option by name. The check returns the value, or raises ValueError.
     """
 
-    def __init__(self, **texts: str | None):
-        layout: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
-        arguments: dict[str, Any] = {"formatter_class": layout, "allow_abbrev": False, **texts}
-        super().__init__(**arguments)
-        self.checks: dict[str, tuple[argparse.Action, Callable[[Any], Any]]] = {}
+    def __init__(self, prog: str, description: str | None, epilog: str | None = None):
+        layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=layout, allow_abbrev=False)
+        self.checks: dict[str, tuple[argparse.Action, Callable[[object], object]]] = {}
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
 
-    def parse(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
+    def parse(self, argv: Sequence[str] | None = None) -> dict[str, object]:
         """Return the options on the command line by name, without defaults. Exits with code 2 for invalid ones."""
         values = vars(self.parse_args(argv))
         for name in values.keys() & self.checks.keys():
@@ -111,6 +110,6 @@ def option_of(name: str) -> str:
     return f"--{name.removeprefix('--').replace('_', '-')}"
 
 
-def program_command(module: str, *words: Any) -> str:
+def program_command(module: str, *words: object) -> str:
     """Return the shell command `python -m MODULE` with the words."""
     return shlex.join(["python", "-m", module, *map(str, words)])

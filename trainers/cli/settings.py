@@ -23,12 +23,15 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idmatters_tf._arguments import abbreviate
 from trainers.cli.arguments import Parser, UsageError, option_of, suggest
 
-S = typing.TypeVar("S")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+S, T = typing.TypeVar("S"), typing.TypeVar("T")
 # Default upper bound of whole numbers: sizes and steps are 32-bit integers in TensorFlow's kernels.
 MOST = 2**31 - 1
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}
@@ -51,7 +54,7 @@ class Option:
     title: str | None = None  # title of the argument group
     kind: type  # bool, int, float or str
     many: bool  # a tuple of values
-    default: Any  # None: None is allowed; dataclasses.MISSING: required
+    default: object  # None: None is allowed; dataclasses.MISSING: required
     choices: tuple[str, ...]  # allowed values of a str; empty: all
     by: str | None = None  # name of the option that selects the kind, see `group`
     kinds: tuple[str, ...] = ()  # values of the option `by` for which this option exists
@@ -61,11 +64,12 @@ class Option:
         """Name on the command line, such as --drop-steps."""
         return option_of(self.name)
 
-    def describe(self, default: Any) -> str:
+    def describe(self, default: object) -> str:
         """Return the help text."""
         if default in (None, (), [], False, dataclasses.MISSING):
             return f"{self.help} (default: {self.unset})" if self.unset else self.help
-        shown = "yes" if default is True else " ".join(map(str, default)) if self.many else str(default)
+        values = default if isinstance(default, (list, tuple)) else ["yes" if default is True else default]
+        shown = " ".join(map(str, values))
         return f"{self.help} (default: {shown})"
 
     def expected(self) -> str:
@@ -75,7 +79,7 @@ class Option:
         bounds = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in self.bounds.items())
         return f"{_NOUNS[self.kind]} {bounds.replace('at least', 'of at least')}".strip()
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: object) -> object:
         """Check a value and return it, with text as numbers and lists as tuples. Raises ValueError."""
         if value is None is self.default:
             return None
@@ -87,15 +91,15 @@ class Option:
             value = [part for each in value for part in (each.split(",") if isinstance(each, str) else [each])]
         return tuple(map(self._check_one, value))
 
-    def _check_one(self, received: Any) -> Any:
-        value: Any = received
+    def _check_one(self, received: object) -> object:
+        value = received
         if self.kind in (int, float) and type(received) in (int, str):
             with contextlib.suppress(ValueError, OverflowError):
                 value = self.kind(value)
         good = type(value) is self.kind and str(value) != "" and (not self.choices or value in self.choices)
         for name, bound in self.bounds.items():
             good = good and _BOUNDS[name](value, bound)
-        if not good or (self.kind is float and not -math.inf < value < math.inf):
+        if not good or (isinstance(value, float) and not math.isfinite(value)):
             raise ValueError(f"expected {self.expected()}, received {abbreviate(received)}")
         return value
 
@@ -103,18 +107,18 @@ class Option:
 class Group(typing.NamedTuple):
     """Arguments of `group`."""
 
-    kinds: Mapping[Any, type]
+    kinds: Mapping[str | None, type]
     title: str
     by: str | None
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, object]
 
 
-def setting(default: Any = dataclasses.MISSING, **properties: Any) -> Any:
+def setting(default: object = dataclasses.MISSING, **properties: object) -> Any:
     """Return a dataclass field that is an option, with `help`, bounds, and other properties of an `Option`."""
     return dataclasses.field(default=default, metadata={"setting": properties})
 
 
-def group(kinds: Any, title: str, by: str | None = None, **defaults: Any) -> Any:
+def group(kinds: type | Mapping[str, type], title: str, by: str | None = None, **defaults: object) -> Any:
     """Return a field that contains other settings.
 
     Args:
@@ -131,17 +135,17 @@ def group(kinds: Any, title: str, by: str | None = None, **defaults: Any) -> Any
 @functools.cache
 def options(settings: type) -> Mapping[str, Option]:
     """Return all options of a settings dataclass by name, in order, with those of its groups and of all kinds."""
-    found: dict[str, tuple[dataclasses.Field[Any], Any, Group | None, list[Any]]] = {}
+    found: dict[str, tuple[dataclasses.Field[object], object, Group | None, list[str | None]]] = {}
     for field, hint, inside, kind in _fields(settings):
         found.setdefault(field.name, (field, hint, inside, []))[3].append(kind)
     selected = {inside.by: inside for _, _, inside, _ in found.values() if inside is not None}
     return {name: _make_option(*place, selected.get(name)) for name, place in found.items()}
 
 
-def _fields(settings: type) -> list[tuple[dataclasses.Field[Any], Any, Group | None, Any]]:
+def _fields(settings: type) -> list[tuple[dataclasses.Field[object], object, Group | None, str | None]]:
     """Return each field with its type, its group and the kind that contains it."""
     hints = typing.get_type_hints(settings)
-    found: list[tuple[dataclasses.Field[Any], Any, Group | None, Any]] = []
+    found: list[tuple[dataclasses.Field[object], object, Group | None, str | None]] = []
     for field in dataclasses.fields(settings):
         inside: Group | None = field.metadata.get("group")
         if inside is None:
@@ -153,7 +157,11 @@ def _fields(settings: type) -> list[tuple[dataclasses.Field[Any], Any, Group | N
 
 
 def _make_option(
-    field: dataclasses.Field[Any], kind: Any, inside: Group | None, kinds: list[Any], selects: Group | None
+    field: dataclasses.Field[object],
+    kind: object,
+    inside: Group | None,
+    kinds: list[str | None],
+    selects: Group | None,
 ) -> Option:
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         kind = typing.get_args(kind)[0]
@@ -166,7 +174,7 @@ def _make_option(
         bounds.setdefault("at_most", MOST)
     properties |= {"name": field.name, "default": field.default, "kind": str if choices else kind, "many": many}
     if inside is not None:
-        listed = f": {', '.join(kinds)}" if len(kinds) < len(inside.kinds) else ""
+        listed = f": {', '.join(map(str, kinds))}" if len(kinds) < len(inside.kinds) else ""
         properties |= {"title": inside.title + listed, "by": inside.by, "kinds": tuple(kinds)}
         properties["default"] = inside.defaults.get(field.name, field.default)
     if selects is not None:
@@ -180,14 +188,14 @@ def make_parser(
     description: str | None,
     epilog: str,
     *settings: type,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
     only_common: bool = False,
 ) -> Parser:
     """Return the parser of a program, the words behind `python -m`, whose options are those of settings dataclasses.
 
     The help shows `defaults` by name in place of those of the options, and with `only_common` common options only.
     """
-    parser = Parser(prog=f"python -m {program}", description=description, epilog=epilog)
+    parser = Parser(f"python -m {program}", description, epilog)
     groups: dict[str | None, Any] = {None: parser}
     for name, option in {name: option for each in settings for name, option in options(each).items()}.items():
         text = argparse.SUPPRESS
@@ -210,7 +218,7 @@ def make_parser(
     return parser
 
 
-def make(settings: type[S], values: Mapping[str, Any], source: object = None) -> S:
+def make(settings: type[S], values: Mapping[str, object], source: object = None) -> S:
     """Return settings from a value for each of them, in the form of `as_dict`.
 
     Raises a UsageError, which starts with `source`, if a name is unknown or does not belong to the selected kind, or a
@@ -222,7 +230,7 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
         raise UsageError(f"{source}: {error}" if source else str(error)) from None
 
 
-def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool = False) -> S:
+def with_defaults(settings: type[S], *layers: Mapping[str, object], complete: bool = False) -> S:
     """Return settings from the defaults, overridden by each layer in turn, such as a preset and the command line.
 
     In all layers but the last, settings that the selected kinds lack (see `group`) are ignored. If the layers are
@@ -238,7 +246,7 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool 
         except ValueError as error:
             raise UsageError(f"{name}: {error}") from None
 
-    def build(kind: Any, defaults: Mapping[str, Any]) -> Any:
+    def build(kind: type[T], defaults: Mapping[str, object]) -> T:
         arguments = {}
         for field in dataclasses.fields(kind):
             inside: Group | None = field.metadata.get("group")
@@ -250,7 +258,9 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool 
             if value is dataclasses.MISSING:
                 option = known[str(name)]
                 raise UsageError(f"the setting {option.name!r} is missing. Add it: {option.expected()}.")
-            arguments[field.name] = value if inside is None else build(inside.kinds[value], inside.defaults)
+            if inside is not None:
+                value = build(inside.kinds[None if inside.by is None else str(value)], inside.defaults)
+            arguments[field.name] = value
         try:
             return kind(**arguments)
         except ValueError as error:
@@ -269,9 +279,9 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool 
     return made
 
 
-def as_dict(settings: Any) -> dict[str, Any]:
+def as_dict(settings: "DataclassInstance") -> dict[str, object]:
     """Return every setting by name, as JSON values: tuples become lists."""
-    values = {}
+    values: dict[str, object] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if "group" in field.metadata:

@@ -8,9 +8,12 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from idmatters_tf._imports import EXTRAS, describe_missing
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
@@ -56,11 +59,11 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
 class _Output(io.FileIO):
     """Output that is dropped once its reader has ended, such as `head`."""
 
-    def write(self, data: Any, /) -> int:
+    def write(self, data: "ReadableBuffer", /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            return len(data)
+            return len(memoryview(data))
 
 
 def _tolerate_closed(stream):

@@ -65,7 +65,9 @@ def parser(command: str | None = None) -> Parser:
     if command:
         return PROGRAMS[command].parser()
     prog = "python -m trainers.shortcuts"
-    return Parser(prog=prog, usage=f"{prog} COMMAND [options]", description=__doc__, epilog=EXAMPLES)
+    shown = Parser(prog, __doc__, EXAMPLES)
+    shown.usage = f"{prog} COMMAND [options]"
+    return shown
 
 
 def main(argv: Sequence[str] | None = None) -> int:
