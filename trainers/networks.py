@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from idmatters_tf.models.layout import (
     DENSENET_IMAGENET,
@@ -169,7 +169,8 @@ class AllCNN:
             )
 
 
-NETWORKS: Mapping[str, type] = {
+Network: TypeAlias = Identity | NormalizerFree | ResNet | DenseNet | AllCNN
+NETWORKS: Mapping[str, type[Network]] = {
     "identity": Identity,
     "normalizer-free": NormalizerFree,
     "resnet": ResNet,
@@ -181,12 +182,12 @@ NETWORKS: Mapping[str, type] = {
 
 def build(
     model: str,
-    options: Any,
+    options: Network,
     shape: Sequence[int | None],
     classes: int,
     precision: str = "float32",
     replicas: int = 1,
-    **arguments: Any,
+    **arguments: object,
 ) -> "keras.Model":
     """Build a network for images `(rows, cols, channels)` with convolutions in "float32" or "bfloat16".
 
@@ -212,18 +213,18 @@ def build(
         keras.config.set_dtype_policy(previous)
 
 
-def _build(model, options, replicas, arguments):
+def _build(model: str, options: Network, replicas: int, arguments: dict[str, object]) -> "keras.Model":
     if isinstance(options, Identity):
         from idmatters_tf.models.identity import identity_network
 
         return identity_network(layout=options.layout(replicas), **arguments)
     norm = "batch" if replicas == 1 else "synchronized"
-    if model == "densenet":
+    if isinstance(options, DenseNet):
         from idmatters_tf.models.densenet import densenet
 
         growth = 32 if options.bottleneck else 24
         return densenet(depth=options.depth, growth=growth, bottleneck=options.bottleneck, norm=norm, **arguments)
-    if model == "all-cnn":
+    if isinstance(options, AllCNN):
         from idmatters_tf.models.all_cnn import all_cnn_c
 
         return all_cnn_c(stem_strides=options.strides[0], **arguments)
@@ -254,9 +255,9 @@ def with_image_size(model: "keras.Model", rows: int | None = None, cols: int | N
         raise UsageError(f"--train-sizes needs a network for images of any size, not {model.name}.") from error
 
 
-def describe(model: str, options: Any) -> str:
+def describe(model: str, options: Network) -> str:
     """Return a short description of a network."""
-    if hasattr(options, "widths"):
+    if isinstance(options, (Identity, NormalizerFree)):
         return f"blocks {'/'.join(map(str, options.blocks))} of widths {'/'.join(map(str, options.widths))}"
     depth = getattr(options, "depth", None)
     return model if depth is None else f"{model} {depth}"

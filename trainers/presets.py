@@ -6,9 +6,9 @@ its defaults as one dict, use `as_dict(trainers.cifar.PROGRAM.resolve("fast"))`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
-Settings = Mapping[str, Any]
+Settings: TypeAlias = Mapping[str, object]
 
 # Shared by both networks without normalization.
 _NORMALIZER_FREE: Settings = {

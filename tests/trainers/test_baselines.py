@@ -23,7 +23,7 @@ from trainers.training.settings import TrainingSettings
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
 SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 8, "--checkpoint-every", 4]
-SHAPE = (16, 16, 3)
+SHAPE = (32, 32, 3)
 NETWORKS = {"all-cnn": [], "preresnet": ["--depth", 8, "--warm-up-steps", 2], "densenet": ["--depth", 7]}
 
 

@@ -31,7 +31,8 @@ from trainers.cli.arguments import Parser, UsageError, option_of, suggest
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-S, T = typing.TypeVar("S"), typing.TypeVar("T")
+S = typing.TypeVar("S")
+T = typing.TypeVar("T")
 # Default upper bound of whole numbers: sizes and steps are 32-bit integers in TensorFlow's kernels.
 MOST = 2**31 - 1
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}
@@ -93,13 +94,13 @@ class Option:
 
     def _check_one(self, received: object) -> object:
         value = received
-        if self.kind in (int, float) and type(received) in (int, str):
+        if self.kind in (int, float) and isinstance(received, (int, str)) and not isinstance(received, bool):
             with contextlib.suppress(ValueError, OverflowError):
-                value = self.kind(value)
+                value = self.kind(received)
         good = type(value) is self.kind and str(value) != "" and (not self.choices or value in self.choices)
-        for name, bound in self.bounds.items():
-            good = good and _BOUNDS[name](value, bound)
-        if not good or (isinstance(value, float) and not math.isfinite(value)):
+        if good and isinstance(value, (int, float)):
+            good = all(_BOUNDS[name](value, bound) for name, bound in self.bounds.items()) and math.isfinite(value)
+        if not good:
             raise ValueError(f"expected {self.expected()}, received {abbreviate(received)}")
         return value
 
@@ -128,7 +129,7 @@ def group(kinds: type | Mapping[str, type], title: str, by: str | None = None, *
         by: name of the option that selects the kind, a field before this one or of all kinds.
         defaults: other defaults by name.
     """
-    by_name = {None: kinds} if by is None else kinds
+    by_name: dict[str | None, type] = {None: kinds} if isinstance(kinds, type) else {**kinds}
     return dataclasses.field(metadata={"group": Group(by_name, title, by, defaults)})
 
 
@@ -179,7 +180,7 @@ def _make_option(
         properties["default"] = inside.defaults.get(field.name, field.default)
     if selects is not None:
         properties |= {"title": selects.title, "default": next(iter(selects.kinds))}
-        choices = tuple(selects.kinds)
+        choices = tuple(map(str, selects.kinds))
     return Option(**properties, choices=choices, bounds=bounds)
 
 

@@ -3,13 +3,12 @@
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from trainers.backends import import_tensorflow
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.startup import print_message, run_program
 from trainers.experiments.program import EXIT_CODES, ExperimentProgram, Results
-from trainers.shortcuts.settings import COMMANDS
+from trainers.shortcuts.settings import COMMANDS, CommandSettings
 
 SUMMARIES = {command: str(settings.__doc__).rstrip(".") for command, settings in COMMANDS.items()}
 EXAMPLES = f"""
@@ -28,7 +27,7 @@ examples:
 """
 
 
-def _measure(settings: Any, results: Results) -> None:
+def _measure(settings: CommandSettings, results: Results) -> None:
     import threadpoolctl
 
     import_tensorflow()

@@ -101,11 +101,10 @@ class _Recipe(GradientObserver):
     """
 
     def __init__(self, schedule: "RecipeSchedule", lookahead: float = 0.0, steps: int = 1, **kwargs: Any):
-        optimizer: Any = super()
-        optimizer.__init__(schedule, **kwargs)
+        super().__init__(learning_rate=schedule, **kwargs)
         self.schedule, self.lookahead, self.steps = schedule, lookahead, steps
 
-    def build(self: Any, variables: Any) -> None:
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -113,20 +112,20 @@ class _Recipe(GradientObserver):
         if self.lookahead:
             self._averages = [self.add_variable_from_reference(each, "average") for each in variables]
 
-    def observe_gradients(self, gradients: Sequence[Any]) -> None:
+    def observe_gradients(self, gradients: Sequence[Tensor]) -> None:
         self.assign_add(self.norms, _compute_norm([ops.cast(gradient, "float32") for gradient in gradients]))
 
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+    def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         super().apply(grads, trainable_variables)
         if self.lookahead:
             self._look_ahead()
 
-    def _look_ahead(self: Any) -> None:
+    def _look_ahead(self) -> None:
         done = self.iterations
         is_last = done == self.steps
         is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
         share = ops.cast(done, "float32") / self.steps
-        decay: Any = self.lookahead**LOOKAHEAD_STEPS * share**3
+        decay = self.lookahead**LOOKAHEAD_STEPS * share**3
         # The first average is the weights.
         decay = ops.where(done > LOOKAHEAD_STEPS, decay, 0.0)
         # A last step off the regular schedule keeps the average.
@@ -137,15 +136,14 @@ class _Recipe(GradientObserver):
             self.assign(variable, ops.where(is_due, moved, variable.value))
 
 
-def _compute_norm(gradients: Sequence[Any]) -> Any:
+def _compute_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Return the norm of all gradients together."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         # In one pass over each gradient, without its square in memory. Clipping computes the same norm once.
         return tf.linalg.global_norm(gradients)
-    squares: list[Any] = [ops.sum(ops.square(gradient)) for gradient in gradients]
-    return ops.sqrt(sum(squares[1:], squares[0]))
+    return ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in gradients))
 
 
 class RecipeMomentum(_Recipe, Momentum):

@@ -9,12 +9,12 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from trainers.cli.arguments import REMOVED, UsageError, option_of
 from trainers.cli.settings import as_dict, group, make, options, setting
 from trainers.datasets import DATA_SETS, DataOptions, ImageSource
-from trainers.networks import NETWORKS, build, describe
+from trainers.networks import NETWORKS, Network, build, describe
 from trainers.run.folder import WHERE_DATA_ARE, Run
 
 if TYPE_CHECKING:
@@ -147,8 +147,9 @@ class Intervals:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Options that are not settings of a run. Programs add `--preset`."""
+    """Options that are not settings of a run. Programs list their presets."""
 
+    preset: str = setting("paper", help="defaults of all other options", common=True)
     out: str | None = setting(None, help="folder of the run", metavar="DIR", common=True, unset="in runs/")
     resume: bool = setting(
         False, help="resume the run in --out with its saved settings; with more --steps, extend it", common=True
@@ -184,7 +185,7 @@ class TrainingSettings:
         "baseline of the paper's Table 2 with the recipe of its own paper",
         common=True,
     )
-    network: Any = group(NETWORKS, "network", by="model")
+    network: Network = group(NETWORKS, "network", by="model")
     recipe: Recipe = group(Recipe, "recipe")
     run: Intervals = group(Intervals, "run")
 
@@ -209,7 +210,7 @@ class TrainingSettings:
             )
         object.__setattr__(self, "run", dataclasses.replace(run, log_every=every))
 
-    def identity(self, program: str, digest: str) -> dict[str, Any]:
+    def identity(self, program: str, digest: str) -> dict[str, object]:
         """Return the values that must be equal when a run is resumed: program, data, and all settings of its results.
 
         The number of steps is included only if each update depends on it, since other runs may be extended.
@@ -220,7 +221,7 @@ class TrainingSettings:
         return {**values, "the program": program, "the checksum of the data": digest}
 
 
-def select_relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
+def select_relevant(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that affect the results of a run."""
     free = {*WHERE_DATA_ARE, *options(Intervals)}
     return {name: value for name, value in settings.items() if name not in free}
@@ -246,12 +247,12 @@ class Task:
         return self.source.data
 
     @functools.cached_property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Identity of the run, with the checksum of the loaded data."""
         return self.settings.identity(self.program, self.data.digest())
 
     @property
-    def recorded_identity(self) -> dict[str, Any]:
+    def recorded_identity(self) -> dict[str, object]:
         """Identity of an existing run, with the recorded checksum of its data, which are not loaded."""
         return self.settings.identity(self.program, self.run.data().digest)
 

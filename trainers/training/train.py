@@ -5,7 +5,7 @@ import functools
 import math
 import signal
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import keras
 
@@ -28,9 +28,12 @@ from trainers.run.folder import SAME, WHERE_DATA_ARE, DataDescription, describe_
 from trainers.run.signals import SignalHandler
 from trainers.training import reports
 from trainers.training.export import export_newest, restore
-from trainers.training.measure import average_over_mirror_images, make_loss, make_metrics, measure
+from trainers.training.measure import SILENT, Interrupted, average_over_mirror_images, make_loss, make_metrics, measure
 from trainers.training.optimizers import find_drop_steps, make_optimizer
 from trainers.training.settings import Task
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def train(task: Task, cluster: ClusterDescription | None) -> int:
@@ -98,7 +101,7 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
     return 0
 
 
-def _check_agreement(task: Task, cluster: ClusterDescription, strategy: Any) -> None:
+def _check_agreement(task: Task, cluster: ClusterDescription, strategy: "tf.distribute.Strategy | None") -> None:
     """Raise UsageError on all workers if one has other settings, data or another folder."""
     shared = {name: value for name, value in as_dict(task.settings).items() if name not in WHERE_DATA_ARE}
     shared |= {"out": str(task.run.path.absolute()), "the checksum of the data": task.data.digest()}
@@ -108,7 +111,9 @@ def _check_agreement(task: Task, cluster: ClusterDescription, strategy: Any) -> 
         raise UsageError(str(error)) from None
 
 
-def build_model(task: Task, strategy: Any = None, drop_steps: Sequence[int] = ()) -> keras.Model:
+def build_model(
+    task: Task, strategy: "tf.distribute.Strategy | None" = None, drop_steps: Sequence[int] = ()
+) -> keras.Model:
     """Build and compile the network of a task for training images, with random numbers determined by the seed."""
     recipe, data = task.settings.recipe, task.data
     make_deterministic(recipe.seed)
@@ -118,7 +123,7 @@ def build_model(task: Task, strategy: Any = None, drop_steps: Sequence[int] = ()
             model = with_image_size(model)
         optimizer = make_optimizer(recipe, drop_steps)
         # XLA is slower than oneDNN on the CPU, and not deterministic with TensorFlow's determinism on.
-        jit: Any = "auto" if keras.backend.backend() == "jax" else False
+        jit = "auto" if keras.backend.backend() == "jax" else cast(str, False)  # Keras annotates it as a string
         loss, metrics = make_loss(recipe.label_smoothing), make_metrics(data.classes)
         model.compile(optimizer, loss, weighted_metrics=metrics, jit_compile=jit)
         # Inside the scope: slot variables created while tracing break under several replicas.
@@ -144,12 +149,11 @@ def _fit(task: Task, model: keras.Model, cluster: ClusterDescription | None, han
     resume = ExactResume(run.checkpoints_path, settings.run.checkpoint_every, reports.KEPT, identity=task.identity)
     listed = [reports.ReportEpochs(recorded, resume, handler, cluster is not None), resume]
     batches, epochs = make_train_batches(task), recipe.steps // settings.run.log_every
-    silent: Any = 0  # Keras annotates `verbose` as a string
-    shown = {"epochs": epochs, "steps": batches.steps_per_epoch, "verbose": silent}
+    shown = {"epochs": epochs, "steps": batches.steps_per_epoch, "verbose": 0}
     callbacks = reports.DeviceLogs(listed, add_history=True, model=model, **shown)
-    with recorded, reports.explain_write_errors(run.checkpoints_path), contextlib.suppress(reports.Interrupted):
+    with recorded, reports.explain_write_errors(run.checkpoints_path), contextlib.suppress(Interrupted):
         try:
-            model.fit(batches, epochs=epochs, shuffle=False, verbose=silent, callbacks=callbacks)
+            model.fit(batches, epochs=epochs, shuffle=False, verbose=SILENT, callbacks=callbacks)
         except OtherRun as error:
             raise UsageError(f"{error.reason} {SAME}") from error
         finally:
@@ -171,19 +175,18 @@ def make_train_batches(task: Task) -> FunctionBatches:
 
 
 @contextlib.contextmanager
-def _explain_data_errors(task: Task, model: Any) -> Iterator[None]:
+def _explain_data_errors(task: Task, model: keras.Model) -> Iterator[None]:
     """Raise RunError in place of an error that the task can explain by unreadable data."""
     try:
         yield
     except Exception as error:
-        iterations: Any = keras.ops.convert_to_numpy(model.optimizer.iterations)
-        sentence = task.source.explain(error, int(iterations))
+        sentence = task.source.explain(error, int(keras.ops.convert_to_numpy(model.optimizer.iterations)))
         if not sentence:
             raise
         raise RunError(sentence) from error
 
 
-def _devices(strategy: Any, cluster: ClusterDescription | None) -> str:
+def _devices(strategy: "tf.distribute.Strategy | None", cluster: ClusterDescription | None) -> str:
     replicas = replicas_of(strategy)
     here = "1 device" if replicas == 1 else f"{replicas} replicas"
     if cluster is None:
@@ -204,12 +207,12 @@ def evaluate(task: Task) -> int:
     model = build_model(task, strategy)
     step = restore(task, model, task.identity)
     batches, count = task.source.test_batches(), task.source.test_images
-    measured: Any = measure(model, batches, count)
+    measured = measure(model, batches, count)
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
     print_lines(
         f"{task.run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
         f"{measured['loss']:.4f} on {measured['count']:,} images"
     )
-    mirrored: Any = measure(average_over_mirror_images(model), batches, count)
+    mirrored = measure(average_over_mirror_images(model), batches, count)
     print_lines(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
     return 0
