@@ -14,6 +14,8 @@ from trainers.cli.startup import print_message
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
+    from numpy.typing import NDArray
 
     from idmatters_tf.data._folders import ImageFiles
     from idmatters_tf.data._records import Records
@@ -280,7 +282,7 @@ class InMemorySource(ImageSource):
 
         return preprocessing.fit(self._options.preprocess, self._data.train_images)
 
-    def _prepare(self, images: "Pixels") -> "Pixels":
+    def _prepare(self, images: "NDArray[np.uint8]") -> "Pixels":
         """Return the images; without `preprocessing`, as bytes that are standardized batch by batch."""
         if self.preprocessing is None:
             return images

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from idmatters_tf.models.layout import (
     DENSENET_IMAGENET,
@@ -187,19 +187,21 @@ def build(
     classes: int,
     precision: str = "float32",
     replicas: int = 1,
-    **arguments: object,
+    *,
+    weight_decay: float,
+    seed: int,
 ) -> "keras.Model":
     """Build a network for images `(rows, cols, channels)` with convolutions in "float32" or "bfloat16".
 
-    Other arguments are `weight_decay`, the coefficient of a penalty in the loss, and `seed`. With several replicas,
-    batch normalization uses the statistics of all of them.
+    `weight_decay` is the coefficient of a penalty in the loss. With several replicas, batch normalization uses the
+    statistics of all of them.
 
     Raises:
         UsageError: the images are too small for the network.
     """
     import keras
 
-    arguments |= {"input_shape": tuple(shape), "classes": classes}
+    arguments = {"input_shape": tuple(shape), "classes": classes, "weight_decay": weight_decay, "seed": seed}
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
     try:
@@ -213,7 +215,7 @@ def build(
         keras.config.set_dtype_policy(previous)
 
 
-def _build(model: str, options: Network, replicas: int, arguments: dict[str, object]) -> "keras.Model":
+def _build(model: str, options: Network, replicas: int, arguments: dict[str, Any]) -> "keras.Model":
     if isinstance(options, Identity):
         from idmatters_tf.models.identity import identity_network
 

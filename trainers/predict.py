@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from idmatters_tf._arguments import distinguish
 from idmatters_tf._presentation.progress import Progress
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import keras
     import numpy as np
     from numpy.typing import NDArray
+
+    from idmatters_tf._keras_types import Tensor
 
     Predictions: TypeAlias = Iterable[tuple[pathlib.Path, NDArray[np.floating]]]
 
@@ -95,7 +97,7 @@ def _load(path: pathlib.Path, remedy: str) -> "keras.Model":
     import idmatters_tf.layers  # noqa: F401 - registers the layers
 
     try:
-        return keras.saving.load_model(path)
+        return cast(keras.Model, keras.saving.load_model(path))
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(f"{path} is damaged ({reason}). Write it again: {remedy}") from error
@@ -153,7 +155,7 @@ def _classify(model: "keras.Model", files: Sequence[pathlib.Path], window: str) 
             found += len(decoded)
             if decoded:
                 logits = model.predict_on_batch(np.stack(list(decoded.values())))
-                probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+                probabilities: Tensor = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
                 yield from zip(decoded, probabilities, strict=True)
             bar.advance(min(BATCH, len(files) - start))
     if not found:

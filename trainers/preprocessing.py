@@ -9,7 +9,7 @@ All but the first are applied before the augmentation, as in those papers, which
 
 import pathlib
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ def fit(name: str, images: NDArray[np.uint8]) -> keras.layers.Layer:
     return _normalization(-1, means, variances)
 
 
-def _normalization(axis: int | tuple[int, ...], mean: ArrayLike, variance: ArrayLike) -> keras.layers.Layer:
+def _normalization(axis: Any, mean: ArrayLike, variance: ArrayLike) -> keras.layers.Layer:
     return keras.layers.Normalization(axis=axis, mean=mean, variance=variance, name="normalization", dtype="float32")
 
 

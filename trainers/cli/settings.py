@@ -31,8 +31,8 @@ from trainers.cli.arguments import Parser, UsageError, option_of, suggest
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-S = typing.TypeVar("S")
-T = typing.TypeVar("T")
+S = typing.TypeVar("S", bound="DataclassInstance")
+T = typing.TypeVar("T", bound="DataclassInstance")
 # Default upper bound of whole numbers: sizes and steps are 32-bit integers in TensorFlow's kernels.
 MOST = 2**31 - 1
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}

@@ -29,8 +29,6 @@ Numbers: TypeAlias = Mapping[str, "float | Numbers"]
 EXIT_CODES = "exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C"
 # Options that do not change the results.
 _NOT_SAVED = ("out", "format")
-# Font sizes of figures in points.
-_STYLE = {"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}
 _VERDICTS = {True: "SEEN", False: "NOT SEEN", None: "OPEN"}
 
 
@@ -165,7 +163,8 @@ class Results:
 
         paths = [self.path / f"{name}.csv", *map(self.figure_path, figures)]
         write_csv(paths[0], [row if isinstance(row, dict) else vars(row) for row in rows])
-        with matplotlib.rc_context(_STYLE):
+        # Font sizes in points.
+        with matplotlib.rc_context({"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}):
             for path, draw in zip(paths[1:], figures.values(), strict=True):
                 save_figure(draw(rows), path)
         self.values["tables"][name] = len(rows)

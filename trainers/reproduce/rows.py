@@ -24,6 +24,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 from trainers.cli.arguments import UsageError
 from trainers.reproduce.numbers import NOT_RECORDED, Number, format_number
@@ -77,7 +78,7 @@ def load(folder: pathlib.Path = FOLDER) -> dict[str, Row]:
     for path in folder.glob("*.toml"):
         try:
             read = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal).items()
-            values = {key: tuple(item) if isinstance(item, list) else item for key, item in read}
+            values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in read}
             values["numbers"] = tuple(Number(**number) for number in values.get("numbers", ()))
             rows.append(Row(**values, name=path.stem))
         except (tomllib.TOMLDecodeError, TypeError) as error:

@@ -346,10 +346,10 @@ def _find_invalid(value: object, fields: Mapping[str, type]) -> str | None:
 
 
 def _has_type(value: object, kind: type) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return type(value) is kind
     # Comparisons with NaN are false, and integers of JSON may exceed all floats.
-    if kind is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max
-    return type(value) is kind and (kind is not int or 0 <= value <= MOST)
+    return abs(value) <= sys.float_info.max if kind is float else type(value) is kind is int and 0 <= value <= MOST
 
 
 def _is_record(value: Mapping[str, object]) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf import linear
+from idmatters_tf._keras_types import Tensor
 from trainers.shortcuts.settings import NormsSettings, RegressionSettings, SweepSettings, TrajectorySettings
 
 Floats = NDArray[np.floating]
@@ -112,7 +113,7 @@ def relu_descent(
     steps = tf.constant(np.reshape(rates, (-1, 1, 1)), dtype)
     networks, units, layers_in_unit, *sizes = shape
 
-    def loss_and_gradient(weights: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def loss_and_gradient(weights: list[tf.Tensor]) -> tuple[Tensor, Tensor]:
         # One tensor per layer: the gradient of slices of a stacked tensor would copy them together again.
         with tf.GradientTape() as tape:
             tape.watch(weights)

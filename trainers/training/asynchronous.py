@@ -78,7 +78,7 @@ class AsynchronousTrainer:
         self.step.assign_add(1)
         return tf.concat([self._strategy.reduce("SUM", measured, axis=None), [norm, rate]], 0)
 
-    def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[Tensor, Tensor]:
         """Return this replica's part of the gradient and of the loss, the penalty and the error."""
         replicas = self._strategy.num_replicas_in_sync
         context = tf.distribute.get_replica_context()
@@ -218,7 +218,7 @@ def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescripti
     return done == steps
 
 
-def _compute(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _compute(labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cross-entropy, the error and the top-5 error of each image."""
     logits = tf.cast(logits, tf.float32)
     cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

@@ -69,9 +69,16 @@ def compute_errors(labels: Tensor, logits: Tensor, top: int = 1) -> Tensor:
     labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
     if top == 1:
         return ops.cast(ops.not_equal(ops.cast(ops.argmax(logits, axis=1), "int32"), labels), "float32")
-    _, chosen = ops.top_k(logits, top)
+    top_k: Tensor = ops.top_k(logits, top)
+    chosen = top_k[1]
     # The operator != has no static rank for unknown batch sizes.
     return ops.cast(ops.all(ops.not_equal(ops.cast(chosen, "int32"), labels[:, None]), axis=1), "float32")
+
+
+def as_float(value: Tensor) -> float:
+    """Return a scalar of the backend as a number."""
+    array: Tensor = ops.convert_to_numpy(value)
+    return float(array)
 
 
 def measure(
@@ -108,7 +115,9 @@ def average_over_mirror_images(model: keras.Model) -> keras.Model:
     images = keras.Input(model.input_shape[1:], dtype=model.inputs[0].dtype)
     logits = (model(images) + model(keras.ops.flip(images, axis=2))) / 2
     averaged = keras.Model(images, logits)
-    averaged.compile(loss=model.loss, weighted_metrics=make_metrics(logits.shape[-1]), jit_compile=model.jit_compile)
+    averaged.compile(
+        loss=model.loss, weighted_metrics=make_metrics(logits.shape[-1]), jit_compile=cast(str, model.jit_compile)
+    )
     return averaged
 
 

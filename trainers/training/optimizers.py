@@ -67,15 +67,18 @@ class RecipeSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.warm_up_steps, self.drop_steps = warm_up_steps, drop_steps
 
     def __call__(self, step: Tensor) -> Tensor:
-        step, factor = ops.cast(step, "float32"), FACTORS[self.kind]
+        factor = FACTORS[self.kind]
+        step = ops.cast(step, "float32")
         if self.kind in ("linear", "airbench"):
             rising = (step + 1) / (self.warm_up_steps + 1)
             falling = factor + (1 - factor) * ((self.steps - step) / (self.steps - self.warm_up_steps))
-            return self.rate * ops.minimum(rising, falling)
+            fraction: Tensor = ops.minimum(rising, falling)
+            return self.rate * fraction
         drops = ops.zeros((), "float32")
         for drop in self.drop_steps:
             drops = drops + ops.cast(step >= drop, "float32")
-        rate = self.rate * ops.power(factor, drops)
+        power: Tensor = ops.power(factor, drops)
+        rate = self.rate * power
         return ops.where(step < self.warm_up_steps, self.rate / 10, rate) if self.warm_up_steps else rate
 
     def get_config(self) -> dict[str, object]:
@@ -121,11 +124,11 @@ class _Recipe(GradientObserver):
             self._look_ahead()
 
     def _look_ahead(self) -> None:
-        done = self.iterations
+        done: Tensor = self.iterations
         is_last = done == self.steps
         is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
-        share = ops.cast(done, "float32") / self.steps
-        decay = self.lookahead**LOOKAHEAD_STEPS * share**3
+        share: Tensor = ops.cast(done, "float32") / self.steps
+        decay: Tensor = self.lookahead**LOOKAHEAD_STEPS * share**3
         # The first average is the weights.
         decay = ops.where(done > LOOKAHEAD_STEPS, decay, 0.0)
         # A last step off the regular schedule keeps the average.
@@ -143,7 +146,8 @@ def _compute_norm(gradients: Sequence[Tensor]) -> Tensor:
 
         # In one pass over each gradient, without its square in memory. Clipping computes the same norm once.
         return tf.linalg.global_norm(gradients)
-    return ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in gradients))
+    squares: list[Tensor] = [ops.sum(ops.square(gradient)) for gradient in gradients]
+    return ops.sqrt(sum(squares))
 
 
 class RecipeMomentum(_Recipe, Momentum):

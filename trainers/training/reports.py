@@ -23,7 +23,7 @@ from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict
 from trainers.run.folder import JsonObject
 from trainers.run.signals import SignalHandler
-from trainers.training.measure import Interrupted, Measured
+from trainers.training.measure import Interrupted, Measured, as_float
 from trainers.training.settings import Task
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class ReportEpochs(keras.callbacks.Callback):
         step = (epoch + 1) * steps
         optimizer = self._trained.optimizer
         values = self._penalty(), optimizer.norms, optimizer.schedule(step - 1)
-        penalty, norms, rate = (float(keras.ops.convert_to_numpy(value)) for value in values)
+        penalty, norms, rate = map(as_float, values)
         means = dict(zip(MEANS, (logs["cross_entropy"], penalty, logs["error"], norms / steps, rate), strict=True))
         optimizer.norms.assign(0.0)
         # Before an evaluation, so that a diverged network is not evaluated and its weights are not kept.

@@ -260,9 +260,9 @@ class Task:
         self, image_shape: Sequence[int], classes: int, precision: str = "float32", replicas: int = 1
     ) -> "keras.Model":
         """Build the network, see `trainers.networks.build`."""
-        settings = self.settings
-        options = {"weight_decay": settings.recipe.weight_penalty, "seed": settings.recipe.seed}
-        return build(settings.model, settings.network, image_shape, classes, precision, replicas, **options)
+        settings, recipe = self.settings, self.settings.recipe
+        shape = settings.model, settings.network, image_shape, classes
+        return build(*shape, precision, replicas, weight_decay=recipe.weight_penalty, seed=recipe.seed)
 
     def title(self, parameters: int) -> str:
         """Return the title of the convergence plot."""

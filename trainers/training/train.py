@@ -28,7 +28,15 @@ from trainers.run.folder import SAME, WHERE_DATA_ARE, DataDescription, describe_
 from trainers.run.signals import SignalHandler
 from trainers.training import reports
 from trainers.training.export import export_newest, restore
-from trainers.training.measure import SILENT, Interrupted, average_over_mirror_images, make_loss, make_metrics, measure
+from trainers.training.measure import (
+    SILENT,
+    Interrupted,
+    as_float,
+    average_over_mirror_images,
+    make_loss,
+    make_metrics,
+    measure,
+)
 from trainers.training.optimizers import find_drop_steps, make_optimizer
 from trainers.training.settings import Task
 
@@ -149,8 +157,8 @@ def _fit(task: Task, model: keras.Model, cluster: ClusterDescription | None, han
     resume = ExactResume(run.checkpoints_path, settings.run.checkpoint_every, reports.KEPT, identity=task.identity)
     listed = [reports.ReportEpochs(recorded, resume, handler, cluster is not None), resume]
     batches, epochs = make_train_batches(task), recipe.steps // settings.run.log_every
-    shown = {"epochs": epochs, "steps": batches.steps_per_epoch, "verbose": 0}
-    callbacks = reports.DeviceLogs(listed, add_history=True, model=model, **shown)
+    shown = {"epochs": epochs, "steps": batches.steps_per_epoch, "verbose": SILENT}
+    callbacks = reports.DeviceLogs(listed, add_history=True, add_progbar=False, model=model, **shown)
     with recorded, reports.explain_write_errors(run.checkpoints_path), contextlib.suppress(Interrupted):
         try:
             model.fit(batches, epochs=epochs, shuffle=False, verbose=SILENT, callbacks=callbacks)
@@ -180,7 +188,7 @@ def _explain_data_errors(task: Task, model: keras.Model) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        sentence = task.source.explain(error, int(keras.ops.convert_to_numpy(model.optimizer.iterations)))
+        sentence = task.source.explain(error, int(as_float(model.optimizer.iterations)))
         if not sentence:
             raise
         raise RunError(sentence) from error

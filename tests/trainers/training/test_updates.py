@@ -12,7 +12,14 @@ from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Muon
 from trainers.networks import with_image_size
-from trainers.training.measure import average_over_mirror_images, compute_errors, make_loss, make_metrics, measure
+from trainers.training.measure import (
+    Interrupted,
+    average_over_mirror_images,
+    compute_errors,
+    make_loss,
+    make_metrics,
+    measure,
+)
 from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
 from trainers.training.sizes import ScaledBatches, resize
@@ -100,7 +107,8 @@ def test_evaluation_averages_over_images_and_mirror_images():
         assert measured["error"] == np.mean(np.argmax(expected, axis=1) != DATA.test_labels)
         assert measured["loss"] == pytest.approx(float(np.mean(losses)), rel=1e-5)
     assert np.abs(mirrored - logits).max() > 1e-3
-    assert measure(ours, batches, 45, progress=False, is_interrupted=lambda: True) is None
+    with pytest.raises(Interrupted):
+        measure(ours, batches, 45, progress=False, is_interrupted=lambda: True)
 
 
 def test_top5_error_of_equal_logits():
