@@ -136,34 +136,31 @@ def group(kinds: type | Mapping[str, type], title: str, by: str | None = None, *
 @functools.cache
 def options(settings: type) -> Mapping[str, Option]:
     """Return all options of a settings dataclass by name, in order, with those of its groups and of all kinds."""
-    found: dict[str, tuple[dataclasses.Field[object], object, Group | None, list[str | None]]] = {}
-    for field, hint, inside, kind in _fields(settings):
-        found.setdefault(field.name, (field, hint, inside, []))[3].append(kind)
-    selected = {inside.by: inside for _, _, inside, _ in found.values() if inside is not None}
-    return {name: _make_option(*place, selected.get(name)) for name, place in found.items()}
-
-
-def _fields(settings: type) -> list[tuple[dataclasses.Field[object], object, Group | None, str | None]]:
-    """Return each field with its type, its group and the kind that contains it."""
+    found: dict[str, Option] = {}
     hints = typing.get_type_hints(settings)
-    found: list[tuple[dataclasses.Field[object], object, Group | None, str | None]] = []
     for field in dataclasses.fields(settings):
         inside: Group | None = field.metadata.get("group")
         if inside is None:
-            found.append((field, hints[field.name], None, None))
-        else:
-            for kind, inner in inside.kinds.items():
-                found += [(each, hint, inside, kind) for each, hint, *_ in _fields(inner)]
+            found[field.name] = _make_option(field, hints[field.name])
+            continue
+        kinds: dict[str, list[str]] = {}
+        for kind, inner in inside.kinds.items():
+            for name, option in options(inner).items():
+                default = inside.defaults.get(name, option.default)
+                found.setdefault(name, dataclasses.replace(option, by=inside.by, default=default))
+                kinds.setdefault(name, []).append(str(kind))
+        for name, having in kinds.items():
+            listed = f": {', '.join(having)}" if len(having) < len(inside.kinds) else ""
+            found[name] = dataclasses.replace(found[name], title=inside.title + listed, kinds=tuple(having))
+        if inside.by is not None:
+            names = tuple(map(str, inside.kinds))
+            found[inside.by] = dataclasses.replace(
+                found[inside.by], title=inside.title, default=names[0], choices=names
+            )
     return found
 
 
-def _make_option(
-    field: dataclasses.Field[object],
-    kind: object,
-    inside: Group | None,
-    kinds: list[str | None],
-    selects: Group | None,
-) -> Option:
+def _make_option(field: dataclasses.Field[object], kind: object) -> Option:
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         kind = typing.get_args(kind)[0]
     many = typing.get_origin(kind) is tuple
@@ -174,13 +171,6 @@ def _make_option(
     if kind is int:
         bounds.setdefault("at_most", MOST)
     properties |= {"name": field.name, "default": field.default, "kind": str if choices else kind, "many": many}
-    if inside is not None:
-        listed = f": {', '.join(map(str, kinds))}" if len(kinds) < len(inside.kinds) else ""
-        properties |= {"title": inside.title + listed, "by": inside.by, "kinds": tuple(kinds)}
-        properties["default"] = inside.defaults.get(field.name, field.default)
-    if selects is not None:
-        properties |= {"title": selects.title, "default": next(iter(selects.kinds))}
-        choices = tuple(map(str, selects.kinds))
     return Option(**properties, choices=choices, bounds=bounds)
 
 
