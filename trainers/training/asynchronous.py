@@ -5,11 +5,9 @@ servers without waiting for other workers. The learning rate depends on the numb
 atomic operation on a parameter server counts. A Keras optimizer's own counter loses updates.
 
 Workers read and decode images in files. Batches of images in memory are computed by the chief, which has the images,
-and sent to the workers.
+and sent to the workers. The chief alone evaluates the network.
 """
 
-import collections
-import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -19,16 +17,15 @@ import numpy as np
 import tensorflow as tf
 
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks import saved
 from idmatters_tf.checkpointing import list_steps, remove_steps
-from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
-from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
+from idmatters_tf.data.batches import TrainBatches
+from idmatters_tf.data.protocols import TrainBatchSource
 from idmatters_tf.distribute import ClusterDescription
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_message
 from trainers.run.signals import SignalHandler
-from trainers.training.measure import TOP5_CLASSES, Measured, compute_errors
+from trainers.training.measure import Measured, compute_errors, measure
 from trainers.training.reports import KEPT, MEANS, Reports, explain_write_errors
 from trainers.training.settings import Task
 
@@ -90,34 +87,11 @@ class AsynchronousTrainer:
             loss = tf.reduce_mean(self._model.loss(labels, logits))
             penalty = tf.add_n(self._model.losses or [tf.zeros(())])
             total = (loss + penalty) / replicas
-        cross_entropy, error = _compute(labels, logits)[:2]
+        logits = tf.cast(logits, tf.float32)
+        cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        error = compute_errors(labels, logits)
         measured = tf.stack([tf.reduce_mean(cross_entropy), penalty, tf.reduce_mean(error)]) / replicas
         return tape.gradient(total, self._weights), measured
-
-    def measure(self, batches: EvaluationBatchSource, count: int, is_interrupted: Callable[[], bool]) -> Measured:
-        """Evaluate every image once. If the worker of a batch is lost, another worker computes the batch."""
-        del is_interrupted  # the coordinator stops after the next checkpoint
-
-        @tf.function(autograph=False)
-        def sums_of_batch(batch):
-            single = batch if isinstance(batch, tuple) else batches.dataset(first=batch, steps=1).get_single_element()
-            images, labels, weights = single
-            values = _compute(labels, self._model(images, training=False))
-            return tf.stack([tf.reduce_sum(weights * value) for value in values])
-
-        is_local = isinstance(batches, EvaluationBatches)
-        scheduled = collections.deque()
-        sums = np.zeros(3)
-        with Progress(batches.steps, "evaluating", unit="batches", delay=0) as bar:
-            for batch in batches.dataset() if is_local else tf.data.Dataset.range(batches.steps):
-                scheduled.append(self._coordinator.schedule(sums_of_batch, args=(batch,)))
-                if len(scheduled) > _AHEAD * self._workers:
-                    sums += self.value(scheduled.popleft())
-                bar.advance()
-            sums += sum(map(self.value, scheduled))
-        loss, error, top5_error = map(float, sums / count)
-        means = {"loss": loss, "error": error, "count": count}
-        return {**means, "top5_error": top5_error} if self._model.output_shape[-1] >= TOP5_CLASSES else means
 
     def schedule(self, count: int, batches: Iterator[Batch], is_stopped: Callable[[], bool]) -> list[RemoteValue]:
         """Schedule updates until a signal. Returns the values of `update` that the workers will compute."""
@@ -161,18 +135,26 @@ class AsynchronousTrainer:
         return iter(self._coordinator.create_per_worker_dataset(for_worker))
 
 
-def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescription, handler: SignalHandler) -> bool:
+def fit_asynchronously(
+    task: Task, model: keras.Model, local: keras.Model, cluster: ClusterDescription, handler: SignalHandler
+) -> bool:
     """Train until the last step or a signal. Return True after the last step.
 
-    Workers wait for one another at evaluations and checkpoints.
+    Workers wait at evaluations and checkpoints. The weights of `model` are on the parameter servers; the chief copies
+    them to `local`, the same network without a strategy, to evaluate them.
     """
     run = task.run
     steps = task.settings.recipe.steps
     intervals = task.settings.run
     done = saved.restore(model, run.checkpoints_path, task.identity, VARIABLES, repair=True) or 0
     trainer = AsynchronousTrainer(model, task.settings.recipe.clip_norm, cluster.workers, done)
-    test = functools.partial(trainer.measure, task.source.test_batches(), task.source.test_images)
-    reports = Reports(task, model, test)
+    images = task.source.test_batches()
+
+    def test(is_interrupted: Callable[[], bool]) -> Measured:
+        local.set_weights(model.get_weights())
+        return measure(local, images, task.source.test_images, is_interrupted=is_interrupted)
+
+    reports = Reports(task, local, test)
     reports.begin(done, [record for record in run.metrics() if record["step"] <= done] if done else [])
     batches = trainer.batches(task.source.train_batches())
     print_message("compiling the training step ...")
@@ -216,11 +198,3 @@ def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescripti
                 saved.save(model, run.checkpoints_path, done, task.identity, VARIABLES)
                 remove_steps(run.checkpoints_path, list_steps(run.checkpoints_path)[:-KEPT])
     return done == steps
-
-
-def _compute(labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cross-entropy, the error and the top-5 error of each image."""
-    logits = tf.cast(logits, tf.float32)
-    cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    top5 = min(5, logits.shape[-1])
-    return cross_entropy, compute_errors(labels, logits), compute_errors(labels, logits, top5)

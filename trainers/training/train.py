@@ -85,7 +85,7 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
         if cluster is not None and cluster.asynchronous:
             from trainers.training.asynchronous import fit_asynchronously
 
-            is_complete = fit_asynchronously(task, model, cluster, handler)
+            is_complete = fit_asynchronously(task, model, build_model(task), cluster, handler)
         else:
             is_complete = _fit(task, model, cluster, handler)
     if not is_complete:
