@@ -215,8 +215,11 @@ class ReportEpochs(keras.callbacks.Callback):
             self._reports.progress.say("compiling the training step ...")
 
     def _evaluate(self, step: int) -> None:
-        if self._reports.evaluation_is_due(step):
+        if not self._reports.evaluation_is_due(step):
+            return
+        try:
             self._reports.evaluate(step, lambda: not self._in_cluster and self._handler.received is not None)
+        finally:
             # Keras has reset the metrics of an epoch that begins.
             self._trained.reset_metrics()
 

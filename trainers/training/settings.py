@@ -286,14 +286,10 @@ class Task:
     def check_cluster(self, cluster: "ClusterDescription | None") -> None:
         """Raise UsageError if the settings do not fit the cluster (None: no cluster)."""
         recipe = self.settings.recipe
-        if cluster is None or not cluster.asynchronous:
-            return
-        for option, is_used in {
-            "--schedule airbench": recipe.schedule == "airbench",
-            "--train-sizes": recipe.train_sizes,
-        }.items():
-            if is_used:
-                raise UsageError(f"{option} requires synchronous training, not parameter servers. Remove it.")
+        if cluster is not None and cluster.asynchronous and (recipe.schedule == "airbench" or recipe.train_sizes):
+            raise UsageError(
+                "--schedule airbench and --train-sizes require synchronous training, not parameter servers. Remove them."
+            )
 
 
 def recorded_settings(program: str, run: Run) -> TrainingSettings:

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import math
 import signal
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 import keras
@@ -60,34 +59,41 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
         _check_agreement(task, cluster, strategy)
 
     # Network and optimizer
-    drops = find_drop_steps(recipe, task.source.training_images)
-    model = build_model(task, strategy, drops)
+    model = build_model(task, strategy)
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     say_once(
         f"{parameters:,} trainable parameters on {_devices(strategy, cluster)}, {recipe.precision}; results in "
         f"{run.path}"
     )
-    late = " ".join(str(drop) for drop in drops if drop >= recipe.steps)
-    if late:
-        say_once(f"the learning rate will not drop at {late}: --steps is {recipe.steps}")
 
     # Run. `ExactResume` finds the checkpoint of an existing one.
     if not list_steps(run.checkpoints_path):
         if run.result() is not None:
             raise UsageError(f"{run.path} is finished, but its checkpoints are missing. {SAME}")
-        _start_run(task)
+        names = tuple(task.data.class_names)
+        described = DataDescription(
+            task.data.origin, tuple(task.data.image_shape), task.data.classes, task.data.digest(), names
+        )
+        numerics = describe_numerics(keras.backend.backend())
+        run.start(as_dict(task.settings), as_dict(described), task.program, numerics)
     if run.writes and source.preprocessing is not None:
         # For exports without the data.
         preprocessing.save(source.preprocessing, task.data.image_shape, run.path)
 
     # Updates
-    with _explain_data_errors(task, model), SignalHandler() as handler:
-        if cluster is not None and cluster.asynchronous:
-            from trainers.training.asynchronous import fit_asynchronously
+    try:
+        with SignalHandler() as handler:
+            if cluster is not None and cluster.asynchronous:
+                from trainers.training.asynchronous import fit_asynchronously
 
-            is_complete = fit_asynchronously(task, model, build_model(task), cluster, handler)
-        else:
-            is_complete = _fit(task, model, cluster, handler)
+                is_complete = fit_asynchronously(task, model, build_model(task), cluster, handler)
+            else:
+                is_complete = _fit(task, model, cluster, handler)
+    except Exception as error:
+        unreadable = source.explain(error, int(as_float(model.optimizer.iterations)))
+        if unreadable:
+            raise RunError(unreadable) from error
+        raise
     if not is_complete:
         stopped = handler.received or signal.SIGTERM
         resume = program_command(task.program, "--resume", "--out", run.path)
@@ -119,9 +125,7 @@ def _check_agreement(task: Task, cluster: ClusterDescription, strategy: "tf.dist
         raise UsageError(str(error)) from None
 
 
-def build_model(
-    task: Task, strategy: "tf.distribute.Strategy | None" = None, drop_steps: Sequence[int] = ()
-) -> keras.Model:
+def build_model(task: Task, strategy: "tf.distribute.Strategy | None" = None) -> keras.Model:
     """Build and compile the network of a task for training images, with random numbers determined by the seed."""
     recipe, data = task.settings.recipe, task.data
     make_deterministic(recipe.seed)
@@ -129,7 +133,7 @@ def build_model(
         model = task.build_network(data.image_shape, data.classes, recipe.precision, replicas_of(strategy))
         if recipe.train_sizes:
             model = with_image_size(model)
-        optimizer = make_optimizer(recipe, drop_steps)
+        optimizer = make_optimizer(recipe, find_drop_steps(recipe, task.source.training_images))
         # XLA is slower than oneDNN on the CPU, and not deterministic with TensorFlow's determinism on.
         jit = "auto" if keras.backend.backend() == "jax" else cast(str, False)  # Keras annotates it as a string
         loss, metrics = make_loss(recipe.label_smoothing), make_metrics(data.classes)
@@ -137,15 +141,6 @@ def build_model(
         # Inside the scope: slot variables created while tracing break under several replicas.
         build_optimizer(optimizer, model)
     return model
-
-
-def _start_run(task: Task) -> None:
-    """Write config.json of a new run."""
-    run, data = task.run, task.data
-    names = tuple(data.class_names)
-    described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
-    numerics = describe_numerics(keras.backend.backend())
-    run.start(as_dict(task.settings), as_dict(described), task.program, numerics)
 
 
 def _fit(task: Task, model: keras.Model, cluster: ClusterDescription | None, handler: SignalHandler) -> bool:
@@ -180,18 +175,6 @@ def make_train_batches(task: Task) -> FunctionBatches:
     if is_in_memory and keras.backend.backend() == "jax":
         source = compute_ahead(source.batch, min(4, cores()))
     return FunctionBatches(source, task.settings.run.log_every)
-
-
-@contextlib.contextmanager
-def _explain_data_errors(task: Task, model: keras.Model) -> Iterator[None]:
-    """Raise RunError in place of an error that the task can explain by unreadable data."""
-    try:
-        yield
-    except Exception as error:
-        sentence = task.source.explain(error, int(as_float(model.optimizer.iterations)))
-        if not sentence:
-            raise
-        raise RunError(sentence) from error
 
 
 def _devices(strategy: "tf.distribute.Strategy | None", cluster: ClusterDescription | None) -> str:
