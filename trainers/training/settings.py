@@ -288,7 +288,8 @@ class Task:
         recipe = self.settings.recipe
         if cluster is not None and cluster.asynchronous and (recipe.schedule == "airbench" or recipe.train_sizes):
             raise UsageError(
-                "--schedule airbench and --train-sizes require synchronous training, not parameter servers. Remove them."
+                "--schedule airbench and --train-sizes require synchronous training, not parameter servers. Remove "
+                "them."
             )
 
 
