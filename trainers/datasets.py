@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 
+from idmatters_tf.data.augmentations import AUGMENTATIONS
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.backends import import_tensorflow
 from trainers.cli.arguments import UsageError
@@ -133,7 +134,7 @@ class DataOptions(abc.ABC):
 class InMemory(DataOptions):
     """Options of images in memory."""
 
-    augmentations: ClassVar[tuple[str, ...]] = ("paper", "standard", "all-cnn", "alternating", "none")
+    augmentations: ClassVar[tuple[str, ...]] = tuple(AUGMENTATIONS)
     cutout: int = setting(
         0, help="side in pixels of the square erased from each training image; 0 disables it", at_least=0, at_most=16384
     )
@@ -291,7 +292,6 @@ class InMemorySource(ImageSource):
         return preprocessing.apply(self.preprocessing, images)
 
     def train_batches(self) -> "TrainBatches":
-        from idmatters_tf.data.augmentations import AUGMENTATIONS
         from idmatters_tf.data.batches import TrainBatches
 
         augmentation = AUGMENTATIONS[self._options.augment]
