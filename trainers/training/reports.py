@@ -18,6 +18,7 @@ from idmatters_tf.callbacks import ExactResume, saved
 from idmatters_tf.checkpointing import describe_newest, list_steps, remove_steps
 from idmatters_tf.isometry import block_norms
 from idmatters_tf.isometry.callbacks import NormsMeasurement
+from trainers import preprocessing
 from trainers.backends import has_tensorflow
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict
@@ -73,6 +74,10 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
             raise UsageError(f"--steps must be at least the {step} steps of the run. Received: --steps {steps}")
         if self._run.writes:
             self._run.update(as_dict(self.task.settings))
+            fitted = self.task.source.preprocessing
+            if fitted is not None:
+                # For exports without the data.
+                preprocessing.save(fitted, self.task.data.image_shape, self._run.path)
         self._run.restore_metrics(list(records))
         self._events = Events(self._run.path / "events", self._run.writes)
         self._before = max((record.get("seconds", 0.0) for record in records), default=0.0)

@@ -16,7 +16,6 @@ from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.distribute import ClusterDescription
 from idmatters_tf.distribute.tasks import check_equal, gather
 from idmatters_tf.optimizers.building import build_optimizer
-from trainers import preprocessing
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict
 from trainers.cli.startup import print_lines, print_message
@@ -76,9 +75,6 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
         )
         numerics = describe_numerics(keras.backend.backend())
         run.start(as_dict(task.settings), as_dict(described), task.program, numerics)
-    if run.writes and source.preprocessing is not None:
-        # For exports without the data.
-        preprocessing.save(source.preprocessing, task.data.image_shape, run.path)
 
     # Updates
     try:
