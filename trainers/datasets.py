@@ -72,7 +72,7 @@ class DataOptions(abc.ABC):
     dataset: str = setting(
         "cifar10",
         help="data set: shapes is built in; folder is ImageNet or any folder of labeled images, decoded during "
-        "training; folder-in-memory decodes all of them once, with all options of cifar10",
+        "training; folder-in-memory decodes all of them once, for the augmentation and preprocessing of cifar10",
         common=True,
     )
     train_images: int | None = setting(
