@@ -22,8 +22,8 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from idmatters_tf._arguments import abbreviate
 from trainers.cli.arguments import Parser, UsageError, option_of, suggest
@@ -69,7 +69,8 @@ class Option:
         """Return the help text."""
         if default in (None, (), [], False, dataclasses.MISSING):
             return f"{self.help} (default: {self.unset})" if self.unset else self.help
-        values = default if isinstance(default, (list, tuple)) else ["yes" if default is True else default]
+        is_listed = isinstance(default, (list, tuple))
+        values = cast(Iterable[object], default) if is_listed else ["yes" if default is True else default]
         shown = " ".join(map(str, values))
         return f"{self.help} (default: {shown})"
 
@@ -88,9 +89,10 @@ class Option:
             return self._check_one(value)
         if not isinstance(value, (list, tuple)) or not (value or self.may_be_empty):
             raise ValueError(f"expected one or more values, each {self.expected()}, received {abbreviate(value)}")
+        parts = list(cast(Iterable[object], value))
         if self.kind is not str:
-            value = [part for each in value for part in (each.split(",") if isinstance(each, str) else [each])]
-        return tuple(map(self._check_one, value))
+            parts = [part for each in parts for part in (each.split(",") if isinstance(each, str) else [each])]
+        return tuple(map(self._check_one, parts))
 
     def _check_one(self, received: object) -> object:
         value = received
@@ -242,7 +244,7 @@ def with_defaults(settings: type[S], *layers: Mapping[str, object], complete: bo
         for field in dataclasses.fields(kind):
             inside: Group | None = field.metadata.get("group")
             name = field.name if inside is None else inside.by
-            value = None
+            value: object = None
             if name is not None:
                 default = defaults.get(name, field.default) if inside is None else known[name].default
                 value = values.get(name, dataclasses.MISSING if complete else default)
@@ -250,14 +252,17 @@ def with_defaults(settings: type[S], *layers: Mapping[str, object], complete: bo
                 option = known[str(name)]
                 raise UsageError(f"the setting {option.name!r} is missing. Add it: {option.expected()}.")
             if inside is not None:
-                value = build(inside.kinds[None if inside.by is None else str(value)], inside.defaults)
+                selected = inside.kinds[None if inside.by is None else str(value)]
+                value = cast(object, build(selected, inside.defaults))
             arguments[field.name] = value
         try:
             return kind(**arguments)
         except ValueError as error:
             # Errors of the library name arguments, and options have the same names.
-            flag = lambda found: known[found[1]].flag if found[1] in known else found[0]  # noqa: E731
-            raise UsageError(re.sub("`(\\w+)`", flag, str(error))) from None
+            names = {name: option.flag for name, option in known.items()}
+            text = re.split("`(\\w+)`", str(error))
+            text[1::2] = [names.get(name, f"`{name}`") for name in text[1::2]]
+            raise UsageError("".join(text)) from None
 
     made = build(settings, {})
     used = as_dict(made)
@@ -278,5 +283,5 @@ def as_dict(settings: "DataclassInstance") -> dict[str, object]:
         if "group" in field.metadata:
             values |= as_dict(value)
         else:
-            values[field.name] = list(value) if isinstance(value, tuple) else value
+            values[field.name] = list(cast(Iterable[object], value)) if isinstance(value, tuple) else value
     return values
