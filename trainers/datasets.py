@@ -3,9 +3,10 @@
 import abc
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
+from idmatters_tf.data.batches import AUGMENTATIONS
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.backends import import_tensorflow
 from trainers.cli.arguments import UsageError
@@ -14,15 +15,25 @@ from trainers.cli.startup import print_message
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
+    from numpy.typing import NDArray
 
+    from idmatters_tf.data._folders import ImageFiles
     from idmatters_tf.data.batches import EvaluationBatches, Pixels, TrainBatches
     from idmatters_tf.data.imagenet import StreamedImageData
     from idmatters_tf.data.images import ImageData
+    from idmatters_tf.data.protocols import DataSet
     from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches
 
+
 Data = TypeVar("Data", "ImageData", "StreamedImageData")
-# Maximum batch size of `ImageSource.examples`.
-EXAMPLES_AT_ONCE = 64
+# By `--augment` of images in files: augmentation of the library, and the minimum share of an image's area in a crop.
+STREAMED = {
+    "paper": ("paper", 1.0),
+    "standard": ("standard", 0.08),
+    "large-crops": ("standard", 0.35),
+    "none": ("none", 1.0),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +70,7 @@ class DataOptions(abc.ABC):
     dataset: str = setting(
         "cifar10",
         help="data set: shapes is built in; folder is ImageNet or any folder of labeled images, decoded during "
-        "training or, with --in-memory, once",
+        "training; folder-in-memory decodes all of them once, for the augmentation and preprocessing of cifar10",
         common=True,
     )
     train_images: int | None = setting(
@@ -75,16 +86,32 @@ class DataOptions(abc.ABC):
         at_least=1,
         common=True,
     )
+    augment: Literal["paper", "standard", "all-cnn", "alternating", "large-crops", "none"] = setting(
+        "paper",
+        help="random flips, and random crops after padding each side by 2 (the paper's base code), 4 (standard) or 5 "
+        "(all-cnn) pixels; alternating: reflected padding by 4, and flips of each half of the images in alternate "
+        "epochs; with --dataset folder, resizing and flips (paper), or random resized crops of at least 8 % (standard) "
+        "or 35 % (large-crops) of the area and flips, with center crops in evaluations",
+    )
+    # Values of `--augment` for the data set.
+    augmentations: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if self.augment not in self.augmentations:
+            raise UsageError(
+                f"--augment must be one of {', '.join(self.augmentations)} with --dataset {self.dataset}. Received: "
+                f"{self.augment}"
+            )
 
     @property
     def has_preprocessing(self) -> bool:
         """True if exports need a layer fitted to the training images."""
-        return getattr(self, "preprocess", "standardize") != "standardize"
+        return False
 
     @property
-    def test_split(self) -> str:
-        """Name of the part of the data set that contains the test images."""
-        return "test" if self.held_out is None else "train"
+    def note(self) -> str:
+        """End of the description of the data."""
+        return ""
 
     def select(self, data: Data) -> Data:
         """Return the data set with the selected numbers of images."""
@@ -105,13 +132,7 @@ class DataOptions(abc.ABC):
 class InMemory(DataOptions):
     """Options of images in memory."""
 
-    augment: Literal["paper", "standard", "all-cnn", "alternating", "none"] = setting(
-        "paper",
-        help="random flips, and random crops after padding each side by 2 (the paper's base code), 4 (standard) or 5 "
-        "(all-cnn) pixels; alternating: reflected padding by 4, and flips of each half of the images in alternate "
-        "epochs; with --dataset folder without --in-memory, resizing and flips (paper), or random resized crops and "
-        "flips with center crops in evaluations (standard)",
-    )
+    augmentations: ClassVar[tuple[str, ...]] = tuple(AUGMENTATIONS)
     cutout: int = setting(
         0, help="side in pixels of the square erased from each training image; 0 disables it", at_least=0, at_most=16384
     )
@@ -120,6 +141,10 @@ class InMemory(DataOptions):
         help="standardize each image (the paper's code) or each channel over all images, or subtract the mean image "
         "(He et al.)",
     )
+
+    @property
+    def has_preprocessing(self) -> bool:
+        return self.preprocess != "standardize"
 
     @abc.abstractmethod
     def load(self) -> "ImageData":
@@ -149,41 +174,18 @@ class Shapes(InMemory):
 
 
 @dataclasses.dataclass(frozen=True)
-class Folder(Files, InMemory):
+class Folder(Files, DataOptions):
     """Options of `--dataset folder`."""
 
     size: int = setting(32, help="rows and columns of the images", at_least=16, at_most=4096, common=True)
     skip_broken: bool = setting(
         False, help="decode every image once at the start and skip those that cannot be decoded"
     )
-    in_memory: bool = setting(
-        False, help="decode all images once, resized, and keep them in memory; with all options of cifar10"
-    )
-    smallest_crop: float = setting(
-        0.08,
-        help="minimum share of an image's area in a random crop, with --augment standard without --in-memory",
-        above=0,
-        at_most=1,
-    )
+    augmentations: ClassVar[tuple[str, ...]] = tuple(STREAMED)
 
-    def __post_init__(self) -> None:
-        further = {
-            f"--augment {self.augment}": self.augment not in ("paper", "standard", "none"),
-            f"--cutout {self.cutout}": self.cutout > 0,
-            f"--preprocess {self.preprocess}": self.has_preprocessing,
-        }
-        if any(further.values()) and not self.in_memory:
-            raise UsageError(
-                f"{' and '.join(option for option in further if further[option])} with --dataset folder requires "
-                f"--in-memory. Add it, or omit the option."
-            )
-
-    @property
-    def test_split(self) -> str:
-        return "validation" if self.held_out is None else "train"
-
-    def list_images(self) -> "StreamedImageData":
-        """Return the selected images, listed but not read."""
+    @functools.cached_property
+    def files(self) -> "StreamedImageData":
+        """Selected images, listed but not read."""
         from idmatters_tf.data import imagenet
 
         location = imagenet.locate(self.data_dir)
@@ -195,15 +197,37 @@ class Folder(Files, InMemory):
             data = data.without_broken(_find_broken)
         return self.select(data)
 
+    @property
+    def note(self) -> str:
+        """Number of classes and of the files that are not used."""
+        skipped, ignored = self.files.skipped, self.files.ignored
+        note = f" of {len(self.files.class_names):,} classes"
+        if skipped:
+            note += f", {skipped:,} broken image{'s' * (skipped != 1)} skipped"
+        if ignored:
+            named = ", ".join(ignored[:3]) + (", ..." if len(ignored) > 3 else "")
+            note += f", not read as images: {len(ignored):,} ({named})"
+        return note
+
     def source(self, batch_size: int, seed: int) -> "ImageSource":
-        data = self.list_images()
-        note = _describe_files(data)
-        if self.in_memory:
-            return InMemorySource(self, _decode(data), batch_size, seed, note)
-        return StreamedSource(self, data, batch_size, seed, note)
+        return StreamedSource(self, batch_size, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderInMemory(InMemory, Folder):
+    """Options of `--dataset folder-in-memory`."""
 
     def load(self) -> "ImageData":
-        return _decode(self.list_images())
+        import_tensorflow()
+        from idmatters_tf.data.streams import decode_all
+
+        try:
+            return decode_all(self.files)
+        except Exception as error:
+            sentences = _explain_unreadable(error, "", (self.files.train, None), (self.files.test, None))
+            if not sentences:
+                raise
+            raise UsageError(sentences) from error
 
 
 DATA_SETS: Mapping[str, type[DataOptions]] = {
@@ -211,6 +235,7 @@ DATA_SETS: Mapping[str, type[DataOptions]] = {
     "cifar100": Cifar,
     "shapes": Shapes,
     "folder": Folder,
+    "folder-in-memory": FolderInMemory,
 }
 
 
@@ -218,23 +243,15 @@ class ImageSource(abc.ABC):
     """Loaded images as batches of a global size.
 
     Attributes:
-        note: end of the description of the data.
+        data: the data set.
+        training_images, test_images: numbers of images.
         preprocessing: layer fitted to the training images, for exports; None if each image is standardized on its own.
     """
 
     preprocessing: "keras.layers.Layer | None" = None
 
-    def __init__(self, options: Any, data: Any, batch_size: int, seed: int, note: str = ""):
-        self.options, self.data, self.batch_size, self.seed, self.note = options, data, batch_size, seed, note
-        self.training_images, self.test_images = map(len, self._parts())
-
-    @abc.abstractmethod
-    def _parts(self) -> tuple[Any, Any]:
-        """Return the training images and the test images."""
-
-    def summary(self) -> str:
-        """Return a description of the size of the data."""
-        return f"{self.training_images:,} + {self.test_images:,} images{self.note}"
+    def __init__(self, data: "DataSet", training_images: int, test_images: int):
+        self.data, self.training_images, self.test_images = data, training_images, test_images
 
     @abc.abstractmethod
     def train_batches(self) -> TrainBatchSource:
@@ -244,10 +261,6 @@ class ImageSource(abc.ABC):
     def test_batches(self) -> EvaluationBatchSource:
         """Return the batches of test images."""
 
-    @abc.abstractmethod
-    def examples(self, count: int) -> EvaluationBatchSource:
-        """Return the first `count` training images, or all of a smaller set, without augmentation."""
-
     def explain(self, error: Exception, step: int) -> str:
         """Return an error message if data could not be read near a step, and "" for other errors."""
         return ""
@@ -256,111 +269,72 @@ class ImageSource(abc.ABC):
 class InMemorySource(ImageSource):
     """Batches of images in memory, computed by NumPy."""
 
-    def _parts(self) -> tuple[Any, Any]:
-        return self.data.train_images, self.data.test_images
+    def __init__(self, options: InMemory, data: "ImageData", batch_size: int, seed: int):
+        super().__init__(data, len(data.train_images), len(data.test_images))
+        self._options, self._data, self._batch_size, self._seed = options, data, batch_size, seed
 
     @functools.cached_property
     def preprocessing(self) -> "keras.layers.Layer | None":  # pyright: ignore[reportIncompatibleVariableOverride]
-        if not self.options.has_preprocessing:
+        if not self._options.has_preprocessing:
             return None
         from trainers import preprocessing
 
-        return preprocessing.fit(self.options.preprocess, self.data.train_images)
+        return preprocessing.fit(self._options.preprocess, self._data.train_images)
 
-    @functools.cached_property
-    def images(self) -> "tuple[Pixels, Pixels]":
-        """Training and test images; without `preprocessing`, as bytes that are standardized batch by batch."""
+    def _prepare(self, images: "NDArray[np.uint8]") -> "Pixels":
+        """Return the images; without `preprocessing`, as bytes that are standardized batch by batch."""
         if self.preprocessing is None:
-            return self._parts()
+            return images
         from trainers import preprocessing
 
-        train, test = (preprocessing.apply(self.preprocessing, images) for images in self._parts())
-        return train, test
+        return preprocessing.apply(self.preprocessing, images)
 
     def train_batches(self) -> "TrainBatches":
-        from idmatters_tf.data.batches import AUGMENTATIONS, TrainBatches
+        from idmatters_tf.data.batches import TrainBatches
 
-        augmentation = AUGMENTATIONS[self.options.augment]
+        augmentation = AUGMENTATIONS[self._options.augment]
         if augmentation is not None:
-            augmentation = dataclasses.replace(augmentation, cutout=self.options.cutout)
-        return TrainBatches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
+            augmentation = dataclasses.replace(augmentation, cutout=self._options.cutout)
+        images = self._prepare(self._data.train_images)
+        return TrainBatches(images, self._data.train_labels, self._batch_size, self._seed, augmentation)
 
     def test_batches(self) -> "EvaluationBatches":
         from idmatters_tf.data.batches import EvaluationBatches
 
-        return EvaluationBatches(self.images[1], self.data.test_labels, self.batch_size)
-
-    def examples(self, count: int) -> "EvaluationBatches":
-        from idmatters_tf.data.batches import EvaluationBatches
-
-        images, labels = self.images[0][:count], self.data.train_labels[:count]
-        return EvaluationBatches(images, labels, min(EXAMPLES_AT_ONCE, len(images)))
+        return EvaluationBatches(self._prepare(self._data.test_images), self._data.test_labels, self._batch_size)
 
 
 class StreamedSource(ImageSource):
     """Images that are read and decoded during training."""
 
-    def _parts(self) -> tuple[Any, Any]:
-        return self.data.train, self.data.test
+    def __init__(self, options: Folder, batch_size: int, seed: int):
+        self._options, self._files, self._batch_size, self._seed = options, options.files, batch_size, seed
+        super().__init__(options.files, len(options.files.train), len(options.files.test))
 
     def train_batches(self) -> "StreamTrainBatches":
         from idmatters_tf.data.streams import StreamTrainBatches
 
-        shown = self.options.augment, self.options.size, self.options.smallest_crop
-        return StreamTrainBatches(self.data.train, self.batch_size, self.seed, *shown)
+        window, area = STREAMED[self._options.augment]
+        images, size = self._files.train, self._options.size
+        return StreamTrainBatches(images, self._batch_size, self._seed, window, size, smallest_area=area)
 
     def test_batches(self) -> "StreamEvaluationBatches":
         from idmatters_tf.data.streams import StreamEvaluationBatches
 
-        return StreamEvaluationBatches(self.data.test, self.batch_size, self.options.augment, self.options.size)
-
-    def examples(self, count: int) -> "StreamEvaluationBatches":
-        """Return the first `count` training images in the order of training, without augmentation."""
-        import tensorflow as tf
-
-        from idmatters_tf.data.streams import StreamEvaluationBatches
-
-        images = self.data.train
-        # Folders are sorted by class, so that their first images have one class.
-        chosen = self.train_batches().indices(tf.range(min(count, len(images)), dtype=tf.int64)).numpy().tolist()
-        examples = images.without(set(range(len(images))).difference(chosen))
-        size = min(EXAMPLES_AT_ONCE, len(examples))
-        return StreamEvaluationBatches(examples, size, self.options.augment, self.options.size)
+        window, _ = STREAMED[self._options.augment]
+        return StreamEvaluationBatches(self._files.test, self._batch_size, window, self._options.size)
 
     def explain(self, error: Exception, step: int) -> str:
         """Return an error message with the first broken image near a step, and "" for other errors."""
         import tensorflow as tf
 
         # The pipeline reads up to 8 batches ahead of the failed step.
-        positions = tf.range(step * self.batch_size, (step + 8) * self.batch_size, dtype=tf.int64)
+        positions = tf.range(step * self._batch_size, (step + 8) * self._batch_size, dtype=tf.int64)
         ahead = self.train_batches().indices(positions).numpy().tolist()
-        return _explain_unreadable(error, " and another --out", (self.data.train, ahead), (self.data.test, None))
+        return _explain_unreadable(error, " and another --out", (self._files.train, ahead), (self._files.test, None))
 
 
-def _decode(data: "StreamedImageData") -> "ImageData":
-    """Return decoded images. Raises a UsageError that names an image that cannot be decoded."""
-    import_tensorflow()
-    from idmatters_tf.data.streams import decode_all
-
-    try:
-        return decode_all(data)
-    except Exception as error:
-        sentences = _explain_unreadable(error, "", (data.train, None), (data.test, None))
-        if not sentences:
-            raise
-        raise UsageError(sentences) from error
-
-
-def _describe_files(data: "StreamedImageData") -> str:
-    """Return the number of classes and of the files that are not used, for the summary of a source."""
-    skipped = f", {data.skipped:,} broken image{'s' * (data.skipped != 1)} skipped" if data.skipped else ""
-    if data.ignored:
-        named = ", ".join(data.ignored[:3]) + (", ..." if len(data.ignored) > 3 else "")
-        skipped += f", not read as images: {len(data.ignored):,} ({named})"
-    return f" of {len(data.class_names):,} classes{skipped}"
-
-
-def _explain_unreadable(error: Exception, more: str, *parts: tuple[Any, Any]) -> str:
+def _explain_unreadable(error: Exception, more: str, *parts: "tuple[ImageFiles, Sequence[int] | None]") -> str:
     """Return an error message about the first image that is missing or broken, and "" for errors of other kinds.
 
     Args:
@@ -386,7 +360,7 @@ def _explain_unreadable(error: Exception, more: str, *parts: tuple[Any, Any]) ->
     return ""
 
 
-def _find_broken(images: Any) -> list[int]:
+def _find_broken(images: "ImageFiles") -> list[int]:
     """Return the indices of the images that cannot be decoded, with a message about the first ten."""
     from idmatters_tf._presentation.progress import Progress
     from idmatters_tf.data.streams import find_broken

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from idmatters_tf.distribute.description import make_local_cluster
 from trainers.cli.arguments import Parser, UsageError
@@ -59,9 +60,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     typed = parser().parse(argv)
-    command = [word for word in typed.pop("command") if word != "--"]
+    words = _as_command([word for word in cast(list[str], typed.pop("command")) if word != "--"])
     settings = with_defaults(LaunchSettings, typed)
-    words = _as_command(command)
     cluster = make_local_cluster(settings.workers, settings.ps)
     return run_together({name: (words, child_environment(variables)) for name, variables in cluster.items()})
 

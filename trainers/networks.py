@@ -2,12 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from idmatters_tf.models.layout import (
     DENSENET_IMAGENET,
     Head,
-    Initializer,
     Layout,
     Shortcut,
     densenet_layers,
@@ -44,7 +43,8 @@ class Identity:
     )
     strides: tuple[int, ...] = setting(
         (),
-        help="stride of the first block of each stage, or one number for all stages; by default 1 and then 2",
+        help="stride of the first convolution and of the first block of each stage, or one number for all of them; by "
+        "default 1, 1 and then 2; with --model all-cnn, one number for the first convolution",
         at_least=1,
         at_most=MOST_CHANNELS,
         may_be_empty=True,
@@ -56,7 +56,6 @@ class Identity:
         at_most=MOST_CHANNELS,
     )
     stem_size: int = setting(3, help="number of rows and columns of the first kernel", at_least=1, at_most=99)
-    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=MOST_CHANNELS)
     shortcut: Shortcut = setting(
         "pad",
         help="shortcut of the first block of a stage: further channels of zeros or a 1x1 convolution; none: no "
@@ -73,31 +72,35 @@ class Identity:
         unset="no normalization",
         common=True,
     )
-    initializer: Initializer = setting(
+    initializer: Literal["identity", "standard", "fixup", "skipinit"] = setting(
         "identity",
         help="initial standard deviation of the residual convolutions, with k x k kernels and c channels: 1/(k^2 c) "
-        "(identity) or 1/(k sqrt(c)) (standard); or Fixup (Zhang, Dauphin & Ma, 2019), with zeros in the second "
-        "convolution of each block",
+        "(identity) or 1/(k sqrt(c)) (standard); Fixup (Zhang, Dauphin & Ma, 2019), with zeros in the second "
+        "convolution of each block; or SkipInit (De & Smith, 2020): standard, with a trained factor on each branch, "
+        "initially zero",
         common=True,
-    )
-    branch_scale: float | None = setting(
-        None,
-        help="initial value of a trained factor on each branch: 0 with --initializer standard is SkipInit (De & Smith, "
-        "2020), 1 is that of Fixup",
-        unset="no factor",
     )
 
     def __post_init__(self) -> None:
+        if len(self.strides) not in (0, 1, len(self.widths) + 1):
+            raise UsageError(
+                f"--strides must be one number, or one for the first convolution and one for each of the "
+                f"{len(self.widths)} stages. Received: {' '.join(map(str, self.strides))}"
+            )
         layout = self.layout()
         _check_blocks(layout.blocks)
         # One number stands for all stages.
         object.__setattr__(self, "blocks", layout.blocks)
-        object.__setattr__(self, "strides", layout.strides)
+        object.__setattr__(self, "strides", (layout.stem_strides, *layout.strides))
 
     def layout(self, replicas: int = 1) -> Layout:
         """Return the layout, with statistics of batch normalization over several replicas."""
         norm = "synchronized" if self.norm and replicas > 1 else self.norm
-        return Layout(**{**vars(self), "norm": norm})
+        first, *strides = self.strides or (1,)
+        changed = {"norm": norm, "stem_strides": first, "strides": tuple(strides) or self.strides}
+        if self.initializer == "skipinit":
+            changed |= {"initializer": "standard", "branch_scale": 0.0}
+        return Layout(**{**vars(self), **changed})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,13 +113,12 @@ class NormalizerFree:
     )
     stem: int = setting(48, help="channels of the first convolution", at_least=1, at_most=MOST_CHANNELS)
     stem_size: int = setting(3, help="rows and columns of the first kernel", at_least=1, at_most=99)
-    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=MOST_CHANNELS)
     last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
 
     def __post_init__(self) -> None:
         # Its stages have stride 2.
         strides = (2,) * len(self.widths)
-        layout = Layout(self.blocks, self.widths, strides, self.stem, self.stem_size, self.stem_strides)
+        layout = Layout(self.blocks, self.widths, strides, self.stem, self.stem_size)
         _check_blocks(layout.blocks)
         object.__setattr__(self, "blocks", layout.blocks)
 
@@ -158,10 +160,17 @@ class DenseNet:
 class AllCNN:
     """Options of `--model all-cnn`."""
 
-    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=MOST_CHANNELS)
+    strides: tuple[int, ...] = setting((1,), help="stride of the first convolution", at_least=1, at_most=MOST_CHANNELS)
+
+    def __post_init__(self) -> None:
+        if len(self.strides) != 1:
+            raise UsageError(
+                f"--strides must be one number with --model all-cnn. Received: {' '.join(map(str, self.strides))}"
+            )
 
 
-NETWORKS: Mapping[str, type] = {
+Network: TypeAlias = Identity | NormalizerFree | ResNet | DenseNet | AllCNN
+NETWORKS: Mapping[str, type[Network]] = {
     "identity": Identity,
     "normalizer-free": NormalizerFree,
     "resnet": ResNet,
@@ -173,24 +182,26 @@ NETWORKS: Mapping[str, type] = {
 
 def build(
     model: str,
-    options: Any,
+    options: Network,
     shape: Sequence[int | None],
     classes: int,
     precision: str = "float32",
     replicas: int = 1,
-    **arguments: Any,
+    *,
+    weight_decay: float,
+    seed: int,
 ) -> "keras.Model":
     """Build a network for images `(rows, cols, channels)` with convolutions in "float32" or "bfloat16".
 
-    Other arguments are `weight_decay`, the coefficient of a penalty in the loss, and `seed`. With several replicas,
-    batch normalization uses the statistics of all of them.
+    `weight_decay` is the coefficient of a penalty in the loss. With several replicas, batch normalization uses the
+    statistics of all of them.
 
     Raises:
         UsageError: the images are too small for the network.
     """
     import keras
 
-    arguments |= {"input_shape": tuple(shape), "classes": classes}
+    arguments = {"input_shape": tuple(shape), "classes": classes, "weight_decay": weight_decay, "seed": seed}
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
     try:
@@ -204,26 +215,26 @@ def build(
         keras.config.set_dtype_policy(previous)
 
 
-def _build(model, options, replicas, arguments):
+def _build(model: str, options: Network, replicas: int, arguments: dict[str, Any]) -> "keras.Model":
     if isinstance(options, Identity):
         from idmatters_tf.models.identity import identity_network
 
         return identity_network(layout=options.layout(replicas), **arguments)
     norm = "batch" if replicas == 1 else "synchronized"
-    if model == "densenet":
+    if isinstance(options, DenseNet):
         from idmatters_tf.models.densenet import densenet
 
         growth = 32 if options.bottleneck else 24
         return densenet(depth=options.depth, growth=growth, bottleneck=options.bottleneck, norm=norm, **arguments)
+    if isinstance(options, AllCNN):
+        from idmatters_tf.models.all_cnn import all_cnn_c
+
+        return all_cnn_c(stem_strides=options.strides[0], **arguments)
     arguments |= vars(options)
     if model == "normalizer-free":
         from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 
         return normalizer_free_resnet(**arguments)
-    if model == "all-cnn":
-        from idmatters_tf.models.all_cnn import all_cnn_c
-
-        return all_cnn_c(**arguments)
     from idmatters_tf.models.resnet import preresnet, resnet
 
     return (preresnet if model == "preresnet" else resnet)(norm=norm, **arguments)
@@ -246,9 +257,9 @@ def with_image_size(model: "keras.Model", rows: int | None = None, cols: int | N
         raise UsageError(f"--train-sizes needs a network for images of any size, not {model.name}.") from error
 
 
-def describe(model: str, options: Any) -> str:
+def describe(model: str, options: Network) -> str:
     """Return a short description of a network."""
-    if hasattr(options, "widths"):
+    if isinstance(options, (Identity, NormalizerFree)):
         return f"blocks {'/'.join(map(str, options.blocks))} of widths {'/'.join(map(str, options.widths))}"
     depth = getattr(options, "depth", None)
     return model if depth is None else f"{model} {depth}"

@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from idmatters_tf._arguments import distinguish
 from idmatters_tf._presentation.progress import Progress
@@ -12,11 +12,17 @@ from trainers.backends import import_tensorflow, require_packages
 from trainers.cli.arguments import UsageError, program_command
 from trainers.cli.settings import make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
+from trainers.datasets import STREAMED
 from trainers.run.folder import Run
 
 if TYPE_CHECKING:
     import keras
     import numpy as np
+    from numpy.typing import NDArray
+
+    from idmatters_tf._keras_types import Tensor
+
+    Predictions: TypeAlias = Iterable[tuple[pathlib.Path, NDArray[np.floating]]]
 
 EXAMPLES = """
 examples:
@@ -77,27 +83,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def choose_window(settings: Mapping[str, Any]) -> str:
+def choose_window(settings: Mapping[str, object]) -> str:
     """Return the augmentation whose window of an image the evaluations of a run use, see `load_image`."""
     # In memory, "standard" stands for crops after padding, and evaluations use whole images.
-    is_streamed = settings.get("dataset") == "folder" and not settings.get("in_memory")
-    return "standard" if is_streamed and settings.get("augment") == "standard" else "paper"
+    is_streamed = settings.get("dataset") == "folder" and not settings.get("in_memory")  # of earlier versions
+    return STREAMED[str(settings.get("augment"))][0] if is_streamed else "paper"
 
 
-def _load(path: pathlib.Path, remedy: str) -> Any:
+def _load(path: pathlib.Path, remedy: str) -> "keras.Model":
     """Return an exported model. Raises UsageError, with the command that writes it again, if the file is damaged."""
     import keras
 
     import idmatters_tf.layers  # noqa: F401 - registers the layers
 
     try:
-        return keras.saving.load_model(path)
+        return cast(keras.Model, keras.saving.load_model(path))
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(f"{path} is damaged ({reason}). Write it again: {remedy}") from error
 
 
-def _print_predictions(predictions: Iterable[tuple[pathlib.Path, Any]], names: Sequence[str]) -> None:
+def _print_predictions(predictions: "Predictions", names: Sequence[str]) -> None:
     """Print the most probable classes of each file."""
     for file, probabilities in predictions:
         best = probabilities.argsort()[::-1][:LISTED]
@@ -105,8 +111,10 @@ def _print_predictions(predictions: Iterable[tuple[pathlib.Path, Any]], names: S
 
 
 def _class_names(model: "keras.Model") -> list[str]:
-    found: list[Any] = [layer for layer in model.layers if layer.name == "classes"]
-    return list(found[0].class_names) if found else [f"class {index}" for index in range(model.output_shape[-1])]
+    from idmatters_tf.layers import ClassNames
+
+    found = [layer.class_names for layer in model.layers if isinstance(layer, ClassNames)]
+    return list(found[0]) if found else [f"class {index}" for index in range(model.output_shape[-1])]
 
 
 def _labeled_files(folder: pathlib.Path, names: Sequence[str]) -> dict[pathlib.Path, int]:
@@ -123,7 +131,7 @@ def _labeled_files(folder: pathlib.Path, names: Sequence[str]) -> dict[pathlib.P
     return {file: names.index(path.name) for path in folders for file in sorted(path.iterdir())}
 
 
-def _classify(model: "keras.Model", files: Sequence[pathlib.Path], window: str) -> Iterator[tuple[pathlib.Path, Any]]:
+def _classify(model: "keras.Model", files: Sequence[pathlib.Path], window: str) -> "Predictions":
     """Yield each file that is an image with its probabilities, and print a message about other files.
 
     Raises:
@@ -146,15 +154,15 @@ def _classify(model: "keras.Model", files: Sequence[pathlib.Path], window: str) 
                     bar.say(f"{file} is not a JPEG or PNG image: left out")
             found += len(decoded)
             if decoded:
-                logits: Any = model.predict_on_batch(np.stack(list(decoded.values())))
-                probabilities: Any = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+                logits = model.predict_on_batch(np.stack(list(decoded.values())))
+                probabilities: Tensor = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
                 yield from zip(decoded, probabilities, strict=True)
             bar.advance(min(BATCH, len(files) - start))
     if not found:
         raise UsageError(f"none of the {len(files):,} files is a JPEG or PNG image. Convert images of other formats.")
 
 
-def _count(predictions: Iterable[tuple[pathlib.Path, Any]], labels: dict[pathlib.Path, int], classes: int) -> Any:
+def _count(predictions: "Predictions", labels: dict[pathlib.Path, int], classes: int) -> "NDArray[np.integer]":
     """Return the confusion matrix: the number of images of class i (row) that are classified as j (column)."""
     import numpy as np
 
@@ -168,7 +176,7 @@ def describe(counts: "np.ndarray", names: Sequence[str]) -> list[str]:
     """Return the lines of the table of errors by class, from a confusion matrix as in `_count`."""
     from idmatters_tf._presentation.results import tabulate
 
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[str, int, str, str]] = []
     for index, row in enumerate(counts):
         wrong = {other: count for other, count in enumerate(row) if count and other != index}
         listed = sorted(wrong, key=lambda other: -wrong[other])[:LISTED]

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import keras
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf.checkpointing import replacing
 from trainers.cli.arguments import UsageError
@@ -32,7 +32,7 @@ def fit(name: str, images: NDArray[np.uint8]) -> keras.layers.Layer:
     return _normalization(-1, means, variances)
 
 
-def _normalization(axis: Any, mean: Any, variance: Any) -> keras.layers.Layer:
+def _normalization(axis: Any, mean: ArrayLike, variance: ArrayLike) -> keras.layers.Layer:
     return keras.layers.Normalization(axis=axis, mean=mean, variance=variance, name="normalization", dtype="float32")
 
 

@@ -6,9 +6,9 @@ its defaults as one dict, use `as_dict(trainers.cifar.PROGRAM.resolve("fast"))`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
-Settings = Mapping[str, Any]
+Settings: TypeAlias = Mapping[str, object]
 
 # Shared by both networks without normalization.
 _NORMALIZER_FREE: Settings = {
@@ -18,7 +18,6 @@ _NORMALIZER_FREE: Settings = {
     "label_smoothing": 0.1,
     "weight_decay": 0.0,
     "optimizer": "muon",
-    "nesterov": True,
     "learning_rate": 0.03,
     "other_rate": 1.5,
     "schedule": "linear",
@@ -40,13 +39,10 @@ _CIFAR_FAST: Settings = {
 _CIFAR_SHORT: Settings = {
     "precision": "bfloat16",
     "optimizer": "muon-free",
-    "nesterov": True,
     "learning_rate": 0.036,
     "weight_decay": 0.0,
     "label_smoothing": 0.1,
-    "schedule": "linear",
-    "final_rate": 0.07,
-    "lookahead": 0.95,
+    "schedule": "airbench",
     "batch_size": 256,
     "steps": 2535,
     "warm_up_steps": 253,
@@ -86,7 +82,7 @@ _CIFAR_DENSENET: Settings = {
     "batch_size": 64,
     "learning_rate": 0.1,
     "drop_steps": (117_188, 175_782),
-    "nesterov": True,
+    "optimizer": "nesterov",
     "augment": "standard",
     "preprocess": "channels",
 }
@@ -108,7 +104,6 @@ _IMAGENET_PAPER: Settings = {
     "widths": (80, 168, 328, 672),
     "stem": 64,
     "stem_size": 7,
-    "stem_strides": 2,
     "strides": (2,),
     "steps": 700_000,
     "batch_size": 256,
@@ -131,12 +126,10 @@ _IMAGENET_FAST: Settings = {
     **_NORMALIZER_FREE,
     "dataset": "folder",
     "size": 64,
-    "smallest_crop": 0.35,
-    "augment": "standard",
+    "augment": "large-crops",
     "blocks": (2, 2, 3, 2),
     "widths": (64, 128, 256, 512),
     "stem_size": 3,
-    "stem_strides": 1,
     "batch_size": 128,
     "steps": 4440,
     "warm_up_steps": 444,
@@ -153,10 +146,10 @@ _IMAGENET_90_EPOCHS: Settings = {
 # The published Torch code (fb.resnet.torch).
 _IMAGENET_RESNET: Settings = {"depth": 34, "shortcut": "projection", **_IMAGENET_90_EPOCHS}
 # Huang et al. (2016), section 4.2.
-_IMAGENET_DENSENET: Settings = {"depth": 121, "nesterov": True, **_IMAGENET_90_EPOCHS}
+_IMAGENET_DENSENET: Settings = {"depth": 121, "optimizer": "nesterov", **_IMAGENET_90_EPOCHS}
 # Springenberg et al. (2014), section 3.4: 450,000 steps with batches of 64, the rate divided every 200,000.
 _IMAGENET_ALL_CNN: Settings = {
-    "stem_strides": 4,
+    "strides": (4,),
     "steps": 450_000,
     "batch_size": 64,
     "learning_rate": 0.01,

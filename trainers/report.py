@@ -7,7 +7,7 @@ import pathlib
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from idmatters_tf._arguments import as_utf8
 from idmatters_tf._imports import require
@@ -83,7 +83,7 @@ def _find_runs(paths: Sequence[str]) -> dict[str, Run]:
     return dict(zip(_short_names(found), (runs[path] for path in found), strict=True))
 
 
-def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+def make_rows(runs: Mapping[str, Run]) -> list[dict[str, object]]:
     """Return a row for each run: errors in percent, sizes, speed, and the settings in which the runs differ."""
     settings = _settings_that_matter(runs)
     rows = []
@@ -91,7 +91,8 @@ def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
         records = run.metrics()
         rates = [record["images_per_second"] for record in records if "images_per_second" in record]
         best, at_step, last, steps = _errors(run)
-        row = {"run": name, "best error, %": _percent(best), "at step": at_step, "last error, %": _percent(last)}
+        row: dict[str, object] = {"run": name, "best error, %": _percent(best), "at step": at_step}
+        row |= {"last error, %": _percent(last)}
         row |= {"steps": steps, "state": _state(run), "parameters": (run.result() or {}).get("parameters", "")}
         row |= {"images/s": round(statistics.median(rates)) if rates else ""}
         row |= {"minutes": f"{records[-1].get('seconds', 0.0) / 60:.1f}"}
@@ -99,7 +100,7 @@ def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     return rows
 
 
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+def markdown(rows: Sequence[Mapping[str, object]]) -> str:
     """Return the rows as a Markdown table with aligned columns, numbers to the right."""
     header = list(map(cell, rows[0]))
     cells = [[f"{value:,}" if type(value) is int else cell(value) for value in row.values()] for row in rows]
@@ -112,12 +113,12 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     """Return a value as a table cell, with the characters that have a meaning in Markdown escaped."""
     return re.sub(r"([\\`*\[\]<|&])", r"\\\1", str(value))
 
 
-def as_words(value: Any) -> str:
+def as_words(value: object) -> str:
     """Return a setting as text: list items separated by spaces, and "-" for None."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
@@ -135,7 +136,7 @@ def _settings_that_matter(runs):
     return {name: select_relevant(run.config()["settings"]) for name, run in runs.items()}
 
 
-def _errors(run: Run) -> tuple[Any, Any, Any, Any]:
+def _errors(run: Run) -> tuple[float | None, int | str, float | None, int]:
     """Return (best error, its step, last error, last step) of a run. Without tests, both errors are None."""
     records = run.metrics()
     tests = [record for record in records if record["kind"] == "test"]

@@ -84,8 +84,8 @@ def relative_size(first: Summary, second: Summary) -> float:
 def constant_ratio(first: Summary, second: Summary) -> float | None:
     """Return the ratio second / first if it is the same for all sampled entries, to four digits, and not 1.
 
-    For a single entry it must be an integer below 1000 or one divided by one; for integers, such as states of generators,
-    there is none.
+    For a single entry it must be an integer below 1000 or one divided by such an integer; for integers, such as states
+    of generators, there is none.
     """
     pairs = _pairs(first, second)
     if pairs is None or "float" not in str(first.get("dtype")):

@@ -1,6 +1,7 @@
 # pyright: reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false
 """Tests of the paper's baseline networks in `trainers.cifar`, and of the error messages for options."""
 
+import dataclasses
 import json
 
 import keras
@@ -17,11 +18,12 @@ from tests.support.processes import assert_same_run, cut_back, records, run_fork
 from tests.support.programs import run_here
 from trainers import networks
 from trainers.cifar import PROGRAM, parser
-from trainers.cli.settings import as_dict
+from trainers.cli.settings import as_dict, make
+from trainers.training.settings import TrainingSettings
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
 SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 8, "--checkpoint-every", 4]
-SHAPE = (16, 16, 3)
+SHAPE = (32, 32, 3)
 NETWORKS = {"all-cnn": [], "preresnet": ["--depth", 8, "--warm-up-steps", 2], "densenet": ["--depth", 7]}
 
 
@@ -54,7 +56,7 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path):
         (["resnet", "--depth", "8", "--shortcut", "projection"], lambda: resnet(SHAPE, 7, 8, "projection")),
         (["preresnet", "--depth", "14"], lambda: preresnet(SHAPE, 7, 14)),
         (["densenet", "--depth", "10"], lambda: densenet(SHAPE, 7, 10, 24)),
-        (["all-cnn"], lambda: all_cnn_c(SHAPE, 7)),
+        (["all-cnn", "--strides", "2"], lambda: all_cnn_c(SHAPE, 7, 2)),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -83,12 +85,29 @@ def test_recipes_of_the_baselines():
     assert resolved("--model", "resnet", "--depth", 20)["warm_up_steps"] == 0
     assert resolved("--model", "resnet", "--depth", 20, "--warm-up-steps", 7)["warm_up_steps"] == 7
     densenet = resolved("--model", "densenet", "--steps", 10)
-    assert (densenet["depth"], densenet["batch_size"], densenet["nesterov"]) == (100, 64, True)
+    assert (densenet["depth"], densenet["batch_size"], densenet["optimizer"]) == (100, 64, "nesterov")
     assert densenet["steps"] == 10
     assert PROGRAM.resolve(typed={"model": "densenet", "depth": 121}).network.bottleneck
     assert resolved("--model", "all-cnn")["preprocess"] == "pixels"
     identity = resolved()
     assert (identity["steps"], identity["blocks"], "depth" in identity) == (60_000, [9, 9, 9], False)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], CIFAR),
+        (["--strides", "2"], dataclasses.replace(CIFAR, stem_strides=2, strides=(2, 2, 2))),
+        (["--strides", "4", "1", "3", "2"], dataclasses.replace(CIFAR, stem_strides=4, strides=(1, 3, 2))),
+        (["--initializer", "skipinit"], dataclasses.replace(CIFAR, initializer="standard", branch_scale=0.0)),
+        (["--initializer", "fixup"], dataclasses.replace(CIFAR, initializer="fixup")),
+    ],
+)
+def test_the_options_of_the_papers_network_define_its_layout(options, expected):
+    settings = PROGRAM.resolve(typed=parser().parse(options))
+    assert settings.network.layout() == expected
+    # Also after a round trip through config.json.
+    assert make(TrainingSettings, as_dict(settings)).network.layout() == expected
 
 
 def test_the_short_preset_has_the_network_of_the_paper():

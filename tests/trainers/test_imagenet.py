@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.support.images import make_tree
 from tests.support.processes import assert_same_run, cut_back, records, run_forked, tensors
 from tests.support.programs import run_here
-from trainers.datasets import Folder
+from trainers.datasets import Folder, FolderInMemory
 from trainers.imagenet import PROGRAM
 from trainers.training.optimizers import find_drop_steps
 from trainers.training.settings import Recipe
@@ -76,8 +76,12 @@ def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
         ),
         (["--data-dir", tree, "--val-fraction", 0.1], "--val-fraction 0.1. It was removed. Use --held-out N."),
         (
-            ["--data-dir", tree, "--augment", "alternating", "--cutout", 4],
-            "--augment alternating and --cutout 4 with --dataset folder requires --in-memory.",
+            ["--data-dir", tree, "--augment", "alternating"],
+            "--augment must be one of paper, standard, large-crops, none with --dataset folder. Received: alternating",
+        ),
+        (
+            ["--data-dir", tree, "--cutout", 4],
+            "--cutout is not an option of --dataset folder, but of --dataset cifar10, cifar100, shapes, folder-in-mem",
         ),
     ):
         result = run_here("trainers.imagenet", *arguments, "--out", tmp_path / "run")
@@ -89,7 +93,17 @@ def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
 def test_a_broken_image_in_memory_is_named(tree, tmp_path):
     extra = tree / "train" / "n07" / "broken.JPEG"
     extra.write_bytes(b"no image")
-    arguments = [*SMALL, "--in-memory", "--data-dir", tree, "--augment", "none", "--out", tmp_path / "a"]
+    arguments = [
+        *SMALL,
+        "--dataset",
+        "folder-in-memory",
+        "--data-dir",
+        tree,
+        "--augment",
+        "none",
+        "--out",
+        tmp_path / "a",
+    ]
     try:
         done = run_here("trainers.imagenet", *arguments)
     finally:
@@ -103,10 +117,22 @@ def test_files_that_are_not_read_are_named_also_in_memory(tmp_path):
     data = make_tree(tmp_path / "images", classes=2, each=4)
     (data / "train" / "n01" / "notes.txt").write_text("not an image")
     (data / "train" / "n01" / "broken.jpe").write_text("not an image")
-    for in_memory in (False, True):
-        options = Folder(dataset="folder", data_dir=str(data), size=24, in_memory=in_memory, skip_broken=True)
-        expected = "8 + 8 images of 2 classes, 1 broken image skipped, not read as images: 1 (n01/notes.txt)"
-        assert options.source(4, 0).summary() == expected
+    for kind in (Folder, FolderInMemory):
+        options = kind(data_dir=str(data), size=24, skip_broken=True)
+        source = options.source(4, 0)
+        assert (source.training_images, source.test_images) == (8, 8)
+        assert options.note == " of 2 classes, 1 broken image skipped, not read as images: 1 (n01/notes.txt)"
+
+
+@pytest.mark.parametrize(("augment", "area"), [("standard", 0.08), ("large-crops", 0.35)])
+def test_crops_of_images_in_files_have_a_least_area(augment, area, tree):
+    source = Folder(data_dir=str(tree), size=24, augment=augment).source(4, 0)
+    batches = source.train_batches()
+    assert (batches.augmentation, batches.smallest_area, source.test_batches().augmentation) == (
+        "standard",
+        area,
+        "standard",
+    )
 
 
 def test_images_that_are_moved_during_the_training(tmp_path):
@@ -138,7 +164,7 @@ def test_other_networks_and_data_in_memory(tree, tmp_path):
     streamed = run_here("trainers.imagenet", *tiny, *dense, "--out", tmp_path / "streamed")
     assert streamed.returncode == 0, streamed.stderr
     assert "30 + 10 images of 60 classes" in streamed.stderr
-    in_memory = ["--in-memory", "--preprocess", "pixels", "--cutout", 4]
+    in_memory = ["--dataset", "folder-in-memory", "--preprocess", "pixels", "--cutout", 4]
     decoded = run_here("trainers.imagenet", *tiny, *dense, *in_memory, "--out", tmp_path / "decoded")
     assert decoded.returncode == 0, decoded.stderr
     assert (tmp_path / "decoded" / "preprocessing.keras").exists()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import idmatters_tf.layers  # noqa: F401 - registers the layers
+from tests.support.programs import run_here
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 
@@ -37,4 +38,9 @@ def test_a_stopped_run_on_jax_ends_with_the_same_bits(options, program, tmp_path
     model = keras.saving.load_model(run / "model.keras")
     assert np.shape(model(np.zeros((2, *model.input_shape[1:]), np.uint8))) == (2, model.output_shape[-1])
     has_tensorflow = "--without-tensorflow" not in options
-    assert [(run / name).is_dir() for name in ("saved_model", "events")] == 2 * [has_tensorflow]
+    assert [(run / name).is_dir() for name in ("saved_model", "events")] == [False, has_tensorflow]
+    if has_tensorflow:
+        # In this process, on TensorFlow.
+        exported = run_here("trainers.cifar", "--export-only", run, "--out", tmp_path / "exported")
+        assert exported.returncode == 0, exported.stderr
+        assert (tmp_path / "exported" / "saved_model").is_dir()

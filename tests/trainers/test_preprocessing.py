@@ -1,5 +1,7 @@
 """Fitted preprocessing that a run saves for its exports."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
 from trainers import preprocessing
 from trainers.cli.arguments import UsageError
+from trainers.datasets import Shapes
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), dtype=np.uint8)
 
@@ -22,8 +25,8 @@ def test_a_damaged_preprocessing_raises_a_usage_error(tmp_path):
             preprocessing.load(tmp_path)
 
 
-def test_the_training_command_fits_a_missing_preprocessing_again(tmp_path):
-    """Test that an export never replaces a fitted layer silently by the default one."""
+def test_the_training_command_fits_a_missing_preprocessing_again(tmp_path, monkeypatch):
+    """Test that an export never replaces a fitted layer silently by the default one, or by that of other data."""
     run = tmp_path / "run"
     images = shapes.load(64, 48).test_images
     train = ("trainers.cifar", *TINY.split(), "--steps", 2, "--preprocess", "channels", "--out", run)
@@ -37,6 +40,13 @@ def test_the_training_command_fits_a_missing_preprocessing_again(tmp_path):
     (run / "model.keras").unlink()
     assert run_here(*train).returncode == 0
     np.testing.assert_array_equal(keras.saving.load_model(run / "model.keras")(images), logits)
+    fitted = (run / "preprocessing.keras").read_bytes()
+    (run / "result.json").unlink()
+    data = shapes.load(64, 48)
+    other = dataclasses.replace(data, train_images=255 - data.train_images)
+    monkeypatch.setattr(Shapes, "load", lambda self: other)
+    assert run_here(*train).returncode == 2
+    assert (run / "preprocessing.keras").read_bytes() == fitted
 
 
 def test_pixels_subtracts_the_mean_image_and_keeps_proportions(tmp_path):

@@ -7,7 +7,7 @@ import pathlib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import idmatters_tf
 
@@ -21,15 +21,24 @@ _SYNONYMS = {
     "--wd": "--weight-decay",
 }
 # Removed options and the remedies.
-_REMOVED = {
+REMOVED = {
     "--base-blocks": "Use idmatters_tf.scale_depth in Python.",
+    "--branch-scale": "Use --initializer skipinit, or ResidualConv2D(branch_scale=...) in Python.",
     "--cluster-timeout": "Tasks wait 10 minutes for one another.",
     "--curvature-every": "Use the callback idmatters_tf.curvature.CurvatureMonitor in Python.",
     "--debug": "Use python -X dev -m to see tracebacks.",
     "--decay-epochs": "The learning rate decays every 2 epochs.",
+    "--final-rate": "Use --schedule linear or airbench, which end at zero or at 7 % of the peak.",
+    "--in-memory": "Use --dataset folder-in-memory.",
+    "--lookahead": "Use --schedule airbench.",
+    "--mirror": "Use --evaluate RUN, which also averages over mirror images.",
+    "--nesterov": "Use --optimizer nesterov. Muon always has Nesterov momentum.",
+    "--no-nesterov": "Use --optimizer momentum. Muon always has Nesterov momentum.",
     "--overwrite": "Remove the folder of the run.",
     "--parameter-servers": "List the parameter servers in TF_CONFIG.",
     "--size-steps": "Use pairs --train-sizes SIZE:STEP.",
+    "--smallest-crop": "Use --augment large-crops, whose crops have at least 35 % of the area.",
+    "--stem-strides": "Use --strides, whose first number is that of the first convolution.",
     "--val": "Use --held-out N, or a folder val/.",
     "--val-fraction": "Use --held-out N.",
 }
@@ -57,16 +66,15 @@ class Parser(argparse.ArgumentParser):
         checks: action and check of each option by name. The check returns the value, or raises ValueError.
     """
 
-    def __init__(self, **texts: str | None):
-        layout: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
-        arguments: dict[str, Any] = {"formatter_class": layout, "allow_abbrev": False, **texts}
-        super().__init__(**arguments)
-        self.checks: dict[str, tuple[argparse.Action, Callable[[Any], Any]]] = {}
+    def __init__(self, prog: str, description: str | None, epilog: str | None = None):
+        layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=layout, allow_abbrev=False)
+        self.checks: dict[str, tuple[argparse.Action, Callable[[object], object]]] = {}
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
 
-    def parse(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
+    def parse(self, argv: Sequence[str] | None = None) -> dict[str, object]:
         """Return the options on the command line by name, without defaults. Exits with code 2 for invalid ones."""
         values = vars(self.parse_args(argv))
         for name in values.keys() & self.checks.keys():
@@ -89,7 +97,7 @@ class Parser(argparse.ArgumentParser):
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return the remedy for a removed option, or " Did you mean NAME?" for a known synonym or near name, or ""."""
     known = list(known)
-    remedy = _REMOVED.get(f"--{name.removeprefix('--').replace('_', '-')}")
+    remedy = REMOVED.get(option_of(name))
     if remedy is not None:
         return f" It was removed. {remedy}"
     synonym = _SYNONYMS.get(name)
@@ -97,6 +105,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def program_command(module: str, *words: Any) -> str:
+def option_of(name: str) -> str:
+    """Return the option of a setting, such as --drop-steps."""
+    return f"--{name.removeprefix('--').replace('_', '-')}"
+
+
+def program_command(module: str, *words: object) -> str:
     """Return the shell command `python -m MODULE` with the words."""
     return shlex.join(["python", "-m", module, *map(str, words)])

@@ -8,7 +8,7 @@
 
     settings = with_defaults(Settings, parser.parse(argv))      # settings.steps, settings.recipe.seed
 
-A bool is a pair of options, `--nesterov` and `--no-nesterov`; a `Literal` is a choice. Names are unique across groups,
+A bool is a pair of options, `--download` and `--no-download`; a `Literal` is a choice. Names are unique across groups,
 since the JSON form (`as_dict`, `make`) is one flat object. Checks of several settings together belong in
 `__post_init__`, which raises `UsageError` or ValueError. Instances are therefore always valid.
 """
@@ -22,13 +22,17 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from idmatters_tf._arguments import abbreviate
-from trainers.cli.arguments import Parser, UsageError, suggest
+from trainers.cli.arguments import Parser, UsageError, option_of, suggest
 
-S = typing.TypeVar("S")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+S = typing.TypeVar("S", bound="DataclassInstance")
+T = typing.TypeVar("T", bound="DataclassInstance")
 # Default upper bound of whole numbers: sizes and steps are 32-bit integers in TensorFlow's kernels.
 MOST = 2**31 - 1
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}
@@ -51,7 +55,7 @@ class Option:
     title: str | None = None  # title of the argument group
     kind: type  # bool, int, float or str
     many: bool  # a tuple of values
-    default: Any  # None: None is allowed; dataclasses.MISSING: required
+    default: object  # None: None is allowed; dataclasses.MISSING: required
     choices: tuple[str, ...]  # allowed values of a str; empty: all
     by: str | None = None  # name of the option that selects the kind, see `group`
     kinds: tuple[str, ...] = ()  # values of the option `by` for which this option exists
@@ -59,13 +63,15 @@ class Option:
     @property
     def flag(self) -> str:
         """Name on the command line, such as --drop-steps."""
-        return "--" + self.name.replace("_", "-")
+        return option_of(self.name)
 
-    def describe(self, default: Any) -> str:
+    def describe(self, default: object) -> str:
         """Return the help text."""
         if default in (None, (), [], False, dataclasses.MISSING):
             return f"{self.help} (default: {self.unset})" if self.unset else self.help
-        shown = "yes" if default is True else " ".join(map(str, default)) if self.many else str(default)
+        is_listed = isinstance(default, (list, tuple))
+        values = cast(Iterable[object], default) if is_listed else ["yes" if default is True else default]
+        shown = " ".join(map(str, values))
         return f"{self.help} (default: {shown})"
 
     def expected(self) -> str:
@@ -75,7 +81,7 @@ class Option:
         bounds = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in self.bounds.items())
         return f"{_NOUNS[self.kind]} {bounds.replace('at least', 'of at least')}".strip()
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: object) -> object:
         """Check a value and return it, with text as numbers and lists as tuples. Raises ValueError."""
         if value is None is self.default:
             return None
@@ -83,19 +89,20 @@ class Option:
             return self._check_one(value)
         if not isinstance(value, (list, tuple)) or not (value or self.may_be_empty):
             raise ValueError(f"expected one or more values, each {self.expected()}, received {abbreviate(value)}")
+        parts = list(cast(Iterable[object], value))
         if self.kind is not str:
-            value = [part for each in value for part in (each.split(",") if isinstance(each, str) else [each])]
-        return tuple(map(self._check_one, value))
+            parts = [part for each in parts for part in (each.split(",") if isinstance(each, str) else [each])]
+        return tuple(map(self._check_one, parts))
 
-    def _check_one(self, received: Any) -> Any:
-        value: Any = received
-        if self.kind in (int, float) and type(received) in (int, str):
+    def _check_one(self, received: object) -> object:
+        value = received
+        if self.kind in (int, float) and isinstance(received, (int, str)) and not isinstance(received, bool):
             with contextlib.suppress(ValueError, OverflowError):
-                value = self.kind(value)
+                value = self.kind(received)
         good = type(value) is self.kind and str(value) != "" and (not self.choices or value in self.choices)
-        for name, bound in self.bounds.items():
-            good = good and _BOUNDS[name](value, bound)
-        if not good or (self.kind is float and not -math.inf < value < math.inf):
+        if good and isinstance(value, (int, float)):
+            good = all(_BOUNDS[name](value, bound) for name, bound in self.bounds.items()) and math.isfinite(value)
+        if not good:
             raise ValueError(f"expected {self.expected()}, received {abbreviate(received)}")
         return value
 
@@ -103,18 +110,18 @@ class Option:
 class Group(typing.NamedTuple):
     """Arguments of `group`."""
 
-    kinds: Mapping[Any, type]
+    kinds: Mapping[str | None, type]
     title: str
     by: str | None
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, object]
 
 
-def setting(default: Any = dataclasses.MISSING, **properties: Any) -> Any:
+def setting(default: object = dataclasses.MISSING, **properties: object) -> Any:
     """Return a dataclass field that is an option, with `help`, bounds, and other properties of an `Option`."""
     return dataclasses.field(default=default, metadata={"setting": properties})
 
 
-def group(kinds: Any, title: str, by: str | None = None, **defaults: Any) -> Any:
+def group(kinds: type | Mapping[str, type], title: str, by: str | None = None, **defaults: object) -> Any:
     """Return a field that contains other settings.
 
     Args:
@@ -124,37 +131,38 @@ def group(kinds: Any, title: str, by: str | None = None, **defaults: Any) -> Any
         by: name of the option that selects the kind, a field before this one or of all kinds.
         defaults: other defaults by name.
     """
-    by_name = {None: kinds} if by is None else kinds
+    by_name: dict[str | None, type] = {None: kinds} if isinstance(kinds, type) else {**kinds}
     return dataclasses.field(metadata={"group": Group(by_name, title, by, defaults)})
 
 
 @functools.cache
 def options(settings: type) -> Mapping[str, Option]:
     """Return all options of a settings dataclass by name, in order, with those of its groups and of all kinds."""
-    found: dict[str, tuple[dataclasses.Field[Any], Any, Group | None, list[Any]]] = {}
-    for field, hint, inside, kind in _fields(settings):
-        found.setdefault(field.name, (field, hint, inside, []))[3].append(kind)
-    selected = {inside.by: inside for _, _, inside, _ in found.values() if inside is not None}
-    return {name: _make_option(*place, selected.get(name)) for name, place in found.items()}
-
-
-def _fields(settings: type) -> list[tuple[dataclasses.Field[Any], Any, Group | None, Any]]:
-    """Return each field with its type, its group and the kind that contains it."""
+    found: dict[str, Option] = {}
     hints = typing.get_type_hints(settings)
-    found: list[tuple[dataclasses.Field[Any], Any, Group | None, Any]] = []
     for field in dataclasses.fields(settings):
         inside: Group | None = field.metadata.get("group")
         if inside is None:
-            found.append((field, hints[field.name], None, None))
-        else:
-            for kind, inner in inside.kinds.items():
-                found += [(each, hint, inside, kind) for each, hint, *_ in _fields(inner)]
+            found[field.name] = _make_option(field, hints[field.name])
+            continue
+        kinds: dict[str, list[str]] = {}
+        for kind, inner in inside.kinds.items():
+            for name, option in options(inner).items():
+                default = inside.defaults.get(name, option.default)
+                found.setdefault(name, dataclasses.replace(option, by=inside.by, default=default))
+                kinds.setdefault(name, []).append(str(kind))
+        for name, having in kinds.items():
+            listed = f": {', '.join(having)}" if len(having) < len(inside.kinds) else ""
+            found[name] = dataclasses.replace(found[name], title=inside.title + listed, kinds=tuple(having))
+        if inside.by is not None:
+            names = tuple(map(str, inside.kinds))
+            found[inside.by] = dataclasses.replace(
+                found[inside.by], title=inside.title, default=names[0], choices=names
+            )
     return found
 
 
-def _make_option(
-    field: dataclasses.Field[Any], kind: Any, inside: Group | None, kinds: list[Any], selects: Group | None
-) -> Option:
+def _make_option(field: dataclasses.Field[object], kind: object) -> Option:
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         kind = typing.get_args(kind)[0]
     many = typing.get_origin(kind) is tuple
@@ -165,13 +173,6 @@ def _make_option(
     if kind is int:
         bounds.setdefault("at_most", MOST)
     properties |= {"name": field.name, "default": field.default, "kind": str if choices else kind, "many": many}
-    if inside is not None:
-        listed = f": {', '.join(kinds)}" if len(kinds) < len(inside.kinds) else ""
-        properties |= {"title": inside.title + listed, "by": inside.by, "kinds": tuple(kinds)}
-        properties["default"] = inside.defaults.get(field.name, field.default)
-    if selects is not None:
-        properties |= {"title": selects.title, "default": next(iter(selects.kinds))}
-        choices = tuple(selects.kinds)
     return Option(**properties, choices=choices, bounds=bounds)
 
 
@@ -180,14 +181,14 @@ def make_parser(
     description: str | None,
     epilog: str,
     *settings: type,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
     only_common: bool = False,
 ) -> Parser:
     """Return the parser of a program, the words behind `python -m`, whose options are those of settings dataclasses.
 
     The help shows `defaults` by name in place of those of the options, and with `only_common` common options only.
     """
-    parser = Parser(prog=f"python -m {program}", description=description, epilog=epilog)
+    parser = Parser(f"python -m {program}", description, epilog)
     groups: dict[str | None, Any] = {None: parser}
     for name, option in {name: option for each in settings for name, option in options(each).items()}.items():
         text = argparse.SUPPRESS
@@ -210,7 +211,7 @@ def make_parser(
     return parser
 
 
-def make(settings: type[S], values: Mapping[str, Any], source: object = None) -> S:
+def make(settings: type[S], values: Mapping[str, object], source: object = None) -> S:
     """Return settings from a value for each of them, in the form of `as_dict`.
 
     Raises a UsageError, which starts with `source`, if a name is unknown or does not belong to the selected kind, or a
@@ -222,7 +223,7 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
         raise UsageError(f"{source}: {error}" if source else str(error)) from None
 
 
-def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool = False) -> S:
+def with_defaults(settings: type[S], *layers: Mapping[str, object], complete: bool = False) -> S:
     """Return settings from the defaults, overridden by each layer in turn, such as a preset and the command line.
 
     In all layers but the last, settings that the selected kinds lack (see `group`) are ignored. If the layers are
@@ -238,25 +239,30 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool 
         except ValueError as error:
             raise UsageError(f"{name}: {error}") from None
 
-    def build(kind: Any, defaults: Mapping[str, Any]) -> Any:
+    def build(kind: type[T], defaults: Mapping[str, object]) -> T:
         arguments = {}
         for field in dataclasses.fields(kind):
             inside: Group | None = field.metadata.get("group")
             name = field.name if inside is None else inside.by
-            value = None
+            value: object = None
             if name is not None:
                 default = defaults.get(name, field.default) if inside is None else known[name].default
                 value = values.get(name, dataclasses.MISSING if complete else default)
             if value is dataclasses.MISSING:
                 option = known[str(name)]
                 raise UsageError(f"the setting {option.name!r} is missing. Add it: {option.expected()}.")
-            arguments[field.name] = value if inside is None else build(inside.kinds[value], inside.defaults)
+            if inside is not None:
+                selected = inside.kinds[None if inside.by is None else str(value)]
+                value = cast(object, build(selected, inside.defaults))
+            arguments[field.name] = value
         try:
             return kind(**arguments)
         except ValueError as error:
             # Errors of the library name arguments, and options have the same names.
-            flag = lambda found: known[found[1]].flag if found[1] in known else found[0]  # noqa: E731
-            raise UsageError(re.sub("`(\\w+)`", flag, str(error))) from None
+            names = {name: option.flag for name, option in known.items()}
+            text = re.split("`(\\w+)`", str(error))
+            text[1::2] = [names.get(name, f"`{name}`") for name in text[1::2]]
+            raise UsageError("".join(text)) from None
 
     made = build(settings, {})
     used = as_dict(made)
@@ -269,13 +275,13 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any], complete: bool 
     return made
 
 
-def as_dict(settings: Any) -> dict[str, Any]:
+def as_dict(settings: "DataclassInstance") -> dict[str, object]:
     """Return every setting by name, as JSON values: tuples become lists."""
-    values = {}
+    values: dict[str, object] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if "group" in field.metadata:
             values |= as_dict(value)
         else:
-            values[field.name] = list(value) if isinstance(value, tuple) else value
+            values[field.name] = list(cast(Iterable[object], value)) if isinstance(value, tuple) else value
     return values

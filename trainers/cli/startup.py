@@ -7,10 +7,13 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from idmatters_tf._imports import EXTRAS, describe_missing
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
@@ -56,14 +59,14 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
 class _Output(io.FileIO):
     """Output that is dropped once its reader has ended, such as `head`."""
 
-    def write(self, data: Any, /) -> int:
+    def write(self, data: "ReadableBuffer", /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            return len(data)
+            return len(memoryview(data))
 
 
-def _tolerate_closed(stream):
+def _tolerate_closed(stream: TextIO) -> TextIO:
     """Return a stream in place of standard output or standard error that never raises BrokenPipeError."""
     if stream not in (sys.__stdout__, sys.__stderr__) or not isinstance(stream, io.TextIOWrapper):
         return stream
@@ -107,10 +110,14 @@ def print_message(text: str) -> None:
 
 
 @contextlib.contextmanager
-def print_warnings() -> Iterator[None]:
+def print_warnings() -> Generator[None, None, None]:
     """Print warnings inside of the block as messages, without their place in the code."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print_message(f"warning: {message}")
+
+        def show(message: Warning | str, *_: object, **__: object) -> None:
+            print_message(f"warning: {message}")
+
+        warnings.showwarning = show
         yield
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -11,7 +12,7 @@ from trainers.experiments.program import group_by
 
 
 def panel_for_each(
-    rows: Sequence[Any],
+    rows: Sequence[object],
     column: str,
     draw: Callable[..., None],
     each: int = 1,
@@ -19,7 +20,7 @@ def panel_for_each(
     most: int | None = None,
     label: str | None = None,
     lowest: float | None = None,
-    handles: Sequence[Any] = (),
+    handles: Sequence[Artist] = (),
 ) -> Figure:
     """Return a figure with panels for the values of a column, at most two in a row, and a legend.
 
@@ -55,7 +56,7 @@ def panel_for_each(
     return figure
 
 
-def add_legend(figure: Figure, handles: Iterable[Any] = ()) -> None:
+def add_legend(figure: Figure, handles: Iterable[Artist] = ()) -> None:
     """Add one legend below all panels, by default with a curve of each label."""
     curves = [axes.get_legend_handles_labels() for axes in figure.axes]
     handles = handles or {name: handle for pair in curves for handle, name in zip(*pair, strict=True)}.values()
@@ -69,7 +70,7 @@ def make_legend_entry(label: str, **style: Any) -> Line2D:
     return Line2D([], [], label=label, **{"color": "grey", **style})
 
 
-def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> None:
+def line(axes: Axes, rows: Sequence[object], x: str, y: str, **style: Any) -> None:
     """Draw one column against another, without rows that have no value. A single point is drawn as a dot."""
     points = [(getattr(row, x), getattr(row, y)) for row in rows if getattr(row, y) is not None]
     if len(points) == 1:
@@ -78,7 +79,7 @@ def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> None:
         axes.plot(*zip(*points, strict=True), **style)
 
 
-def mark_sizes(axes: Axes, rows: Sequence[Any], column: str) -> None:
+def mark_sizes(axes: Axes, rows: Sequence[object], column: str) -> None:
     """Make the horizontal axis logarithmic, with a tick at each value of a column and no other ticks."""
     sizes = sorted({getattr(row, column) for row in rows})
     axes.set(xscale="log", xlabel=column)

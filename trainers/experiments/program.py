@@ -5,7 +5,7 @@ import hashlib
 import operator
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from idmatters_tf._imports import require
 from idmatters_tf._presentation.progress import Progress
@@ -14,7 +14,7 @@ from trainers.cli.settings import as_dict, make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, print_message
 from trainers.datasets import OfficialFiles
 from trainers.run.figures import save_figure
-from trainers.run.folder import RUN, Run, hold_lock, list_names, write_csv
+from trainers.run.folder import RUN, JsonObject, Run, hold_lock, list_names, write_csv
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from idmatters_tf.data.images import ImageData
 
 Row = TypeVar("Row")
+# Numbers by name, or groups of them.
+Numbers: TypeAlias = Mapping[str, "float | Numbers"]
 
 EXIT_CODES = "exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C"
 # Options that do not change the results.
 _NOT_SAVED = ("out", "format")
-# Font sizes of figures in points.
-_STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}
 _VERDICTS = {True: "SEEN", False: "NOT SEEN", None: "OPEN"}
 
 
@@ -76,14 +76,14 @@ class Verdict:
     name: str  # name of the numbers in result.json
     seen: bool | None  # True if the claim holds in the rows, None if the rows are insufficient
     claim: str  # the claim, or what is missing
-    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # numbers, or dicts of them, by name
+    numbers: Numbers = dataclasses.field(default_factory=dict[str, "float | Numbers"])
 
     def __str__(self) -> str:
         numbers = f": {_as_text(self.numbers)}" if self.numbers else ""
         return f"{_VERDICTS[self.seen]}: {self.claim}{numbers}."
 
 
-def _as_text(numbers: Mapping[str, Any]) -> str:
+def _as_text(numbers: Numbers) -> str:
     return ", ".join(
         f"{name} ({_as_text(value)})" if isinstance(value, Mapping) else f"{name} {value:.4g}"
         for name, value in numbers.items()
@@ -98,9 +98,9 @@ class Results:
         values: content of result.json: verdicts, numbers by name, numbers of rows of the tables, and others.
     """
 
-    def __init__(self, run: Run, settings: Mapping[str, Any], format: str):
+    def __init__(self, run: Run, settings: Mapping[str, object], format: str):
         self.path, self._run, self._settings, self._format = run.path, run, settings, format
-        self.values: dict[str, Any] = {"verdicts": [], "tables": {}, "numbers": {}}
+        self.values: JsonObject = {"verdicts": [], "tables": {}, "numbers": {}}
 
     def start(self, origin: str, *arrays: "np.ndarray") -> None:
         """Record the settings and the data, which are identified by a checksum, before the first result."""
@@ -116,10 +116,10 @@ class Results:
     def report(
         self,
         name: str,
-        measure: Callable[..., Iterable[Any]],
-        cases: Iterable[tuple[Any, ...]],
-        figures: "Mapping[str, Callable[[Sequence[Any]], Figure]]",
-        verdicts: "Callable[[Sequence[Any]], Iterable[Verdict]] | None" = None,
+        measure: Callable[..., Iterable[Row]],
+        cases: Iterable[tuple[object, ...]],
+        figures: "Mapping[str, Callable[[Sequence[Row]], Figure]]",
+        verdicts: "Callable[[Sequence[Row]], Iterable[Verdict]] | None" = None,
         by: str | None = None,
     ) -> None:
         """Measure all cases, see `measure`, and save the rows, see `save`.
@@ -136,7 +136,9 @@ class Results:
         groups = [rows] if by is None else group_by(rows, by).values()
         self.save(name, rows, figures, [each for own in groups if verdicts for each in verdicts(own)])
 
-    def measure(self, name: str, measure: Callable[..., Iterable[Any]], cases: Iterable[tuple[Any, ...]]) -> list[Any]:
+    def measure(
+        self, name: str, measure: Callable[..., Iterable[Row]], cases: Iterable[tuple[object, ...]]
+    ) -> list[Row]:
         """Return the rows of `measure(*case)` for all cases, with a progress bar."""
         cases = list(cases)
         rows = []
@@ -149,8 +151,8 @@ class Results:
     def save(
         self,
         name: str,
-        rows: Sequence[Any],
-        figures: "Mapping[str, Callable[[Sequence[Any]], Figure]]",
+        rows: Sequence[Row],
+        figures: "Mapping[str, Callable[[Sequence[Row]], Figure]]",
         verdicts: Iterable[Verdict | str] = (),
     ) -> None:
         """Write rows, dicts or dataclasses, to NAME.csv with figures drawn by functions, and add verdicts."""
@@ -161,7 +163,8 @@ class Results:
 
         paths = [self.path / f"{name}.csv", *map(self.figure_path, figures)]
         write_csv(paths[0], [row if isinstance(row, dict) else vars(row) for row in rows])
-        with matplotlib.rc_context(_STYLE):
+        # Font sizes in points.
+        with matplotlib.rc_context({"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}):
             for path, draw in zip(paths[1:], figures.values(), strict=True):
                 save_figure(draw(rows), path)
         self.values["tables"][name] = len(rows)
@@ -181,15 +184,29 @@ class Results:
                 self.values["numbers"][verdict.name] = verdict.numbers
 
 
+class ExperimentSettings(Protocol):
+    """Settings of a program, a dataclass, with those of its run in a group."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def run(self) -> RunSettings:
+        """Folder of the results and format of the figures."""
+        ...
+
+
+Settings = TypeVar("Settings", bound=ExperimentSettings)
+
+
 @dataclasses.dataclass(frozen=True)
-class ExperimentProgram:
+class ExperimentProgram(Generic[Settings]):
     """A program, or one command of a program."""
 
     name: str  # words of the command line after `python -m`
     description: str | None
     epilog: str  # end of the help
-    settings: type  # dataclass whose group `run` contains a `RunSettings`
-    measure: Callable[[Any, Results], None]  # computes the results for the settings, from `Results.start` on
+    settings: type[Settings]
+    measure: Callable[[Settings, Results], None]  # computes the results for the settings, from `Results.start` on
     packages: tuple[str, ...] = ("matplotlib",)  # optional packages
 
     def parser(self) -> Parser:
@@ -213,7 +230,7 @@ class ExperimentProgram:
         return 0
 
 
-def is_finished(run: Run, settings: Mapping[str, Any]) -> bool:
+def is_finished(run: Run, settings: Mapping[str, object]) -> bool:
     """Return True, after a message, if a run is finished, and False if it is to be started or resumed.
 
     A run that was stopped before it had any results counts as new, also with other settings.

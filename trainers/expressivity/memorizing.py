@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import keras
@@ -15,9 +15,10 @@ from idmatters_tf.checkpointing import replacing
 from idmatters_tf.data.images import ImageData
 from idmatters_tf.expressivity import memorize, verify
 from trainers.cli.arguments import RunError
+from trainers.run.folder import JsonObject
 
 
-def memorize_and_verify(images: ImageData, labels: np.ndarray, path: pathlib.Path, **options: Any) -> dict[str, Any]:
+def memorize_and_verify(images: ImageData, labels: np.ndarray, path: pathlib.Path, **options: Any) -> JsonObject:
     """Build the network, save it to a .keras file, and run every row through the reloaded one.
 
     It maps the training images to the labels (n,); the options are those of `expressivity.memorize`. Returns
@@ -70,7 +71,7 @@ def _stage_bars() -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def describe(result: Mapping[str, Any]) -> dict[str, str]:
+def describe(result: JsonObject) -> dict[str, str]:
     """Return the results as text by name."""
     loaded, single = result["loaded"], result["float32"]
     seconds = ", ".join(f"{stage} {value:.1f}" for stage, value in result["seconds"].items())

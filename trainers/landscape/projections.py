@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.panels import line, mark_sizes
-from trainers.experiments.program import Results, Verdict, group_by
+from trainers.experiments.program import Numbers, Results, Verdict, group_by
 
 GOAL = 1e-8
 # Scale of the maps and fraction of `linear.fixed_maps_rate`. At scale 1, or with the whole rate, some deep networks
@@ -60,7 +60,7 @@ def measure(
 def verdicts(rows: Sequence[ProjectionRow]) -> Iterator[Verdict]:
     """Compare convergence, the dependence on depth, and the bound of the factor of the loss in a step."""
     reached = [row.steps for row in rows if row.steps is not None]
-    numbers: dict[str, Any] = {"cases": len(rows), "converged": len(reached)}
+    numbers: dict[str, float | Numbers] = {"cases": len(rows), "converged": len(reached)}
     numbers["median steps"] = {
         f"depth {depth}": float(np.median([np.inf if row.steps is None else row.steps for row in own]))
         for depth, own in group_by(rows, "depth").items()

@@ -7,7 +7,6 @@ import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
 
 from trainers.cli.arguments import UsageError
 from trainers.run.folder import read_lines, read_object
@@ -32,7 +31,7 @@ class Number:
     factor: Decimal | int | None = None  # or: the ratio is between 1/factor and factor
     file: str | None = None  # .json, .jsonl or .csv in the folder of the run; None: the number is in no file
     key: str = ""  # column, or path such as `loaded.largest_error`
-    where: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # values that select lines of .jsonl and .csv
+    where: Mapping[str, object] = dataclasses.field(default_factory=dict)  # values that select lines of .jsonl and .csv
     take: str = "last"  # "last", "max" or "mean" of the selected lines; each has a value for a mean, unless diverged
     times: float = 1.0  # factor that converts the value to the unit
     base: float | None = None  # base of a logarithm that is undone
@@ -83,16 +82,16 @@ def format_number(number: Decimal | int) -> str:
     return f"{number:,}" if isinstance(number, int) else str(number).lower()
 
 
-def _lines(path: pathlib.Path, where: Mapping[str, Any]) -> list[Any]:
+def _lines(path: pathlib.Path, where: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
     if path.suffix == ".csv":
-        lines: list[Any] = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     else:
         lines = read_lines(path) if path.suffix == ".jsonl" else [read_object(path)]
     # In CSV files all values are text.
     return [line for line in lines if all(str(line.get(name)) == str(value) for name, value in where.items())]
 
 
-def _at(value: Any, key: str) -> Any:
+def _at(value: object, key: str) -> object:
     """Return the value at a path such as `norms.mean_frobenius`, or None."""
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

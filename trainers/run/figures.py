@@ -4,15 +4,16 @@ import itertools
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from idmatters_tf.checkpointing import replacing
+from trainers.run.folder import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Records = Sequence[Mapping[str, Any]]
+Records: TypeAlias = Sequence[JsonObject]
 
 # Sufficient for the column of a page on a high-resolution screen.
 DPI = 150
@@ -36,8 +37,9 @@ def convergence(records: Records, path: str | os.PathLike, title: str) -> None:
         axes.set_xlabel(f"step    (best test error {best[1]:.2f} % at step {best[0]:,}, last {errors[-1]:.2f} %)")
     with_top5 = [(record["step"], 100 * record["top5_error"]) for record in records if "top5_error" in record]
     if with_top5:
-        style: dict[str, Any] = {"color": "tab:orange", "linewidth": 1.2, "marker": _marker(with_top5, 1)}
-        axes.plot(*zip(*with_top5, strict=True), label="test error, top-5", **style)
+        marker = _marker(with_top5, 1)
+        label = "test error, top-5"
+        axes.plot(*zip(*with_top5, strict=True), color="tab:orange", marker=marker, linewidth=1.2, label=label)
     for number, drop in enumerate(drops):
         label = None if number else "learning rate drop"
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1, label=label)
@@ -64,16 +66,16 @@ def comparison(runs: Mapping[str, Records], path: str | os.PathLike) -> pathlib.
         if not test:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
-        style: dict[str, Any] = {"color": f"C{drawn % 10}", "linestyle": ("-", "--", ":")[drawn // 10 % 3]}
+        color, line = f"C{drawn % 10}", ("-", "--", ":")[drawn // 10 % 3]
         drawn += 1
         if train:
             steps, means = zip(*running_mean(train, rate_drops(records)), strict=True)
             errors += means
-            axes.plot(steps, means, color=style["color"], alpha=0.3, linewidth=1, marker=_marker(train, 1))
+            axes.plot(steps, means, color=color, alpha=0.3, linewidth=1, marker=_marker(train, 1))
         steps, values = zip(*test, strict=True)
         errors += values
         label = f"{name} (best {min(values):.2f} %{ended})"
-        axes.plot(steps, values, **style, marker=_marker(steps), markersize=4, label=label)
+        axes.plot(steps, values, color=color, linestyle=line, marker=_marker(steps), markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
     _set_logarithmic(axes, errors)
@@ -160,7 +162,7 @@ def rate_drops(records: Records) -> list[int]:
     ]
 
 
-def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = ()) -> list[Any]:
+def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = ()) -> list[tuple[float, float]]:
     """Return the centered running mean of (step, value) over a fortieth of the points.
 
     Curves are steep after the first point and after drops, so that means do not extend across these points. Near them,

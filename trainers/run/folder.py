@@ -17,7 +17,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from idmatters_tf import _environment
 from idmatters_tf._arguments import as_utf8, describe_differences
@@ -32,6 +32,9 @@ from idmatters_tf.checkpointing import (
 )
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import MOST, make, setting
+
+# An object in a JSON file, whose values are checked by `read_object` or are those that `Run.record` has written.
+JsonObject: TypeAlias = dict[str, Any]
 
 # Marks of runs, exports to other folders and comparisons.
 RUN, EXPORT, REPORT = "config.json", "export.json", "report.json"
@@ -108,7 +111,7 @@ class Run:
     def __init__(self, path: str | os.PathLike, writes: bool = True):
         self.path = pathlib.Path(path)
         self.writes = writes
-        self.records: list[dict[str, Any]] = []
+        self.records: list[JsonObject] = []
 
     @property
     def config_path(self) -> pathlib.Path:
@@ -132,7 +135,7 @@ class Run:
         if not self.exists():
             check_output(self.path, RUN)
 
-    def config(self, program: str | None = None) -> dict[str, Any]:
+    def config(self, program: str | None = None) -> JsonObject:
         """Return the content of config.json.
 
         Raises:
@@ -162,7 +165,7 @@ class Run:
                 f"checksums differ. The order of the images is part of the checksum."
             )
 
-    def check_same(self, settings: Mapping[str, Any]) -> None:
+    def check_same(self, settings: Mapping[str, object]) -> None:
         """Raise a UsageError that names the settings that differ from those of config.json."""
         differing = describe_differences(self.config()["settings"], settings, settings)
         if differing:
@@ -170,10 +173,10 @@ class Run:
 
     def start(
         self,
-        settings: Mapping[str, Any],
-        data: Mapping[str, Any],
+        settings: Mapping[str, object],
+        data: Mapping[str, object],
         program: str | None = None,
-        numerics: Mapping[str, Any] | None = None,
+        numerics: Mapping[str, object] | None = None,
     ) -> None:
         """Remove the outputs of an earlier run, and write config.json.
 
@@ -189,10 +192,10 @@ class Run:
         config |= {} if numerics is None else {"numerics": numerics}
         self._write("config.json", config | {"command": sys.argv})
 
-    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+    def _write(self, name: str, value: Mapping[str, object]) -> None:
         write_atomically(self.path / name, json.dumps(value, indent=2) + "\n")
 
-    def update(self, settings: Mapping[str, Any]) -> None:
+    def update(self, settings: Mapping[str, object]) -> None:
         """Record other settings of a run that continues, such as more steps. It is no longer finished."""
         config = self.config()
         if config["settings"] == settings:
@@ -203,7 +206,7 @@ class Run:
         self._write("config.json", config | {"settings": settings, "command": sys.argv})
         self.result_path.unlink(missing_ok=True)
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[JsonObject]:
         """Return the valid records of metrics.jsonl; none if there is no file.
 
         Damaged lines, such as a last line that a crash has truncated, are ignored.
@@ -211,13 +214,13 @@ class Run:
         path = self.path / "metrics.jsonl"
         return [record for record in read_lines(path) if _is_record(record)] if path.is_file() else []
 
-    def restore_metrics(self, saved: list[dict[str, Any]]) -> None:
+    def restore_metrics(self, saved: list[JsonObject]) -> None:
         """Replace the records by those saved with the checkpoint from which the run resumes."""
         self.records = saved
         if self.writes:
             write_atomically(self.path / "metrics.jsonl", encode(saved))
 
-    def record(self, **values: Any) -> None:
+    def record(self, **values: object) -> None:
         """Append a record to metrics.jsonl. Raises FolderLost if the folder no longer exists."""
         self.records.append(values)
         if self.writes:
@@ -225,7 +228,7 @@ class Run:
             with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
                 file.write(encode([values]))
 
-    def result(self, fields: Mapping[str, type] = TRAINED) -> dict[str, Any] | None:
+    def result(self, fields: Mapping[str, type] = TRAINED) -> JsonObject | None:
         """Return the final result, or None if the run is not finished.
 
         Raises:
@@ -236,12 +239,12 @@ class Run:
         remedy = "Remove it, and run the same command to write it again."
         return read_object(self.result_path, remedy, fields)
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def finish(self, result: Mapping[str, object]) -> None:
         """Write result.json, which marks the run as finished."""
         self._write("result.json", result)
 
 
-def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dict[str, Any]:
+def summarize(records: list[JsonObject], steps: int, parameters: int) -> JsonObject:
     """Return the content of result.json of a training program."""
     # The evaluation of the initial weights is not a result.
     tests = [record for record in records if record["kind"] == "test" and record["step"]]
@@ -258,7 +261,7 @@ def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dic
     return {**result, "last_top5_error": last["top5_error"]} if "top5_error" in last else result
 
 
-def describe_result(result: dict[str, Any]) -> str:
+def describe_result(result: JsonObject) -> str:
     """Return a result as a sentence."""
     top5 = f", top-5 {100 * result['last_top5_error']:.2f} %" if "last_top5_error" in result else ""
     return (
@@ -291,7 +294,7 @@ def list_names(folder: str | os.PathLike) -> list[str]:
     return [name for name in names if not name.startswith(".")]
 
 
-def write_mark(folder: str | os.PathLike, mark: str, program: str, **values: Any) -> None:
+def write_mark(folder: str | os.PathLike, mark: str, program: str, **values: object) -> None:
     """Create a folder with the mark of a program, which contains its name and the values."""
     pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
     write_atomically(pathlib.Path(folder, mark), json.dumps({"program": program, **values}, indent=2) + "\n")
@@ -305,12 +308,12 @@ def _is_mark(path: pathlib.Path) -> bool:
     return isinstance(content, dict) and "program" in content
 
 
-def encode(records: Iterable[dict[str, Any]]) -> str:
+def encode(records: Iterable[Mapping[str, object]]) -> str:
     """Return the records as text, one JSON object per line."""
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def read_object(path: pathlib.Path, remedy: str = "", fields: Mapping[str, type] | None = None) -> dict[str, Any]:
+def read_object(path: pathlib.Path, remedy: str = "", fields: Mapping[str, type] | None = None) -> JsonObject:
     """Return the JSON object in a file, which has fields of these names and types.
 
     Raises:
@@ -326,7 +329,7 @@ def read_object(path: pathlib.Path, remedy: str = "", fields: Mapping[str, type]
     return value
 
 
-def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_lines(path: pathlib.Path) -> list[JsonObject]:
     """Return the JSON objects in the lines of a file. Damaged lines are ignored."""
     values = []
     for line in path.read_bytes().splitlines():
@@ -335,27 +338,27 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
     return [value for value in values if isinstance(value, dict)]
 
 
-def _find_invalid(value: Any, fields: Mapping[str, type]) -> str | None:
+def _find_invalid(value: object, fields: Mapping[str, type]) -> str | None:
     """Return the name of the first field that a JSON object lacks or that has another type, or None."""
     if not isinstance(value, dict):
         return "object"
     return next((name for name, kind in fields.items() if not _has_type(value.get(name), kind)), None)
 
 
-def _has_type(value: Any, kind: type) -> bool:
+def _has_type(value: object, kind: type) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return type(value) is kind
     # Comparisons with NaN are false, and integers of JSON may exceed all floats.
-    if kind is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max
-    return type(value) is kind and (kind is not int or 0 <= value <= MOST)
+    return abs(value) <= sys.float_info.max if kind is float else type(value) is kind is int and 0 <= value <= MOST
 
 
-def _is_record(value: dict[str, Any]) -> bool:
+def _is_record(value: Mapping[str, object]) -> bool:
     measured = MEASURED if value.get("kind") in ("train", "test") else {}
     optional = {name: float for name in _OPTIONAL if name in value}
     return _find_invalid(value, {**RECORD, **measured, **optional}) is None
 
 
-def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Write rows with the same keys atomically as a CSV file. None is an empty cell."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")

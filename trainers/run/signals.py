@@ -3,7 +3,6 @@
 import signal
 import types
 from collections.abc import Callable
-from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -24,7 +23,7 @@ class SignalHandler:
         self.received: signal.Signals | None = None
         self._on_signal, self._patience = on_signal, patience
         self._counts: dict[signal.Signals, int] = dict.fromkeys(SIGNALS, 0)
-        self._previous: dict[signal.Signals, Any] = {}
+        self._previous: dict[signal.Signals, Callable[[int, types.FrameType | None], object] | int | None] = {}
 
     def __enter__(self) -> "SignalHandler":
         # Stored before the first signal can arrive.

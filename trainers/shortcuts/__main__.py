@@ -3,13 +3,12 @@
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from trainers.backends import import_tensorflow
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.startup import print_message, run_program
 from trainers.experiments.program import EXIT_CODES, ExperimentProgram, Results
-from trainers.shortcuts.settings import COMMANDS
+from trainers.shortcuts.settings import COMMANDS, CommandSettings
 
 SUMMARIES = {command: str(settings.__doc__).rstrip(".") for command, settings in COMMANDS.items()}
 EXAMPLES = f"""
@@ -28,7 +27,7 @@ examples:
 """
 
 
-def _measure(settings: Any, results: Results) -> None:
+def _measure(settings: CommandSettings, results: Results) -> None:
     import threadpoolctl
 
     import_tensorflow()
@@ -65,7 +64,9 @@ def parser(command: str | None = None) -> Parser:
     if command:
         return PROGRAMS[command].parser()
     prog = "python -m trainers.shortcuts"
-    return Parser(prog=prog, usage=f"{prog} COMMAND [options]", description=__doc__, epilog=EXAMPLES)
+    shown = Parser(prog, __doc__, EXAMPLES)
+    shown.usage = f"{prog} COMMAND [options]"
+    return shown
 
 
 def main(argv: Sequence[str] | None = None) -> int:

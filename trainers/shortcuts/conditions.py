@@ -3,7 +3,6 @@
 import concurrent.futures
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import joblib
 import numpy as np
@@ -15,6 +14,7 @@ from idmatters_tf import linear
 from idmatters_tf.curvature import Summary, summarize
 from trainers.experiments.panels import mark_sizes, panel_for_each
 from trainers.experiments.program import Results, Verdict, group_by
+from trainers.shortcuts.settings import ConditionsSettings
 from trainers.shortcuts.training import COLORS, LINEAR_NETWORKS, Regression, deviation
 
 
@@ -32,7 +32,7 @@ class ConditionsRow:
     index: float  # mean fraction of negative eigenvalues
 
 
-def run(problem: Regression, settings: Any, results: Results) -> None:
+def run(problem: Regression, settings: ConditionsSettings, results: Results) -> None:
     """Measure each kind of network at each depth that is a multiple of its units."""
     cases = [
         (problem.statistics, kind, depth, settings.networks.starts)

@@ -1,7 +1,8 @@
 """Settings of the commands of `trainers.shortcuts`."""
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
@@ -78,42 +79,62 @@ class UnitSettings:
             )
 
 
-def _make_settings(command: str, summary: str, **groups: Any) -> type:
-    """Return the settings of a command: its data, groups of its own, and its run."""
-    data, run = group(RegressionSettings, "data"), group(RunSettings, "run", out=f"runs/shortcuts-{command}")
-    fields = [(name, Any, field) for name, field in {"data": data, **groups, "run": run}.items()]
-    return dataclasses.make_dataclass(command, fields, frozen=True, namespace={"__doc__": summary})
+@dataclasses.dataclass(frozen=True)
+class ConditionsSettings:
+    """Figure 5: condition numbers of the Hessian at initialization against depth."""
+
+    data: RegressionSettings = group(RegressionSettings, "data")
+    networks: SweptNetworkSettings = group(
+        SweptNetworkSettings, "networks", depths=(1, 2, 3, 4, 6, 8, 12, 16, 24), starts=10
+    )
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-conditions")
 
 
-def _swept(*depths: int, starts: int) -> Any:
-    return group(SweptNetworkSettings, "networks", depths=depths, starts=starts)
+@dataclasses.dataclass(frozen=True)
+class TrajectorySettings:
+    """Figures 6, 7, 8: spectrum and index of the Hessian and norm of the gradient during training."""
+
+    data: RegressionSettings = group(RegressionSettings, "data")
+    networks: TrajectoryNetworkSettings = group(TrajectoryNetworkSettings, "networks")
+    descent: DescentSettings = group(DescentSettings, "gradient descent", samples=200)
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-trajectory")
 
 
-def _descent(**defaults: Any) -> Any:
-    return group(DescentSettings, "gradient descent", **defaults)
+@dataclasses.dataclass(frozen=True)
+class SweepSettings:
+    """Figures 9, 10: best learning rate and its final loss against depth."""
+
+    data: RegressionSettings = group(RegressionSettings, "data")
+    networks: SweptNetworkSettings = group(SweptNetworkSettings, "networks", depths=(4, 8, 16, 32, 64, 96), starts=5)
+    descent: DescentSettings = group(DescentSettings, "gradient descent")
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-sweep")
 
 
-_GROUPS: dict[str, tuple[str, dict[str, Any]]] = {
-    "conditions": (
-        "Figure 5: condition numbers of the Hessian at initialization against depth.",
-        {"networks": _swept(1, 2, 3, 4, 6, 8, 12, 16, 24, starts=10)},
-    ),
-    "trajectory": (
-        "Figures 6, 7, 8: spectrum and index of the Hessian and norm of the gradient during training.",
-        {"networks": group(TrajectoryNetworkSettings, "networks"), "descent": _descent(samples=200)},
-    ),
-    "sweep": (
-        "Figures 9, 10: best learning rate and its final loss against depth.",
-        {"networks": _swept(4, 8, 16, 32, 64, 96, starts=5), "descent": _descent()},
-    ),
-    "norms": (
-        "Figure 3: mean Frobenius norm against training loss.",
-        {"networks": _swept(2, 4, 8, 16, 32, starts=3), "descent": _descent()},
-    ),
-    "theorem1": (
-        "Theorem 1: Hessian and order of the zero point, in closed form and by automatic differentiation.",
-        {"networks": group(UnitSettings, "network")},
-    ),
-}
+@dataclasses.dataclass(frozen=True)
+class NormsSettings:
+    """Figure 3: mean Frobenius norm against training loss."""
+
+    data: RegressionSettings = group(RegressionSettings, "data")
+    networks: SweptNetworkSettings = group(SweptNetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
+    descent: DescentSettings = group(DescentSettings, "gradient descent")
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-norms")
+
+
+@dataclasses.dataclass(frozen=True)
+class Theorem1Settings:
+    """Theorem 1: Hessian and order of the zero point, in closed form and by automatic differentiation."""
+
+    data: RegressionSettings = group(RegressionSettings, "data")
+    networks: UnitSettings = group(UnitSettings, "network")
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-theorem1")
+
+
+CommandSettings: TypeAlias = ConditionsSettings | TrajectorySettings | SweepSettings | NormsSettings | Theorem1Settings
 # Settings of each command, a module of this package with a function `run`.
-COMMANDS = {command: _make_settings(command, summary, **groups) for command, (summary, groups) in _GROUPS.items()}
+COMMANDS: Mapping[str, type[CommandSettings]] = {
+    "conditions": ConditionsSettings,
+    "trajectory": TrajectorySettings,
+    "sweep": SweepSettings,
+    "norms": NormsSettings,
+    "theorem1": Theorem1Settings,
+}

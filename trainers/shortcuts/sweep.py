@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +10,7 @@ from matplotlib.figure import Figure
 
 from trainers.experiments.panels import line, mark_sizes, panel_for_each
 from trainers.experiments.program import Results, Verdict, group_by
+from trainers.shortcuts.settings import SweepSettings
 from trainers.shortcuts.training import COLORS, Regression, ShortcutTraining, best_rate, deviation, trainings
 
 
@@ -29,7 +29,7 @@ class SweepRow:
     deviation: float  # standard deviation of the final losses
 
 
-def run(problem: Regression, settings: Any, results: Results) -> None:
+def run(problem: Regression, settings: SweepSettings, results: Results) -> None:
     """Measure networks with each activation and depth."""
     cases = itertools.product(trainings(problem, settings), settings.networks.depths)
     results.report("sweep", measure, cases, {"sweep": draw}, lambda rows: [verdict(rows)], by="activation")

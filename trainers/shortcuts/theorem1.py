@@ -1,18 +1,18 @@
 """Theorem 1 of Li et al.: zero point of an n-shortcut network, in closed form and by automatic differentiation."""
 
 import dataclasses
-from typing import Any
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf.curvature import Summary, dense_hessian, summarize
 from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_network
 from trainers.cli.startup import print_lines
 from trainers.experiments.program import Results
-from trainers.shortcuts.settings import UnitSettings
+from trainers.shortcuts.settings import Theorem1Settings, UnitSettings
 from trainers.shortcuts.training import CLASSES, Regression
 
 # Derivatives at zero.
@@ -41,7 +41,7 @@ def _zero_model(network: UnitSettings) -> keras.Model:
     return shortcut_network(CLASSES, network.units, network.shortcut_depth, *activations, kernel_initializer="zeros")
 
 
-def half_squares(y: Any, outputs: Any) -> Any:
+def half_squares(y: Tensor, outputs: Tensor) -> Tensor:
     """Return ||y - f(x)||^2 / 2 of each example. Its mean is Li et al.'s loss (Eq. 6)."""
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2  # pyright: ignore[reportOptionalOperand]
 
@@ -70,7 +70,7 @@ def stationary_order(problem: Regression, network: UnitSettings) -> tuple[int, l
     return round(float(np.median(exponents))) - 1, exponents
 
 
-def run(problem: Regression, settings: Any, results: Results) -> None:
+def run(problem: Regression, settings: Theorem1Settings, results: Results) -> None:
     """Analyze the zero point, print the results, and store them as numbers."""
     network = settings.networks
     problem = problem.first(settings.networks.samples)

@@ -6,13 +6,14 @@ networks of a kind are computed together, as a batch of matrix products.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf import linear
-from trainers.shortcuts.settings import RegressionSettings
+from idmatters_tf._keras_types import Tensor
+from trainers.shortcuts.settings import NormsSettings, RegressionSettings, SweepSettings, TrajectorySettings
 
 Floats = NDArray[np.floating]
 # (weights, number of updates) -> (weights after the updates, their losses, norms of their gradients).
@@ -112,7 +113,7 @@ def relu_descent(
     steps = tf.constant(np.reshape(rates, (-1, 1, 1)), dtype)
     networks, units, layers_in_unit, *sizes = shape
 
-    def loss_and_gradient(weights: list[Any]) -> tuple[Any, Any]:
+    def loss_and_gradient(weights: list[tf.Tensor]) -> tuple[Tensor, Tensor]:
         # One tensor per layer: the gradient of slices of a stacked tensor would copy them together again.
         with tf.GradientTape() as tape:
             tape.watch(weights)
@@ -231,7 +232,9 @@ class ShortcutTraining:
         return record(relu_descent(self.problem, W.shape, rates, network.shortcut), W, self.epochs, every)
 
 
-def trainings(problem: Regression, settings: Any) -> Iterator[ShortcutTraining]:
+def trainings(
+    problem: Regression, settings: SweepSettings | NormsSettings | TrajectorySettings
+) -> Iterator[ShortcutTraining]:
     """Yield the training with each activation, by the settings of a command; linear networks use all examples."""
     descent = settings.descent
     starts = settings.networks.starts

@@ -5,31 +5,32 @@ servers without waiting for other workers. The learning rate depends on the numb
 atomic operation on a parameter server counts. A Keras optimizer's own counter loses updates.
 
 Workers read and decode images in files. Batches of images in memory are computed by the chief, which has the images,
-and sent to the workers.
+and sent to the workers. The chief alone evaluates the network.
 """
 
-import collections
-import functools
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from idmatters_tf._presentation.progress import Progress
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf.callbacks import saved
 from idmatters_tf.checkpointing import list_steps, remove_steps
-from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+from idmatters_tf.data.batches import TrainBatches
+from idmatters_tf.data.protocols import TrainBatchSource
 from idmatters_tf.distribute import ClusterDescription
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_message
 from trainers.run.signals import SignalHandler
-from trainers.training.measure import TOP5_CLASSES, compute_errors
+from trainers.training.measure import Measured, compute_errors, measure
 from trainers.training.reports import KEPT, MEANS, Reports, explain_write_errors
 from trainers.training.settings import Task
 
+Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
+RemoteValue: TypeAlias = tf.distribute.experimental.coordinator.RemoteValue
 # Variables in a checkpoint.
 VARIABLES = ("model", "optimizer")
 # More batches than any training has.
@@ -41,16 +42,16 @@ _AHEAD = 8
 class AsynchronousTrainer:
     """Updates of a network, compiled under a `ParameterServerStrategy`, each made by one of several workers."""
 
-    def __init__(self, model: Any, clip_norm: float | None, workers: int, done: int):
+    def __init__(self, model: keras.Model, clip_norm: float | None, workers: int, done: int):
         self._model, self._clip_norm, self._workers = model, clip_norm, workers
-        self._strategy: Any = model.distribute_strategy
+        self._strategy = model.distribute_strategy
         self._coordinator = tf.distribute.experimental.coordinator.ClusterCoordinator(self._strategy)
         self._weights = [variable.value for variable in model.trainable_variables]
         with self._strategy.scope():
             self.step = tf.Variable(tf.constant(done, tf.int64), trainable=False, name="step")
 
     @tf.function(autograph=False)
-    def update(self, batch: Any) -> tf.Tensor:
+    def update(self, batch: Batch | Iterator[Batch]) -> tf.Tensor:
         """Make the update of one worker. Returns loss, penalty, error, gradient norm and learning rate.
 
         Args:
@@ -74,10 +75,10 @@ class AsynchronousTrainer:
         self.step.assign_add(1)
         return tf.concat([self._strategy.reduce("SUM", measured, axis=None), [norm, rate]], 0)
 
-    def _gradients(self, images, labels):
+    def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[Tensor, Tensor]:
         """Return this replica's part of the gradient and of the loss, the penalty and the error."""
         replicas = self._strategy.num_replicas_in_sync
-        context: Any = tf.distribute.get_replica_context()
+        context = tf.distribute.get_replica_context()
         size = images.shape[0] // replicas
         first = context.replica_id_in_sync_group * size
         images, labels = images[first : first + size], labels[first : first + size]
@@ -86,46 +87,23 @@ class AsynchronousTrainer:
             loss = tf.reduce_mean(self._model.loss(labels, logits))
             penalty = tf.add_n(self._model.losses or [tf.zeros(())])
             total = (loss + penalty) / replicas
-        cross_entropy, error = _compute(labels, logits)[:2]
+        logits = tf.cast(logits, tf.float32)
+        cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        error = compute_errors(labels, logits)
         measured = tf.stack([tf.reduce_mean(cross_entropy), penalty, tf.reduce_mean(error)]) / replicas
         return tape.gradient(total, self._weights), measured
 
-    def measure(self, batches: Any, count: int, is_interrupted: Callable[[], bool]) -> dict[str, Any]:
-        """Evaluate every image once. If the worker of a batch is lost, another worker computes the batch."""
-        del is_interrupted  # the coordinator stops after the next checkpoint
-
-        @tf.function(autograph=False)
-        def sums_of_batch(batch):
-            single = batch if isinstance(batch, tuple) else batches.dataset(first=batch, steps=1).get_single_element()
-            images, labels, weights = single
-            values = _compute(labels, self._model(images, training=False))
-            return tf.stack([tf.reduce_sum(weights * value) for value in values])
-
-        is_local = isinstance(batches, EvaluationBatches)
-        scheduled = collections.deque()
-        sums = np.zeros(3)
-        with Progress(batches.steps, "evaluating", unit="batches", delay=0) as bar:
-            for batch in batches.dataset() if is_local else tf.data.Dataset.range(batches.steps):
-                scheduled.append(self._coordinator.schedule(sums_of_batch, args=(batch,)))
-                if len(scheduled) > _AHEAD * self._workers:
-                    sums += self.value(scheduled.popleft())
-                bar.advance()
-            sums += sum(map(self.value, scheduled))
-        loss, error, top5_error = map(float, sums / count)
-        means = {"loss": loss, "error": error, "count": count}
-        return {**means, "top5_error": top5_error} if self._model.output_shape[-1] >= TOP5_CLASSES else means
-
-    def schedule(self, count: int, batches: Any, is_stopped: Callable[[], bool]) -> list[Any]:
+    def schedule(self, count: int, batches: Iterator[Batch], is_stopped: Callable[[], bool]) -> list[RemoteValue]:
         """Schedule updates until a signal. Returns the values of `update` that the workers will compute."""
         is_local = isinstance(batches, tf.data.Iterator)
-        scheduled: list[Any] = []
+        scheduled: list[RemoteValue] = []
         while len(scheduled) < count and not is_stopped():
             scheduled.append(self._coordinator.schedule(self.update, args=(next(batches) if is_local else batches,)))
             if is_local and len(scheduled) > _AHEAD * self._workers:
                 self.value(scheduled[-_AHEAD * self._workers])
         return scheduled
 
-    def value(self, scheduled: Any) -> Any:
+    def value(self, scheduled: RemoteValue) -> Tensor:
         """Wait for a scheduled computation and return its value. Raises the first error of all computations."""
         try:
             return scheduled.fetch()
@@ -138,7 +116,7 @@ class AsynchronousTrainer:
         """Wait for all scheduled updates."""
         self._coordinator.join()
 
-    def batches(self, train: Any) -> Any:
+    def batches(self, train: TrainBatchSource) -> Iterator[Batch]:
         """Return the argument `batches` of `schedule`: batches from the current number of updates on.
 
         Returns:
@@ -157,19 +135,26 @@ class AsynchronousTrainer:
         return iter(self._coordinator.create_per_worker_dataset(for_worker))
 
 
-def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescription, handler: SignalHandler) -> bool:
+def fit_asynchronously(
+    task: Task, model: keras.Model, local: keras.Model, cluster: ClusterDescription, handler: SignalHandler
+) -> bool:
     """Train until the last step or a signal. Return True after the last step.
 
-    Workers wait for one another at evaluations and checkpoints.
+    Workers wait at evaluations and checkpoints. The weights of `model` are on the parameter servers; the chief copies
+    them to `local`, the same network without a strategy, to evaluate them.
     """
     run = task.run
     steps = task.settings.recipe.steps
     intervals = task.settings.run
-    log_interval = task.settings.log_interval
     done = saved.restore(model, run.checkpoints_path, task.identity, VARIABLES, repair=True) or 0
     trainer = AsynchronousTrainer(model, task.settings.recipe.clip_norm, cluster.workers, done)
-    test = functools.partial(trainer.measure, task.source.test_batches(), task.source.test_images)
-    reports = Reports(task, model, test)
+    images = task.source.test_batches()
+
+    def test(is_interrupted: Callable[[], bool]) -> Measured:
+        local.set_weights(model.get_weights())
+        return measure(local, images, task.source.test_images, is_interrupted=is_interrupted)
+
+    reports = Reports(task, local, test)
     reports.begin(done, [record for record in run.metrics() if record["step"] <= done] if done else [])
     batches = trainer.batches(task.source.train_batches())
     print_message("compiling the training step ...")
@@ -192,9 +177,9 @@ def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescripti
             reports.evaluate(done)
         while done < steps and not stops():
             target = min(steps, *(n * (done // n + 1) for n in (intervals.evaluate_every, intervals.checkpoint_every)))
-            previous: list[Any] = []
+            previous: list[RemoteValue] = []
             while done < target and not stops():
-                window = min(target - done, log_interval - done % log_interval)
+                window = min(target - done, intervals.log_every - done % intervals.log_every)
                 results = trainer.schedule(window, batches, stops)
                 # One window late, so that the workers are never idle.
                 log(done, previous)
@@ -213,11 +198,3 @@ def fit_asynchronously(task: Task, model: keras.Model, cluster: ClusterDescripti
                 saved.save(model, run.checkpoints_path, done, task.identity, VARIABLES)
                 remove_steps(run.checkpoints_path, list_steps(run.checkpoints_path)[:-KEPT])
     return done == steps
-
-
-def _compute(labels, logits):
-    """Return the cross-entropy, the error and the top-5 error of each image."""
-    logits = tf.cast(logits, tf.float32)
-    cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    top5 = min(5, logits.shape[-1])
-    return cross_entropy, compute_errors(labels, logits), compute_errors(labels, logits, top5)

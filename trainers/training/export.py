@@ -1,11 +1,7 @@
-"""Export of trained networks as `.keras` files and, with TensorFlow, SavedModels that accept raw pixels."""
+"""Export of trained networks as `.keras` files and, on TensorFlow, SavedModels that accept raw pixels."""
 
-import os
 import pathlib
-import subprocess
-import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import keras
 
@@ -13,24 +9,12 @@ from idmatters_tf.callbacks import load_weights
 from idmatters_tf.checkpointing import list_steps, remove, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers import preprocessing as fitted
-from trainers.backends import has_tensorflow, runs_on_tensorflow
+from trainers.backends import runs_on_tensorflow
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.startup import print_lines, print_warnings
 from trainers.run.folder import EXPORT, check_output, hold_lock, write_mark
 from trainers.training.reports import BEST, REMEDY
 from trainers.training.settings import Task
-
-# Program of the process that exports the runs of JAX.
-_EXPORT = """
-import pathlib, sys
-from trainers.backends import import_tensorflow
-import_tensorflow()
-from trainers.run.folder import Run
-from trainers.training import export, settings
-name, path, folder = sys.argv[1:]
-run = Run(path)
-export.export_newest(settings.Task(name, settings.recorded_settings(name, run), run), pathlib.Path(folder))
-"""
 
 
 def export_again(task: Task, out: str | None = None) -> int:
@@ -53,25 +37,38 @@ def export_again(task: Task, out: str | None = None) -> int:
 
 
 def export_newest(task: Task, folder: pathlib.Path) -> None:
-    """Write the exports of the newest checkpoint and of the best one to a folder whose lock is held.
+    """Write the exports of the newest checkpoint to a folder whose lock is held, and those of the best one to `best`.
 
-    On JAX, a process with TensorFlow as Keras' backend writes them, if TensorFlow is installed.
+    There is no `best` if both are of the same step. How to load the exports is printed.
+
+    Raises:
+        RunError: the files could not be written.
+        UsageError: there is no checkpoint, or one of them belongs to another run.
     """
-    if not runs_on_tensorflow() and has_tensorflow():
-        environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-        command = [sys.executable, "-c", _EXPORT, task.program, str(task.run.path), str(folder)]
-        if subprocess.run(command, env=environment, check=False).returncode:
-            again = program_command(task.program, "--export-only", task.run.path)
-            raise RunError("the export failed, see above.", f"Repeat it by {again}")
-        return
-    described = task.run.data()
-    model = task.build_network(described.image_shape, described.classes)
-    step = restore(task, model, task.recorded_identity)
-    print_lines(f"{task.run.path}, step {step}:")
-    export_run(task, model, step, folder)
+    run, described = task.run, task.run.data()
+    # In float32 and for one device, whatever the precision and devices of the training.
+    network = task.build_network(described.image_shape, described.classes)
+    step = restore(task, network, task.recorded_identity)
+    best = list_steps(run.checkpoints_path / BEST)
+    again = program_command(task.program, "--export-only", run.path, *([] if folder == run.path else ["--out", folder]))
+    load = f"import idmatters_tf.layers, keras; model = keras.saving.load_model({str(folder / 'model.keras')!r})"
+    saved = f"KERAS_BACKEND=tensorflow {again}"
+    if runs_on_tensorflow():
+        saved = f"import tensorflow as tf; serve = tf.saved_model.load({str(folder / 'saved_model')!r}).signatures"
+        saved += "['serving_default']; serve(images=uint8_images)['label']"
+    try:
+        export(task, network, folder)
+        print_lines(f"{run.path}, step {step}:", f"load it in Keras:      {load}", f"SavedModel:            {saved}")
+        if best == [step]:
+            remove(folder / "best")
+        elif best and load_weights(network, run.checkpoints_path / BEST, task.recorded_identity) is not None:
+            export(task, network, folder / "best")
+            print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
+    except OSError as error:
+        raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
 
 
-def restore(task: Task, model: keras.Model, identity: dict[str, Any]) -> int:
+def restore(task: Task, model: keras.Model, identity: Mapping[str, object]) -> int:
     """Restore the weights of the run's newest intact checkpoint. Returns its step.
 
     Raises:
@@ -85,12 +82,18 @@ def restore(task: Task, model: keras.Model, identity: dict[str, Any]) -> int:
     return step
 
 
-def export_model(task: Task, network: keras.Model) -> keras.Model:
-    """Return a model from uint8 images to logits: preprocessing, network, and a layer "classes" with the names.
+def export(task: Task, network: keras.Model, folder: pathlib.Path) -> None:
+    """Write `model.keras` and, on TensorFlow, `saved_model/` into a folder, each atomically.
 
-    The network is that of the task, in float32 and for one device.
+    Both map uint8 images of shape (batch, rows, cols, channels) to logits, with the preprocessing of the run. A layer
+    "classes" has the names of the classes. The signatures of the SavedModel:
+
+    - `serving_default` returns a dict with `logits`, `probabilities`, the most probable class `label` and its `name`,
+      if it has one.
+    - `logits` returns the logits.
 
     Raises:
+        OSError: the files could not be written.
         UsageError: the preprocessing of the run is missing or damaged.
     """
     if task.settings.data.has_preprocessing:
@@ -102,27 +105,15 @@ def export_model(task: Task, network: keras.Model) -> keras.Model:
     class_names = task.run.data().class_names
     if class_names:
         logits = ClassNames(class_names, name="classes")(logits)
-    return keras.Model(images, logits, name=f"{network.name}_on_pixels")
-
-
-def export(model: keras.Model, folder: str | os.PathLike, class_names: Sequence[str] = ()) -> None:
-    """Write `model.keras` and, if TensorFlow is installed, `saved_model/` into a folder, each atomically.
-
-    The signatures of the SavedModel take uint8 images of shape (batch, rows, cols, channels):
-
-    - `serving_default` returns a dict with `logits`, `probabilities`, the most probable class `label` and, with
-      `class_names`, its `name`.
-    - `logits` returns the logits.
-    """
-    folder = pathlib.Path(folder)
+    model = keras.Model(images, logits, name=f"{network.name}_on_pixels")
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "model.keras") as beside:
         model.save(beside)
-    if has_tensorflow():
+    if runs_on_tensorflow():
         _export_saved_model(model, folder, class_names)
 
 
-def _export_saved_model(model, folder, class_names):
+def _export_saved_model(model: keras.Model, folder: pathlib.Path, class_names: Sequence[str]) -> None:
     import tensorflow as tf
 
     def answer(images):
@@ -136,49 +127,8 @@ def _export_saved_model(model, folder, class_names):
     archive.track(model)
     archive.add_endpoint("serving_default", answer, specification)
     archive.add_endpoint("logits", lambda images: model(images, training=False), specification)
-    with replacing(folder / "saved_model", folder=True) as beside:
-        archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def export_run(task: Task, network: keras.Model, step: int, folder: pathlib.Path) -> None:
-    """Export the network of a run after a number of steps, and its best weights if they differ, to a folder.
-
-    The network is in float32 and for one device, whatever the precision and devices of the training. The best weights
-    are exported to the subfolder `best`; earlier exports there are removed if the best weights are those of the
-    network. How to load the exports is printed.
-
-    Raises:
-        RunError: the files could not be written.
-        UsageError: the best weights belong to another run.
-    """
-    run = task.run
-    names = task.run.data().class_names
-    checkpoints = run.checkpoints_path / BEST
-    best = list_steps(checkpoints)
     try:
-        export(export_model(task, network), folder, names)
-        print_lines(
-            f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model("
-            f"{str(folder / 'model.keras')!r})",
-            f"load the SavedModel:   import tensorflow as tf; serve = tf.saved_model.load("
-            f"{str(folder / 'saved_model')!r}).signatures['serving_default']; serve(images=uint8_images)['label']"
-            if has_tensorflow()
-            else "no SavedModel:         TensorFlow is not installed",
-        )
-        if best == [step]:
-            remove(folder / "best")
-        elif best and load_weights(network, checkpoints, task.recorded_identity) is not None:
-            export(export_model(task, network), folder / "best", names)
-            print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
-    except (OSError, *_tensorflow_errors()) as error:
-        other = [] if folder == run.path else ["--out", folder]
-        again = program_command(task.program, "--export-only", run.path, *other)
-        raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
-
-
-def _tensorflow_errors():
-    if not has_tensorflow():
-        return ()
-    import tensorflow as tf
-
-    return (tf.errors.OpError,)
+        with replacing(folder / "saved_model", folder=True) as beside:
+            archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error

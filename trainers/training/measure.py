@@ -1,17 +1,26 @@
 """Losses, metrics and evaluation of image classification with integer labels and logits."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import keras
 from keras import ops
 
+from idmatters_tf._keras_types import Logs, Tensor
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from idmatters_tf.distribute.strategies import distribute_dataset
 
+# Errors as fractions, mean cross-entropy and number of images, see `measure`.
+Measured: TypeAlias = dict[str, float]
+# For `verbose`, which Keras annotates as a string.
+SILENT = cast(str, 0)
 # With fewer classes the top-5 error is not informative.
 TOP5_CLASSES = 50
+
+
+class Interrupted(Exception):
+    """A signal has ended an evaluation."""
 
 
 class SmoothedCrossentropy(keras.losses.Loss):
@@ -25,12 +34,12 @@ class SmoothedCrossentropy(keras.losses.Loss):
         super().__init__(**kwargs)
         self.label_smoothing = label_smoothing
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         labels = ops.one_hot(ops.cast(y_true, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
         smoothing = self.label_smoothing
         return keras.losses.categorical_crossentropy(labels, y_pred, from_logits=True, label_smoothing=smoothing)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
 
@@ -52,7 +61,7 @@ def make_metrics(classes: int) -> list[keras.metrics.Metric]:
     return metrics
 
 
-def compute_errors(labels: Any, logits: Any, top: int = 1) -> Any:
+def compute_errors(labels: Tensor, logits: Tensor, top: int = 1) -> Tensor:
     """Return 1 where the label is not among the `top` largest logits, and 0 elsewhere.
 
     Of equal logits the first ones are chosen, as in the predictions of the model.
@@ -60,10 +69,16 @@ def compute_errors(labels: Any, logits: Any, top: int = 1) -> Any:
     labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
     if top == 1:
         return ops.cast(ops.not_equal(ops.cast(ops.argmax(logits, axis=1), "int32"), labels), "float32")
-    top_k: Any = ops.top_k(logits, top)
+    top_k: Tensor = ops.top_k(logits, top)
     chosen = top_k[1]
     # The operator != has no static rank for unknown batch sizes.
     return ops.cast(ops.all(ops.not_equal(ops.cast(chosen, "int32"), labels[:, None]), axis=1), "float32")
+
+
+def as_float(value: Tensor) -> float:
+    """Return a scalar of the backend as a number."""
+    array: Tensor = ops.convert_to_numpy(value)
+    return float(array)
 
 
 def measure(
@@ -72,22 +87,24 @@ def measure(
     count: int,
     progress: bool = True,
     is_interrupted: Callable[[], bool] = lambda: False,
-) -> dict[str, Any] | None:
-    """Evaluate a network, compiled by `trainers.training.build.build_model`, once on each of `count` test images.
+) -> Measured:
+    """Evaluate a network, compiled by `trainers.training.train.build_model`, once on each of `count` test images.
 
     Returns:
         A dict with `loss` (mean cross-entropy), `error` (top-1, a fraction), `count` and, for at least 50 classes,
-        `top5_error`; None if `is_interrupted`, which is called after each batch, returns True.
+        `top5_error`.
+
+    Raises:
+        Interrupted: `is_interrupted`, which is called after each batch, returned True.
     """
-    strategy: Any = getattr(model, "distribute_strategy", None)
-    silent: Any = 0  # Keras annotates `verbose` as a string
+    strategy = getattr(model, "distribute_strategy", None)
     is_jax = keras.backend.backend() == "jax"
-    dataset: Any = iter(batches) if is_jax else distribute_dataset(strategy, batches.dataset)
+    dataset = iter(batches) if is_jax else distribute_dataset(strategy, batches.dataset)
     with Progress(batches.steps, "evaluating", progress, unit="batches", delay=0) as bar:
         watch = _Watch(bar, is_interrupted)
-        measured = model.evaluate(dataset, steps=batches.steps, verbose=silent, callbacks=[watch], return_dict=True)
+        measured = model.evaluate(dataset, steps=batches.steps, verbose=SILENT, callbacks=[watch], return_dict=True)
     if watch.interrupted:
-        return None
+        raise Interrupted
     # Metrics are float32.
     errors = {name: round(measured[name] * count) / count for name in ("error", "top5_error") if name in measured}
     return {"loss": measured["cross_entropy"], "count": count, **errors}
@@ -97,8 +114,10 @@ def average_over_mirror_images(model: keras.Model) -> keras.Model:
     """Return a compiled model whose logits are averaged over each image and its mirror image."""
     images = keras.Input(model.input_shape[1:], dtype=model.inputs[0].dtype)
     logits = (model(images) + model(keras.ops.flip(images, axis=2))) / 2
-    averaged: Any = keras.Model(images, logits)
-    averaged.compile(loss=model.loss, weighted_metrics=make_metrics(logits.shape[-1]), jit_compile=model.jit_compile)
+    averaged = keras.Model(images, logits)
+    averaged.compile(
+        loss=model.loss, weighted_metrics=make_metrics(logits.shape[-1]), jit_compile=cast(str, model.jit_compile)
+    )
     return averaged
 
 
@@ -106,14 +125,13 @@ class _Watch(keras.callbacks.Callback):
     def __init__(self, bar: Progress, is_interrupted: Callable[[], bool]):
         super().__init__()
         self._bar, self._is_interrupted, self.interrupted = bar, is_interrupted, False
-        self._watched: Any = None
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         # On JAX, reading `self.model` would copy the state of the trainer.
         self._watched = model
 
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._bar.advance(text=f"error {100 * (logs or {})['error']:.2f} %")
         if self._is_interrupted():
             self.interrupted = self._watched.stop_evaluating = True

@@ -8,29 +8,30 @@ import keras
 from keras import ops
 
 from idmatters_tf._keras_internals import GradientObserver, optimized_variables
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf.optimizers import Momentum, Muon
 from trainers.training.settings import Recipe
 
 LOOKAHEAD_STEPS = 5
 """Number of steps between two moves of the weights to their running averages, as in the airbench94 recipe."""
 MOMENTUM = 0.9
-# Factors on the learning rate at each drop and at each decay (section 4.2 of Hardt & Ma).
-DROP, DECAY = 0.1, 0.94
+LOOKAHEAD = 0.95
+# By schedule: factor on the learning rate at each drop or decay (section 4.2 of Hardt & Ma), or at the last step.
+FACTORS = {"drops": 0.1, "decay": 0.94, "linear": 0.0, "airbench": 0.07}
 DECAY_EPOCHS = 2
 
 
-def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Any:
+def make_optimizer(recipe: Recipe, drop_steps: Sequence[int] = ()) -> "RecipeMomentum | RecipeMuon":
     """Return the optimizer of a recipe, whose rate drops or decays at `drop_steps`."""
-    shape = recipe.steps, recipe.warm_up_steps, recipe.final_rate, tuple(drop_steps)
-    rate = RecipeSchedule(recipe.schedule, recipe.learning_rate, *shape)
-    shared: dict[str, Any] = {"momentum": MOMENTUM, "nesterov": recipe.nesterov, "global_clipnorm": recipe.clip_norm}
-    shared |= {"lookahead": recipe.lookahead, "steps": recipe.steps}
-    if recipe.optimizer == "momentum":
-        return RecipeMomentum(rate, **shared)
+    rate = RecipeSchedule(recipe.schedule, recipe.learning_rate, recipe.steps, recipe.warm_up_steps, drop_steps)
+    lookahead = LOOKAHEAD if recipe.schedule == "airbench" else 0.0
+    shared = {"momentum": MOMENTUM, "global_clipnorm": recipe.clip_norm, "lookahead": lookahead, "steps": recipe.steps}
+    if recipe.optimizer in ("momentum", "nesterov"):
+        return RecipeMomentum(rate, nesterov=recipe.optimizer == "nesterov", **shared)
     norm = "keep" if recipe.optimizer == "muon" else "free"
     if norm == "free" and recipe.weight_decay:
         shared["weight_decay"] = recipe.weight_decay
-    return RecipeMuon(rate, norm=norm, other_rate=recipe.other_rate, **shared)
+    return RecipeMuon(rate, nesterov=True, norm=norm, other_rate=recipe.other_rate, **shared)
 
 
 def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
@@ -38,7 +39,7 @@ def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
 
     With `--schedule decay`, they are the first steps after each multiple of `DECAY_EPOCHS` epochs.
     """
-    if recipe.schedule == "linear":
+    if recipe.depends_on_steps:
         return ()
     if recipe.schedule == "drops":
         return recipe.drop_steps
@@ -49,50 +50,40 @@ def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
 class RecipeSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Learning rate of a recipe as a function of the step.
 
-    With "linear", the rate increases linearly to its peak and then decreases linearly to its final value (Smith &
-    Topin, arXiv 1708.07120, with linear segments and without the last phase). With "drops" and "decay" it is multiplied
-    by a factor at each of `drop_steps`, after a warm-up at a tenth of the rate.
+    With "linear" and "airbench", the rate increases linearly to its peak and then decreases linearly to a fraction of
+    it (Smith & Topin, arXiv 1708.07120, with linear segments and without the last phase). With "drops" and "decay" it
+    is multiplied by a factor at each of `drop_steps`, after a warm-up at a tenth of the rate.
 
     Args:
-        kind: "linear", "drops" or "decay".
+        kind: key of `FACTORS`.
         rate: peak of the rate.
         steps: number of steps of the run.
         warm_up_steps: number of steps of the increase, or of the warm-up.
-        final_rate: with "linear", final rate as a fraction of the peak.
         drop_steps: first steps with a lower rate.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        rate: float,
-        steps: int,
-        warm_up_steps: int = 0,
-        final_rate: float = 0.0,
-        drop_steps: Sequence[int] = (),
-    ):
-        self.kind, self.rate, self.steps, self.drop_steps = kind, rate, steps, drop_steps
-        self.warm_up_steps, self.final_rate = warm_up_steps, final_rate
+    def __init__(self, kind: str, rate: float, steps: int, warm_up_steps: int = 0, drop_steps: Sequence[int] = ()):
+        self.kind, self.rate, self.steps = kind, rate, steps
+        self.warm_up_steps, self.drop_steps = warm_up_steps, drop_steps
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: Tensor) -> Tensor:
+        factor = FACTORS[self.kind]
         step = ops.cast(step, "float32")
-        if self.kind == "linear":
+        if self.kind in ("linear", "airbench"):
             rising = (step + 1) / (self.warm_up_steps + 1)
-            falling = (self.steps - step) / (self.steps - self.warm_up_steps)
-            if self.final_rate:
-                falling = self.final_rate + (1 - self.final_rate) * falling
-            fraction: Any = ops.minimum(rising, falling)
+            falling = factor + (1 - factor) * ((self.steps - step) / (self.steps - self.warm_up_steps))
+            fraction: Tensor = ops.minimum(rising, falling)
             return self.rate * fraction
         drops = ops.zeros((), "float32")
         for drop in self.drop_steps:
             drops = drops + ops.cast(step >= drop, "float32")
-        power: Any = ops.power(DECAY if self.kind == "decay" else DROP, drops)
+        power: Tensor = ops.power(factor, drops)
         rate = self.rate * power
         return ops.where(step < self.warm_up_steps, self.rate / 10, rate) if self.warm_up_steps else rate
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         # A run whose rates do not depend on the number of steps may be extended.
-        names = ("kind", "rate", "warm_up_steps", "final_rate", *(["steps"] if self.kind == "linear" else []))
+        names = ("kind", "rate", "warm_up_steps", *(["steps"] if self.kind in ("linear", "airbench") else []))
         return {name: getattr(self, name) for name in names}
 
 
@@ -113,11 +104,10 @@ class _Recipe(GradientObserver):
     """
 
     def __init__(self, schedule: "RecipeSchedule", lookahead: float = 0.0, steps: int = 1, **kwargs: Any):
-        optimizer: Any = super()
-        optimizer.__init__(schedule, **kwargs)
+        super().__init__(learning_rate=schedule, **kwargs)
         self.schedule, self.lookahead, self.steps = schedule, lookahead, steps
 
-    def build(self: Any, variables: Any) -> None:
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -125,20 +115,20 @@ class _Recipe(GradientObserver):
         if self.lookahead:
             self._averages = [self.add_variable_from_reference(each, "average") for each in variables]
 
-    def observe_gradients(self, gradients: Sequence[Any]) -> None:
+    def observe_gradients(self, gradients: Sequence[Tensor]) -> None:
         self.assign_add(self.norms, _compute_norm([ops.cast(gradient, "float32") for gradient in gradients]))
 
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+    def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         super().apply(grads, trainable_variables)
         if self.lookahead:
             self._look_ahead()
 
-    def _look_ahead(self: Any) -> None:
-        done = self.iterations
+    def _look_ahead(self) -> None:
+        done: Tensor = self.iterations
         is_last = done == self.steps
         is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
-        share = ops.cast(done, "float32") / self.steps
-        decay: Any = self.lookahead**LOOKAHEAD_STEPS * share**3
+        share: Tensor = ops.cast(done, "float32") / self.steps
+        decay: Tensor = self.lookahead**LOOKAHEAD_STEPS * share**3
         # The first average is the weights.
         decay = ops.where(done > LOOKAHEAD_STEPS, decay, 0.0)
         # A last step off the regular schedule keeps the average.
@@ -149,15 +139,15 @@ class _Recipe(GradientObserver):
             self.assign(variable, ops.where(is_due, moved, variable.value))
 
 
-def _compute_norm(gradients: Sequence[Any]) -> Any:
+def _compute_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Return the norm of all gradients together."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         # In one pass over each gradient, without its square in memory. Clipping computes the same norm once.
         return tf.linalg.global_norm(gradients)
-    squares: list[Any] = [ops.sum(ops.square(gradient)) for gradient in gradients]
-    return ops.sqrt(sum(squares[1:], squares[0]))
+    squares: list[Tensor] = [ops.sum(ops.square(gradient)) for gradient in gradients]
+    return ops.sqrt(sum(squares))
 
 
 class RecipeMomentum(_Recipe, Momentum):

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from trainers.backends import has_tensorflow, import_tensorflow, require_packages
 from trainers.cli.arguments import Parser
@@ -26,8 +25,8 @@ class Program:
     description: str | None  # in the help
     epilog: str  # end of the help
     command: type[Command]  # options of the command, including `--preset`
-    presets: Mapping[str, Mapping[str, Any]]  # settings by value of `--preset`; "paper": defaults of the program
-    recipes: Mapping[str, Mapping[str, Any]]  # settings by value of `--model`
+    presets: Mapping[str, Mapping[str, object]]  # settings by value of `--preset`; "paper": defaults of the program
+    recipes: Mapping[str, Mapping[str, object]]  # settings by value of `--model`
 
     def parser(self, only_common: bool = False) -> Parser:
         """Return the parser of the command line, whose help shows the paper's recipe as defaults.
@@ -47,15 +46,16 @@ class Program:
         """Train, evaluate or export according to the command line. Returns the exit code."""
         argv = sys.argv[1:] if argv is None else argv
         command, typed = self.split(self.parser(only_common="--help-all" not in argv).parse(argv))
-        if command.evaluate is not None or command.export_only is not None:
-            run = Run(command.evaluate or command.export_only)
+        existing = command.evaluate or command.export_only
+        if existing:
+            run = Run(existing)
             task = Task(self.name, self.saved_settings(run, typed), run)
-            if command.evaluate is not None:
+            if command.evaluate:
                 _ = task.source
                 import_tensorflow()
                 from trainers.training.train import evaluate
 
-                return evaluate(task, command.mirror)
+                return evaluate(task)
             import_tensorflow()
             from trainers.training.export import export_again
 
@@ -65,16 +65,14 @@ class Program:
         run, settings = self.settings_to_train(command, typed)
         return start(Task(self.name, settings, run))
 
-    def split(self, typed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def split(self, typed: Mapping[str, object]) -> tuple[Command, dict[str, object]]:
         """Split typed options into (command, settings)."""
         of_command = options(self.command)
         command = with_defaults(self.command, {name: typed[name] for name in typed if name in of_command})
         return command, {name: value for name, value in typed.items() if name not in of_command}
 
-    def resolve(
-        self, preset: str = "paper", typed: Mapping[str, Any] | None = None, log_every: int | None = None
-    ) -> TrainingSettings:
-        """Return the settings of a new run, or of one with this log interval.
+    def resolve(self, preset: str = "paper", typed: Mapping[str, object] | None = None) -> TrainingSettings:
+        """Return the settings of a new run.
 
         In ascending priority: the defaults of the options, the defaults of the program, the recipe of the network, the
         preset, and the typed options. Except for typed options, those that the network or the data set lacks are
@@ -83,13 +81,14 @@ class Program:
         typed = typed or {}
         defaults = self.presets["paper"]
         table = {} if preset == "paper" else self.presets[preset]
-        model = {"model": "identity", **defaults, **table, **typed}["model"]
+        model = str({"model": "identity", **defaults, **table, **typed}["model"])
         recipe = dict(self.recipes.get(model, {}))
-        if model in ("resnet", "preresnet") and typed.get("depth", recipe["depth"]) < _WARM_UP_DEPTH:
+        depth = typed.get("depth")
+        if model in ("resnet", "preresnet") and isinstance(depth, int) and depth < _WARM_UP_DEPTH:
             recipe["warm_up_steps"] = 0
-        return with_defaults(TrainingSettings, defaults, recipe, table, typed).with_log_interval(log_every)
+        return with_defaults(TrainingSettings, defaults, recipe, table, typed)
 
-    def settings_to_train(self, command: Any, typed: Mapping[str, Any]) -> tuple[Run, TrainingSettings]:
+    def settings_to_train(self, command: Command, typed: Mapping[str, object]) -> tuple[Run, TrainingSettings]:
         """Return the folder and the settings of a new run, or of a run to be resumed.
 
         Repeating a command resumes its run, as `--resume` does. `ExactResume` rejects settings that differ from those
@@ -98,14 +97,15 @@ class Program:
         run = Run(command.out or default_out(self.resolve(command.preset, typed), command.preset))
         if command.resume:
             return run, self.saved_settings(run, typed)
-        # The folder of another program is not used.
-        recorded = recorded_settings(self.name, run) if run.exists() else None
+        if run.exists():
+            # Neither the folder of another program nor that of an earlier version is used.
+            recorded_settings(self.name, run)
         run.check_usable()
-        return run, self.resolve(command.preset, typed, recorded and recorded.run.log_every)
+        return run, self.resolve(command.preset, typed)
 
-    def saved_settings(self, run: Run, typed: Mapping[str, Any]) -> TrainingSettings:
+    def saved_settings(self, run: Run, typed: Mapping[str, object]) -> TrainingSettings:
         """Return the settings of an existing run, updated with typed settings."""
-        return with_defaults(TrainingSettings, as_dict(recorded_settings(self.name, run)), typed).with_log_interval()
+        return with_defaults(TrainingSettings, as_dict(recorded_settings(self.name, run)), typed)
 
 
 def start(task: Task) -> int:

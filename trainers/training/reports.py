@@ -7,21 +7,28 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 
 from idmatters_tf._evaluation.monitor import write_summary
+from idmatters_tf._keras_types import Logs, Tensor
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks import ExactResume, saved
 from idmatters_tf.checkpointing import describe_newest, list_steps, remove_steps
 from idmatters_tf.isometry import block_norms
 from idmatters_tf.isometry.callbacks import NormsMeasurement
+from trainers import preprocessing
 from trainers.backends import has_tensorflow
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict
+from trainers.run.folder import JsonObject
 from trainers.run.signals import SignalHandler
+from trainers.training.measure import Interrupted, Measured, as_float
 from trainers.training.settings import Task
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Values of a record of training.
 MEANS: tuple[str, ...] = ("loss", "penalty", "error", "gradient_norm", "learning_rate")
@@ -53,13 +60,13 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
         step: number of completed steps at the last report.
     """
 
-    def __init__(self, task: Task, network: keras.Model, measure: Callable[..., dict[str, Any] | None]):
+    def __init__(self, task: Task, network: keras.Model, measure: Callable[..., Measured]):
         self.task, self._run, self._network, self._measure = task, task.run, network, measure
         self._before, self._began = 0.0, time.monotonic()
         self.has_begun, self.step = False, 0
         self.progress = Progress(None, "training", False)
 
-    def begin(self, step: int, records: Sequence[dict[str, Any]]) -> None:
+    def begin(self, step: int, records: Sequence[JsonObject]) -> None:
         """Begin or continue the reports with the step and the records of a checkpoint."""
         self.has_begun, self.step = True, step
         steps = self.task.settings.recipe.steps
@@ -67,6 +74,10 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
             raise UsageError(f"--steps must be at least the {step} steps of the run. Received: --steps {steps}")
         if self._run.writes:
             self._run.update(as_dict(self.task.settings))
+            fitted = self.task.source.preprocessing
+            if fitted is not None:
+                # For exports without the data.
+                preprocessing.save(fitted, self.task.data.image_shape, self._run.path)
         self._run.restore_metrics(list(records))
         self._events = Events(self._run.path / "events", self._run.writes)
         self._before = max((record.get("seconds", 0.0) for record in records), default=0.0)
@@ -103,14 +114,15 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
         due = step in (0, self.task.settings.recipe.steps) or step % self.task.settings.run.evaluate_every == 0
         return due and all((record["kind"], record["step"]) != ("test", step) for record in self._run.records)
 
-    def evaluate(self, step: int, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
-        """Evaluate the network, and record the result and the norms of the blocks. Returns False if interrupted.
+    def evaluate(self, step: int, is_interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Evaluate the network, and record the result and the norms of the blocks.
 
         The weights with the lowest error so far are kept.
+
+        Raises:
+            Interrupted: `is_interrupted` returned True during the evaluation.
         """
         measured = self._measure(is_interrupted=is_interrupted)
-        if measured is None:
-            return False
         norms = measure_norms(self._network) if self._run.writes else None
         before = [record["error"] for record in self._run.records if record["kind"] == "test" and record["step"]]
         self._run.record(kind="test", step=step, seconds=self.seconds(), **measured, norms=norms)
@@ -118,7 +130,6 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
         if step and self._run.writes and measured["error"] < min(before, default=math.inf):
             save_best(self.task, step, self._network)
         self.progress.say(f"step {step}: test error {100 * measured['error']:.2f} %, test loss {measured['loss']:.4f}")
-        return True
 
     def _stop_diverged(self, step):
         """Raise RunError for a loss or gradient that is not finite."""
@@ -131,10 +142,6 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
         )
 
 
-class Interrupted(Exception):
-    """A signal has ended the evaluation before the first step of a session, after which nothing is to be saved."""
-
-
 class ReportEpochs(keras.callbacks.Callback):
     """Callback that reports each epoch of `fit`, which is the log interval of a run, and stops `fit` after a signal.
 
@@ -145,61 +152,54 @@ class ReportEpochs(keras.callbacks.Callback):
     def __init__(self, reports: Reports, resume: ExactResume, handler: SignalHandler, in_cluster: bool):
         super().__init__()
         self._reports, self._resume, self._handler, self._in_cluster = reports, resume, handler, in_cluster
-        self._trained: Any = None
         # Records of the checkpoint.
-        self._records: list[dict[str, Any]] = []
+        self._records: list[JsonObject] = []
         # Number of updates of this session in this epoch, and the time at which the first one began.
         self._updates, self._started = 0, 0.0
-        self._penalty: Any = None
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         # On JAX, reading `self.model` would copy the state of the trainer.
         self._trained = model
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         self._penalty = _compile_penalty(self._trained)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._updates = 0
         # `ExactResume` is the last callback that handles the beginning of training.
-        if not self._reports.has_begun and not self._begin():
-            raise Interrupted
+        self._begin()
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if not self._updates:
             self._started = time.monotonic()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._updates += 1
         self._reports.progress.advance(text=None)
         if self._handler.received is not None:
             self._resume.pause()
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         seconds = time.monotonic() - self._started
         logs, steps = logs or {}, (self.params or {})["steps"]
         step = (epoch + 1) * steps
-        as_number: Any = keras.ops.convert_to_numpy
         optimizer = self._trained.optimizer
-        means = {
-            "loss": logs["cross_entropy"],
-            "penalty": float(as_number(self._penalty())),
-            "error": logs["error"],
-            "gradient_norm": float(as_number(optimizer.norms)) / steps,
-            "learning_rate": float(as_number(optimizer.schedule(step - 1))),
-        }
+        values = self._penalty(), optimizer.norms, optimizer.schedule(step - 1)
+        penalty, norms, rate = map(as_float, values)
+        means = dict(zip(MEANS, (logs["cross_entropy"], penalty, logs["error"], norms / steps, rate), strict=True))
         optimizer.norms.assign(0.0)
         # Before an evaluation, so that a diverged network is not evaluated and its weights are not kept.
         self._reports.log(step, means, self._updates, seconds)
-        # An interrupted evaluation is repeated when the run is resumed.
-        if not self._evaluate(step):
+        try:
+            self._evaluate(step)
+        except Interrupted:
+            # The evaluation is repeated when the run is resumed.
             self._resume.pause()
 
-    def on_train_end(self, logs: Any = None) -> None:
+    def on_train_end(self, logs: Logs = None) -> None:
         # The training was complete, but not all that follows it.
-        if not self._reports.has_begun:
-            self._begin()
+        self._begin()
 
     def get_state(self) -> str:
         """Return the state that `ExactResume` saves."""
@@ -209,23 +209,24 @@ class ReportEpochs(keras.callbacks.Callback):
         """Restore the records."""
         self._records = json.loads(state)
 
-    def _begin(self) -> bool:
-        """Begin the reports, and make an evaluation that is missing. Return False if a signal has ended it."""
+    def _begin(self) -> None:
+        """Begin the reports once, and make an evaluation that is missing. A signal during it ends `fit`."""
+        if self._reports.has_begun:
+            return
         step = self._resume.resumed_at or 0
         self._reports.begin(step, self._records)
-        is_evaluated = self._evaluate(step)
-        if is_evaluated and step < self._reports.task.settings.recipe.steps:
+        self._evaluate(step)
+        if step < self._reports.task.settings.recipe.steps:
             self._reports.progress.say("compiling the training step ...")
-        return is_evaluated
 
-    def _evaluate(self, step):
+    def _evaluate(self, step: int) -> None:
         if not self._reports.evaluation_is_due(step):
-            return True
-        is_interrupted = lambda: not self._in_cluster and self._handler.received is not None  # noqa: E731
-        is_evaluated = self._reports.evaluate(step, is_interrupted)
-        # Keras has reset the metrics of an epoch that begins.
-        self._trained.reset_metrics()
-        return is_evaluated
+            return
+        try:
+            self._reports.evaluate(step, lambda: not self._in_cluster and self._handler.received is not None)
+        finally:
+            # Keras has reset the metrics of an epoch that begins.
+            self._trained.reset_metrics()
 
 
 class DeviceLogs(keras.callbacks.CallbackList):
@@ -236,7 +237,7 @@ class DeviceLogs(keras.callbacks.CallbackList):
     with 0 to 2 ms of Python between two steps.
     """
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         for callback in self.callbacks:
             callback.on_train_batch_end(batch, logs=logs)
 
@@ -264,10 +265,10 @@ def explain_write_errors(folder: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def _compile_penalty(model):
+def _compile_penalty(model: keras.Model) -> Callable[[], Tensor]:
     """Return a function that computes the weight penalty."""
 
-    def penalty():
+    def penalty() -> Tensor:
         losses = model.losses
         return sum(losses[1:], losses[0]) if losses else 0.0
 
@@ -283,9 +284,9 @@ class Events:
 
     def __init__(self, folder: str | os.PathLike, writes: bool = True):
         self._folder, self._writes = pathlib.Path(folder), writes and has_tensorflow()
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
-    def record(self, step: int, kind: str, record: Mapping[str, Any], blocks: Mapping[str, Any] | None = None) -> None:
+    def record(self, step: int, kind: str, record: Mapping[str, float], blocks: JsonObject | None = None) -> None:
         """Write the numbers of a record of kind "train" or "test", and the result of `measure_norms`."""
         self._write(kind, step, {_TAGS[name]: record[name] for name in record if name in _TAGS})
         if blocks is not None:
@@ -303,7 +304,7 @@ class Events:
             write_summary(self._writers[run], step, values)
 
 
-def measure_norms(model: keras.Model) -> dict[str, Any] | None:
+def measure_norms(model: keras.Model) -> JsonObject | None:
     """Return the norms of all blocks, their mean Frobenius and largest spectral norm, or None without blocks."""
     blocks = block_norms(model)
     return {**NormsMeasurement(blocks, None).summary(), "blocks": blocks} if blocks else None

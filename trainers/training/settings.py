@@ -9,12 +9,12 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from trainers.cli.arguments import UsageError
+from trainers.cli.arguments import REMOVED, UsageError, option_of
 from trainers.cli.settings import as_dict, group, make, options, setting
 from trainers.datasets import DATA_SETS, DataOptions, ImageSource
-from trainers.networks import NETWORKS, build, describe
+from trainers.networks import NETWORKS, Network, build, describe
 from trainers.run.folder import WHERE_DATA_ARE, Run
 
 if TYPE_CHECKING:
@@ -39,12 +39,11 @@ class Recipe:
         common=True,
     )
     learning_rate: float = setting(0.05, help="initial learning rate", above=0, common=True)
-    nesterov: bool = setting(False, help="use Nesterov momentum")
-    optimizer: Literal["momentum", "muon", "muon-free"] = setting(
+    optimizer: Literal["momentum", "nesterov", "muon", "muon-free"] = setting(
         "momentum",
-        help="gradient descent with momentum, or orthogonalized momentum (Jordan et al., 2024): on kernels of constant "
-        "norm, for which the learning rate is the rotation angle of a kernel per step, or of free norms, as networks "
-        "near the identity require",
+        help="gradient descent with momentum, or with that of Nesterov; or orthogonalized Nesterov momentum (Jordan et "
+        "al., 2024): on kernels of constant norm, for which the learning rate is the rotation angle of a kernel per "
+        "step, or of free norms, as networks near the identity require",
     )
     other_rate: float = setting(
         0.5, help="with both forms of muon: factor on the learning rate of biases, gains and the last layer", above=0
@@ -71,13 +70,6 @@ class Recipe:
         at_most=2**31 - 1,
         common=True,
     )
-    lookahead: float = setting(
-        0.0,
-        help="every 5 steps, move the weights to their running average, whose decay increases with the cube of the "
-        "step to X^5 (Zhang, Lucas, Hinton & Ba, 2019; Jordan, 2024; 0: none)",
-        at_least=0,
-        below=1,
-    )
     train_sizes: tuple[str, ...] = setting(
         (),
         help="train on images scaled to SIZE x SIZE pixels up to STEP, then to the next size, and after the last STEP "
@@ -85,10 +77,11 @@ class Recipe:
         metavar="SIZE:STEP",
         may_be_empty=True,
     )
-    schedule: Literal["drops", "linear", "decay"] = setting(
+    schedule: Literal["drops", "decay", "linear", "airbench"] = setting(
         "drops",
-        help="learning rate schedule: drops to a tenth at --drop-steps, linear decrease to --final-rate, or decay by a "
-        "factor of 0.94 every 2 epochs",
+        help="learning rate schedule: drops to a tenth at --drop-steps; decay by a factor of 0.94 every 2 epochs; "
+        "linear decrease to zero; or airbench (Jordan, 2024): linear decrease to 7 % of the peak, with lookahead, "
+        "which moves the weights to their running average every 5 steps (Zhang, Lucas, Hinton & Ba, 2019)",
     )
     drop_steps: tuple[int, ...] = setting(
         (30_000, 50_000), help="steps at which the learning rate drops", at_least=0, may_be_empty=True
@@ -96,11 +89,8 @@ class Recipe:
     warm_up_steps: int = setting(
         0,
         help="number of steps at the beginning with a tenth of the learning rate, or of the linear increase with "
-        "--schedule linear",
+        "--schedule linear or airbench",
         at_least=0,
-    )
-    final_rate: float = setting(
-        0.0, help="with --schedule linear: final learning rate as a fraction of the peak", at_least=0, at_most=1
     )
 
     def __post_init__(self) -> None:
@@ -111,10 +101,10 @@ class Recipe:
             raise UsageError(
                 f"--train-sizes must be in ascending order of the steps. Received: {' '.join(self.train_sizes)}"
             )
-        if self.schedule == "linear" and self.warm_up_steps >= self.steps:
+        if self.depends_on_steps and self.warm_up_steps >= self.steps:
             raise UsageError(
-                f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "
-                f"{self.steps}"
+                f"--warm-up-steps must be less than --steps with --schedule {self.schedule}. Received: "
+                f"{self.warm_up_steps} of {self.steps}"
             )
 
     @property
@@ -132,7 +122,7 @@ class Recipe:
     @property
     def depends_on_steps(self) -> bool:
         """True if each update depends on the number of steps of the whole run."""
-        return self.schedule == "linear" or bool(self.lookahead)
+        return self.schedule in ("linear", "airbench")
 
     @property
     def weight_penalty(self) -> float:
@@ -144,12 +134,12 @@ class Recipe:
 class Intervals:
     """Intervals of records, evaluations and checkpoints."""
 
-    log_every: int | None = setting(
-        None,
+    log_every: int = setting(
+        0,
         help="number of steps between training records, of which the steps of the run and all other intervals are "
         "multiples",
         unset="their largest common divisor up to 20",
-        at_least=1,
+        at_least=0,
     )
     evaluate_every: int = setting(1000, help="number of steps between evaluations", at_least=1, common=True)
     checkpoint_every: int = setting(500, help="number of steps between checkpoints", at_least=1)
@@ -157,16 +147,20 @@ class Intervals:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Options that are not settings of a run. Programs add `--preset`."""
+    """Options that are not settings of a run. Programs list their presets."""
 
+    preset: str = setting("paper", help="defaults of all other options", common=True)
     out: str | None = setting(None, help="folder of the run", metavar="DIR", common=True, unset="in runs/")
     resume: bool = setting(
         False, help="resume the run in --out with its saved settings; with more --steps, extend it", common=True
     )
     evaluate: str | None = setting(
-        None, help="evaluate the newest checkpoint of this run instead of training", metavar="RUN", common=True
+        None,
+        help="evaluate the newest checkpoint of this run instead of training, also with logits averaged over each "
+        "image and its mirror image",
+        metavar="RUN",
+        common=True,
     )
-    mirror: bool = setting(False, help="with --evaluate: also average the logits of each image and its mirror image")
     export_only: str | None = setting(
         None,
         help="export the newest and the best checkpoint of this run instead of training (to --out; default: the run's "
@@ -178,8 +172,6 @@ class Command:
     def __post_init__(self) -> None:
         if sum((self.resume, self.evaluate is not None, self.export_only is not None)) > 1:
             raise UsageError("--evaluate, --export-only and --resume are mutually exclusive. Use one of them.")
-        if self.mirror and self.evaluate is None:
-            raise UsageError("--mirror requires --evaluate RUN: it does not affect training or its evaluations.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,7 +185,7 @@ class TrainingSettings:
         "baseline of the paper's Table 2 with the recipe of its own paper",
         common=True,
     )
-    network: Any = group(NETWORKS, "network", by="model")
+    network: Network = group(NETWORKS, "network", by="model")
     recipe: Recipe = group(Recipe, "recipe")
     run: Intervals = group(Intervals, "run")
 
@@ -206,43 +198,30 @@ class TrainingSettings:
         if self.recipe.optimizer == "muon" and getattr(self.network, "initializer", None) == "fixup":
             raise UsageError(
                 "--optimizer muon keeps the norm of every kernel, so the zero kernels of --initializer fixup would "
-                "never learn. Use --optimizer muon-free, or --initializer standard with --branch-scale 0."
+                "never learn. Use --optimizer muon-free, or --initializer skipinit."
             )
-        every, common = self.log_interval, self._common_interval()
+        run = self.run
+        common = math.gcd(self.recipe.steps, run.evaluate_every, run.checkpoint_every)
+        every = run.log_every or max(n for n in range(1, LOG_EVERY + 1) if common % n == 0)
         if common % every:
             raise UsageError(
                 f"--log-every must divide --steps, --evaluate-every and --checkpoint-every, whose largest common "
                 f"divisor is {common}. Received: --log-every {every}"
             )
+        object.__setattr__(self, "run", dataclasses.replace(run, log_every=every))
 
-    @property
-    def log_interval(self) -> int:
-        """Number of steps between training records, the epoch of Keras' `fit`."""
-        common = self._common_interval()
-        return self.run.log_every or max(n for n in range(1, LOG_EVERY + 1) if common % n == 0)
-
-    def _common_interval(self) -> int:
-        run = self.run
-        return math.gcd(self.recipe.steps, run.evaluate_every, run.checkpoint_every)
-
-    def with_log_interval(self, recorded: int | None = None) -> "TrainingSettings":
-        """Return the settings with the default of `log_every` replaced by that of the run, or else by its value."""
-        is_possible = recorded and not self.run.log_every and self._common_interval() % recorded == 0
-        every = recorded if is_possible else self.log_interval
-        return dataclasses.replace(self, run=dataclasses.replace(self.run, log_every=every))
-
-    def identity(self, program: str, digest: str) -> dict[str, Any]:
+    def identity(self, program: str, digest: str) -> dict[str, object]:
         """Return the values that must be equal when a run is resumed: program, data, and all settings of its results.
 
         The number of steps is included only if each update depends on it, since other runs may be extended.
         """
-        values = {**select_relevant(as_dict(self)), "log_every": self.log_interval}
+        values = {**select_relevant(as_dict(self)), "log_every": self.run.log_every}
         if not self.recipe.depends_on_steps:
             del values["steps"]
         return {**values, "the program": program, "the checksum of the data": digest}
 
 
-def select_relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
+def select_relevant(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that affect the results of a run."""
     free = {*WHERE_DATA_ARE, *options(Intervals)}
     return {name: value for name, value in settings.items() if name not in free}
@@ -268,12 +247,12 @@ class Task:
         return self.source.data
 
     @functools.cached_property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Identity of the run, with the checksum of the loaded data."""
         return self.settings.identity(self.program, self.data.digest())
 
     @property
-    def recorded_identity(self) -> dict[str, Any]:
+    def recorded_identity(self) -> dict[str, object]:
         """Identity of an existing run, with the recorded checksum of its data, which are not loaded."""
         return self.settings.identity(self.program, self.run.data().digest)
 
@@ -281,9 +260,9 @@ class Task:
         self, image_shape: Sequence[int], classes: int, precision: str = "float32", replicas: int = 1
     ) -> "keras.Model":
         """Build the network, see `trainers.networks.build`."""
-        settings = self.settings
-        options = {"weight_decay": settings.recipe.weight_penalty, "seed": settings.recipe.seed}
-        return build(settings.model, settings.network, image_shape, classes, precision, replicas, **options)
+        settings, recipe = self.settings, self.settings.recipe
+        shape = settings.model, settings.network, image_shape, classes
+        return build(*shape, precision, replicas, weight_decay=recipe.weight_penalty, seed=recipe.seed)
 
     def title(self, parameters: int) -> str:
         """Return the title of the convergence plot."""
@@ -306,13 +285,24 @@ class Task:
 
     def check_cluster(self, cluster: "ClusterDescription | None") -> None:
         """Raise UsageError if the settings do not fit the cluster (None: no cluster)."""
-        for name in ("lookahead", "train_sizes") if cluster is not None and cluster.asynchronous else ():
-            if getattr(self.settings.recipe, name):
-                raise UsageError(
-                    f"--{name.replace('_', '-')} requires synchronous training, not parameter servers. Remove it."
-                )
+        recipe = self.settings.recipe
+        if cluster is not None and cluster.asynchronous and (recipe.schedule == "airbench" or recipe.train_sizes):
+            raise UsageError(
+                "--schedule airbench and --train-sizes require synchronous training, not parameter servers. Remove "
+                "them."
+            )
 
 
 def recorded_settings(program: str, run: Run) -> TrainingSettings:
-    """Return the settings in the config.json of a run of a program."""
+    """Return the settings in the config.json of a run of a program.
+
+    Raises:
+        UsageError: the run was started by an earlier version or another program, or a setting is invalid.
+    """
+    removed = [name for name in run.config(program)["settings"] if option_of(name) in REMOVED]
+    if removed:
+        raise UsageError(
+            f"{run.path} is a run of an earlier version, with the settings {', '.join(removed)}. Use that version, or "
+            f"start again with another --out."
+        )
     return make(TrainingSettings, run.config(program)["settings"], run.config_path)

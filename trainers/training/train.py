@@ -4,8 +4,7 @@ import contextlib
 import functools
 import math
 import signal
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import keras
 
@@ -17,7 +16,6 @@ from idmatters_tf.determinism import make_deterministic
 from idmatters_tf.distribute import ClusterDescription
 from idmatters_tf.distribute.tasks import check_equal, gather
 from idmatters_tf.optimizers.building import build_optimizer
-from trainers import preprocessing
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.settings import as_dict
 from trainers.cli.startup import print_lines, print_message
@@ -28,9 +26,20 @@ from trainers.run.folder import SAME, WHERE_DATA_ARE, DataDescription, describe_
 from trainers.run.signals import SignalHandler
 from trainers.training import reports
 from trainers.training.export import export_newest, restore
-from trainers.training.measure import average_over_mirror_images, make_loss, make_metrics, measure
+from trainers.training.measure import (
+    SILENT,
+    Interrupted,
+    as_float,
+    average_over_mirror_images,
+    make_loss,
+    make_metrics,
+    measure,
+)
 from trainers.training.optimizers import find_drop_steps, make_optimizer
 from trainers.training.settings import Task
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def train(task: Task, cluster: ClusterDescription | None) -> int:
@@ -42,36 +51,45 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
     # Data. Several workers must be connected before TensorFlow computes anything.
     strategy = make_strategy(cluster)
     task.check_batch_size(replicas_of(strategy))
-    say_once(f"{task.data.name}: {task.source.summary()} ({task.data.origin})")
+    source = task.source
+    images = f"{source.training_images:,} + {source.test_images:,} images{task.settings.data.note}"
+    say_once(f"{task.data.name}: {images} ({task.data.origin})")
     if cluster is not None and not cluster.asynchronous:
         _check_agreement(task, cluster, strategy)
 
     # Network and optimizer
-    drops = find_drop_steps(recipe, task.source.training_images)
-    model = build_model(task, strategy, drops)
+    model = build_model(task, strategy)
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     say_once(
         f"{parameters:,} trainable parameters on {_devices(strategy, cluster)}, {recipe.precision}; results in "
         f"{run.path}"
     )
-    late = " ".join(str(drop) for drop in drops if drop >= recipe.steps)
-    if late:
-        say_once(f"the learning rate will not drop at {late}: --steps is {recipe.steps}")
 
     # Run. `ExactResume` finds the checkpoint of an existing one.
     if not list_steps(run.checkpoints_path):
         if run.result() is not None:
             raise UsageError(f"{run.path} is finished, but its checkpoints are missing. {SAME}")
-        _start_run(task)
+        names = tuple(task.data.class_names)
+        described = DataDescription(
+            task.data.origin, tuple(task.data.image_shape), task.data.classes, task.data.digest(), names
+        )
+        numerics = describe_numerics(keras.backend.backend())
+        run.start(as_dict(task.settings), as_dict(described), task.program, numerics)
 
     # Updates
-    with _explain_data_errors(task, model), SignalHandler() as handler:
-        if cluster is not None and cluster.asynchronous:
-            from trainers.training.asynchronous import fit_asynchronously
+    try:
+        with SignalHandler() as handler:
+            if cluster is not None and cluster.asynchronous:
+                from trainers.training.asynchronous import fit_asynchronously
 
-            is_complete = fit_asynchronously(task, model, cluster, handler)
-        else:
-            is_complete = _fit(task, model, cluster, handler)
+                is_complete = fit_asynchronously(task, model, build_model(task), cluster, handler)
+            else:
+                is_complete = _fit(task, model, cluster, handler)
+    except Exception as error:
+        unreadable = source.explain(error, int(as_float(model.optimizer.iterations)))
+        if unreadable:
+            raise RunError(unreadable) from error
+        raise
     if not is_complete:
         stopped = handler.received or signal.SIGTERM
         resume = program_command(task.program, "--resume", "--out", run.path)
@@ -85,10 +103,7 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
     if run.writes:
         plot = run.path / "convergence.png"
         result = summarize(run.records, recipe.steps, parameters)
-        # Its file may have been removed.
-        _save_preprocessing(task)
-        # From the checkpoint of the last step: on JAX another process writes the exports, and the trained model may be
-        # in bfloat16 on several devices.
+        # From the checkpoint of the last step: the trained model may be in bfloat16 on several devices.
         export_newest(task, run.path)
         convergence(run.records, plot, task.title(parameters))
         run.finish(result)
@@ -96,7 +111,7 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
     return 0
 
 
-def _check_agreement(task: Task, cluster: ClusterDescription, strategy: Any) -> None:
+def _check_agreement(task: Task, cluster: ClusterDescription, strategy: "tf.distribute.Strategy | None") -> None:
     """Raise UsageError on all workers if one has other settings, data or another folder."""
     shared = {name: value for name, value in as_dict(task.settings).items() if name not in WHERE_DATA_ARE}
     shared |= {"out": str(task.run.path.absolute()), "the checksum of the data": task.data.digest()}
@@ -106,7 +121,7 @@ def _check_agreement(task: Task, cluster: ClusterDescription, strategy: Any) -> 
         raise UsageError(str(error)) from None
 
 
-def build_model(task: Task, strategy: Any = None, drop_steps: Sequence[int] = ()) -> keras.Model:
+def build_model(task: Task, strategy: "tf.distribute.Strategy | None" = None) -> keras.Model:
     """Build and compile the network of a task for training images, with random numbers determined by the seed."""
     recipe, data = task.settings.recipe, task.data
     make_deterministic(recipe.seed)
@@ -114,30 +129,14 @@ def build_model(task: Task, strategy: Any = None, drop_steps: Sequence[int] = ()
         model = task.build_network(data.image_shape, data.classes, recipe.precision, replicas_of(strategy))
         if recipe.train_sizes:
             model = with_image_size(model)
-        optimizer = make_optimizer(recipe, drop_steps)
+        optimizer = make_optimizer(recipe, find_drop_steps(recipe, task.source.training_images))
         # XLA is slower than oneDNN on the CPU, and not deterministic with TensorFlow's determinism on.
-        jit: Any = "auto" if keras.backend.backend() == "jax" else False
+        jit = "auto" if keras.backend.backend() == "jax" else cast(str, False)  # Keras annotates it as a string
         loss, metrics = make_loss(recipe.label_smoothing), make_metrics(data.classes)
         model.compile(optimizer, loss, weighted_metrics=metrics, jit_compile=jit)
         # Inside the scope: slot variables created while tracing break under several replicas.
         build_optimizer(optimizer, model)
     return model
-
-
-def _start_run(task: Task) -> None:
-    """Write config.json and the fitted preprocessing of a new run."""
-    run, data = task.run, task.data
-    names = tuple(data.class_names)
-    described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
-    numerics = describe_numerics(keras.backend.backend())
-    run.start(as_dict(task.settings), as_dict(described), task.program, numerics)
-    _save_preprocessing(task)
-
-
-def _save_preprocessing(task: Task) -> None:
-    """Save the fitted preprocessing, if there is one, for exports without the data."""
-    if task.run.writes and task.source.preprocessing is not None:
-        preprocessing.save(task.source.preprocessing, task.data.image_shape, task.run.path)
 
 
 def _fit(task: Task, model: keras.Model, cluster: ClusterDescription | None, handler: SignalHandler) -> bool:
@@ -148,13 +147,12 @@ def _fit(task: Task, model: keras.Model, cluster: ClusterDescription | None, han
     recorded = reports.Reports(task, network, test)
     resume = ExactResume(run.checkpoints_path, settings.run.checkpoint_every, reports.KEPT, identity=task.identity)
     listed = [reports.ReportEpochs(recorded, resume, handler, cluster is not None), resume]
-    batches, epochs = make_train_batches(task), recipe.steps // settings.log_interval
-    silent: Any = 0  # Keras annotates `verbose` as a string
-    shown = {"epochs": epochs, "steps": batches.steps_per_epoch, "verbose": silent}
-    callbacks = reports.DeviceLogs(listed, add_history=True, model=model, **shown)
-    with recorded, reports.explain_write_errors(run.checkpoints_path), contextlib.suppress(reports.Interrupted):
+    batches, epochs = make_train_batches(task), recipe.steps // settings.run.log_every
+    shown = {"epochs": epochs, "steps": batches.steps_per_epoch, "verbose": SILENT}
+    callbacks = reports.DeviceLogs(listed, add_history=True, add_progbar=False, model=model, **shown)
+    with recorded, reports.explain_write_errors(run.checkpoints_path), contextlib.suppress(Interrupted):
         try:
-            model.fit(batches, epochs=epochs, shuffle=False, verbose=silent, callbacks=callbacks)
+            model.fit(batches, epochs=epochs, shuffle=False, verbose=SILENT, callbacks=callbacks)
         except OtherRun as error:
             raise UsageError(f"{error.reason} {SAME}") from error
         finally:
@@ -172,23 +170,10 @@ def make_train_batches(task: Task) -> FunctionBatches:
         source = ScaledBatches(source, task.settings.recipe.sizes)
     if is_in_memory and keras.backend.backend() == "jax":
         source = compute_ahead(source.batch, min(4, cores()))
-    return FunctionBatches(source, task.settings.log_interval)
+    return FunctionBatches(source, task.settings.run.log_every)
 
 
-@contextlib.contextmanager
-def _explain_data_errors(task: Task, model: Any) -> Iterator[None]:
-    """Raise RunError in place of an error that the task can explain by unreadable data."""
-    try:
-        yield
-    except Exception as error:
-        iterations: Any = keras.ops.convert_to_numpy(model.optimizer.iterations)
-        sentence = task.source.explain(error, int(iterations))
-        if not sentence:
-            raise
-        raise RunError(sentence) from error
-
-
-def _devices(strategy: Any, cluster: ClusterDescription | None) -> str:
+def _devices(strategy: "tf.distribute.Strategy | None", cluster: ClusterDescription | None) -> str:
     replicas = replicas_of(strategy)
     here = "1 device" if replicas == 1 else f"{replicas} replicas"
     if cluster is None:
@@ -198,8 +183,8 @@ def _devices(strategy: Any, cluster: ClusterDescription | None) -> str:
     return f"{here} of {cluster.workers} workers"
 
 
-def evaluate(task: Task, mirror: bool = False) -> int:
-    """Print the test error of the newest checkpoint, computed on this machine.
+def evaluate(task: Task) -> int:
+    """Print the test error of the newest checkpoint, also of averages over mirror images, computed on this machine.
 
     Raises:
         UsageError: there is no such checkpoint, or the data are not those of the run.
@@ -209,13 +194,12 @@ def evaluate(task: Task, mirror: bool = False) -> int:
     model = build_model(task, strategy)
     step = restore(task, model, task.identity)
     batches, count = task.source.test_batches(), task.source.test_images
-    measured: Any = measure(model, batches, count)
+    measured = measure(model, batches, count)
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
     print_lines(
         f"{task.run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
         f"{measured['loss']:.4f} on {measured['count']:,} images"
     )
-    if mirror:
-        mirrored: Any = measure(average_over_mirror_images(model), batches, count)
-        print_lines(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
+    mirrored = measure(average_over_mirror_images(model), batches, count)
+    print_lines(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
     return 0

@@ -19,9 +19,9 @@ from trainers.training.settings import Recipe
         ),
         ({"learning_rate": 0.3, "schedule": "linear", "steps": 3}, (), [0.3, 0.2, 0.1, 0.0]),
         (
-            {"learning_rate": 0.3, "schedule": "linear", "steps": 4, "warm_up_steps": 1, "final_rate": 0.4},
+            {"learning_rate": 0.3, "schedule": "airbench", "steps": 4, "warm_up_steps": 1},
             (),
-            [0.15, 0.3, 0.24, 0.18, 0.12],
+            [0.15, 0.3, 0.207, 0.114, 0.021],
         ),
     ],
 )

@@ -11,7 +11,14 @@ from idmatters_tf.data.batches import AUGMENTATIONS, EvaluationBatches, TrainBat
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Muon
 from trainers.networks import with_image_size
-from trainers.training.measure import average_over_mirror_images, compute_errors, make_loss, make_metrics, measure
+from trainers.training.measure import (
+    Interrupted,
+    average_over_mirror_images,
+    compute_errors,
+    make_loss,
+    make_metrics,
+    measure,
+)
 from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
 from trainers.training.sizes import ScaledBatches, resize
@@ -99,7 +106,8 @@ def test_evaluation_averages_over_images_and_mirror_images():
         assert measured["error"] == np.mean(np.argmax(expected, axis=1) != DATA.test_labels)
         assert measured["loss"] == pytest.approx(float(np.mean(losses)), rel=1e-5)
     assert np.abs(mirrored - logits).max() > 1e-3
-    assert measure(ours, batches, 45, progress=False, is_interrupted=lambda: True) is None
+    with pytest.raises(Interrupted):
+        measure(ours, batches, 45, progress=False, is_interrupted=lambda: True)
 
 
 def test_top5_error_of_equal_logits():
@@ -128,7 +136,7 @@ def test_label_smoothing_changes_the_loss_but_not_the_metrics():
 
 @pytest.mark.parametrize("steps", [15, 17])
 def test_lookahead_moves_the_weights_to_a_running_average(steps):
-    recipe = Recipe(batch_size=16, steps=steps, lookahead=0.9, learning_rate=0.1)
+    recipe = Recipe(batch_size=16, steps=steps, schedule="airbench", learning_rate=0.1)
     gradients = [np.random.default_rng(step).normal(size=(2, 3)).astype("float32") for step in range(steps)]
     variable = keras.Variable(np.random.default_rng(99).normal(size=(2, 3)), dtype="float32")
     optimizer = make_optimizer(recipe)
@@ -138,9 +146,10 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
     for step, gradient in enumerate(gradients, start=1):
         optimizer.apply([tf.constant(gradient)], [variable])
         velocity = 0.9 * velocity + gradient
-        weights = weights - 0.1 * velocity
+        rate = 0.1 * (0.07 + 0.93 * (1 - (step - 1) / steps))
+        weights = weights - rate * velocity
         if step % 5 == 0:
-            decay = 0.0 if average is None else 0.9**5 * (step / steps) ** 3
+            decay = 0.0 if average is None else 0.95**5 * (step / steps) ** 3
             average = weights = decay * (0 if average is None else average) + (1 - decay) * weights
         elif step == steps:
             weights = average
@@ -164,7 +173,7 @@ def test_free_muon_decays_weights_as_keras_does():
     recipe = Recipe(batch_size=16, optimizer="muon-free", weight_decay=0.3, learning_rate=0.2)
     assert (recipe.weight_penalty, Recipe(weight_decay=0.3).weight_penalty) == (0.0, 0.3)
     models = [build(), build()]
-    plain = Muon(0.2, 0.9, nesterov=False, norm="free", other_rate=0.5, weight_decay=0.3)
+    plain = Muon(0.2, 0.9, nesterov=True, norm="free", other_rate=0.5, weight_decay=0.3)
     assert_equal_updates(models, [make_optimizer(recipe), plain])
 
 
