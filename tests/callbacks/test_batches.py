@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, FunctionBatches
-from idmatters_tf.data.batches import TrainBatches
 
 X = np.arange(10.0)[:, None] * [1, 10]
 Y = np.arange(10)
@@ -36,15 +35,6 @@ def test_rows_of_arrays_match_and_are_converted_as_in_fit():
     np.testing.assert_array_equal(weight, y)
     assert (x["a"].dtype, weight.dtype, x["b"][1].dtype) == (keras.config.floatx(), keras.config.floatx(), Y.dtype)
     assert isinstance(x["b"], tuple)
-
-
-def test_batches_of_this_package():
-    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
-    source = TrainBatches(images, np.arange(20) % 3, 4, seed=2)
-    ours = FunctionBatches(source, steps_per_epoch=5)
-    for step in (0, 7):
-        for array, expected in zip(ours.arrays(step), source.batch(step), strict=True):
-            np.testing.assert_array_equal(array, expected)
 
 
 @pytest.mark.parametrize(

@@ -227,31 +227,3 @@ def test_a_complete_cache_is_restored(tmp_path):
     keras.utils.set_random_seed(0)
     list(make())
     check_restored(make)
-
-
-def test_order_of_validation_data():
-    """The order that a restarted process draws is that of the pass after the checkpoint."""
-
-    def make(cached=False):
-        keras.utils.set_random_seed(0)
-        data = Dataset.range(9).shuffle(9, seed=1)
-        return (data.cache() if cached else data).batch(4)
-
-    for cached in (False, True):
-        data = make(cached)
-        order = ValidationOrder(data)
-        passes = [[contents(batch) for batch in data] for _ in range(2)]
-        state = order.state()
-        expected = [contents(batch) for batch in data]
-        again = make(cached)
-        restored = ValidationOrder(again)
-        restored.restore(state)
-        assert [contents(batch) for batch in again] == expected
-        assert (passes[0] == passes[1] == expected) == cached
-
-
-def test_same_dataset_in_the_same_process():
-    """A dataset begins in the same way in every `fit` of a process."""
-    data = FINITE["files"]()
-    first = Taken(running(data))
-    assert Taken(running(data)).batches == first.batches

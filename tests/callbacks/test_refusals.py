@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalSubscript=false
 """Errors of `ExactResume` for state that cannot be restored, and for checkpoints of another run."""
 
 import contextlib
@@ -15,8 +14,8 @@ import scipy.sparse
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _encoding
 from idmatters_tf.checkpointing import list_steps
 from idmatters_tf.optimizers import Muon
+from tests.callbacks.adversarial import Adversarial, Stores
 from tests.callbacks.test_configuration import Subclassed, functional
-from tests.support.adversarial import Adversarial, Stores
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
