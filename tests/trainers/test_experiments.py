@@ -99,13 +99,3 @@ def test_a_run_of_a_training_program_is_not_replaced(tmp_path):
     Run(tmp_path).start({}, DATA, "trainers.cifar")
     with pytest.raises(UsageError, match=r"is a run of trainers.cifar. Use another --out"):
         is_finished(Run(tmp_path), {})
-
-
-def test_a_figure_has_a_panel_for_each_of_the_first_values():
-    figure = panel_for_each(ROWS, "name", panel, label="value", most=2, lowest=1e-12)
-    assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
-    assert {axes.get_ylim()[0] for axes in figure.axes} == {1e-12}
-    # A single point is a dot.
-    assert figure.axes[0].lines[0].get_marker() == "o"
-    figure = panel_for_each(ROWS, "name", panel, label="value", most=1)
-    assert [axes.get_title() for axes in figure.axes] == ["a"]

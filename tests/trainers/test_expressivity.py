@@ -15,8 +15,7 @@ def test_the_exported_memorizer_is_exact(monkeypatch, tmp_path):
     monkeypatch.setattr(shapes, "load", lambda *_: images)
     out = tmp_path / "run"
     options = ("--train-images", 120, "--labels", "random", "--width", 16)
-    result = run_here("trainers.expressivity", *options, "--out", out)
-    assert result.returncode == 0, result.stderr
+    result = run_here("trainers.expressivity", *options, "--out", out, code=0)
     assert "100.00 % of 120 rows" in result.stdout
     numbers = json.loads((out / "result.json").read_text())
     assert (numbers["loaded"]["correct"], numbers["blocks"]) == (120, 8)
@@ -29,6 +28,5 @@ def test_the_exported_memorizer_is_exact(monkeypatch, tmp_path):
     x = images.train_images[:120].reshape(120, -1).astype(float)
     np.testing.assert_allclose(model(x), np.eye(10)[labels], atol=1e-6)
 
-    rejected = run_here("trainers.expressivity", "--order", "paper", "--out", out)
-    assert rejected.returncode == 2
+    rejected = run_here("trainers.expressivity", "--order", "paper", "--out", out, code=2)
     assert "argument --order: expected one of norm, ridge" in rejected.stderr
