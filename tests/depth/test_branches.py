@@ -1,7 +1,5 @@
 """Residual branches found along the graph: sums, last weights, weights that the user names, and refused models."""
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-
 import keras
 import numpy as np
 import pytest

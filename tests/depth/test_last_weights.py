@@ -1,7 +1,5 @@
 """The table of layers, compared with probes: outputs at scaled weights or inputs, in training and in inference."""
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-
 import importlib
 
 import keras
