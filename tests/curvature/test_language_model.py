@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from idmatters_tf.curvature import HessianOperator, trace
-from tests.support.both_backends import language_model
-from tests.support.curvature_cases import relative_error
+from tests.curvature.both_backends import language_model
+from tests.curvature.cases import relative_error
 
 
 def training_step(model, data):

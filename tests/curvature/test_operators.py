@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from idmatters_tf import linear
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, dense_hessian, top_eigenpairs
 from idmatters_tf.models.linear import assign_weights, shortcut_network
-from tests.support import curvature_cases as cases
+from tests.curvature import cases
 
 
 @pytest.mark.parametrize(
