@@ -106,6 +106,8 @@ def test_arguments_that_do_not_fit_raise():
         assert len(str(caught.value)) < 220
     with pytest.raises(ValueError, match="`block` and `tolerance` must be left out"):
         deepen(model, 0, tolerance=0.1)
+    with pytest.raises(ValueError, match="At least one layer"):
+        remove_identities(model, 1e9, (inputs_for(model),))
     # Layers that share their weights.
     with pytest.raises(ValueError, match="The constructor of AlbertBackbone"):
         deepen(AlbertBackbone(9, 2, 2, 4, 8, 16), "embeddings_dropout")

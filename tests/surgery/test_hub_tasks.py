@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras_hub import models
 
-from idmatters_tf.surgery import deepen, remove_identities
+from idmatters_tf.surgery import deepen
 from tests.support.hub_models import gpt2, inputs_for
 
 TEXTS = ["a b c a", "b c"]
@@ -91,19 +91,3 @@ def test_lora_of_single_layers_and_frozen_models():
     assert [layer.trainable for layer in deeper.backbone.transformer_layers] == [True, False, True]
     model.trainable = False
     assert {w.path.split("/")[0] for w in deepen(model, [1]).trainable_weights} == {"transformer_layer_2"}
-
-
-def test_removal_reverses_insertion(trained):
-    x, y, weights = trained.preprocessor(TEXTS)
-    deeper = deepen(trained, "interleaved", optimizer=trained.optimizer)
-    removal = remove_identities(deeper, 0.0, (x, y, weights), optimizer=deeper.optimizer)
-    assert removal.removed == ("transformer_layer_1", "transformer_layer_3")
-    assert type(removal.model) is type(trained)
-    assert removal.model.sampler is trained.sampler
-    np.testing.assert_array_equal(removal.model(x), trained(x))
-    assert removal.before["loss"] == pytest.approx(removal.after["loss"])
-    before, after = ([*m.weights, *m.optimizer.variables] for m in (trained, removal.model))
-    for old, new in zip(before, after, strict=True):
-        np.testing.assert_array_equal(old, new, err_msg=old.path)
-    with pytest.raises(ValueError, match="At least one layer"):
-        remove_identities(trained, 1e9, (x, y, weights))
