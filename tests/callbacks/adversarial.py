@@ -1,4 +1,4 @@
-"""A generative adversarial network with a custom training step and two optimizers, for both backends."""
+"""A generative adversarial network with a training step of its own and two optimizers, on TensorFlow."""
 
 import math
 
@@ -9,8 +9,7 @@ from keras import ops
 class Adversarial(keras.Model):
     """A critic and a generator; `compile` takes the optimizer of each.
 
-    The generator's optimizer is in a list in a dict. `compile` builds both by default. On JAX the step
-    has to be run eagerly.
+    The generator's optimizer is in a list in a dict. `compile` builds both by default.
     """
 
     def __init__(self, shape=(6, 6, 1)):
@@ -38,10 +37,7 @@ class Adversarial(keras.Model):
     def generator_loss(self, noise):
         return ops.mean(ops.softplus(-self.critic(self.generator(noise))))
 
-    def train_step(self, *arguments):
-        return self.step_on_jax(*arguments) if keras.backend.backend() == "jax" else self.step_on_tensorflow(*arguments)
-
-    def step_on_tensorflow(self, data):
+    def train_step(self, data):
         import tensorflow as tf
 
         real, losses = ops.cast(data[0], "float32"), []
@@ -54,37 +50,6 @@ class Adversarial(keras.Model):
             optimizer.apply_gradients(zip(gradients, part.trainable_variables, strict=True))
             losses.append(value)
         return {"critic": losses[0], "generator": losses[1]}
-
-    def step_on_jax(self, state, data):
-        import jax
-
-        trainable, others, slots, metrics = state
-        names = [variable.path for variable in self.trainable_variables]
-        values, real = dict(zip(names, trainable, strict=True)), ops.cast(data[0], "float32")
-        with keras.StatelessScope(list(zip(self.non_trainable_variables, others, strict=True))) as scope:
-            noise = keras.random.normal((real.shape[0], 3), seed=self.noise)
-        others = [scope.get_current_value(variable) for variable in self.non_trainable_variables]
-        losses = []
-        functions = (lambda: self.critic_loss(real, self.generator(noise)), lambda: self.generator_loss(noise))
-        for part, optimizer, loss in zip((self.critic, self.generator), self.own_optimizers(), functions, strict=True):
-            own = part.trainable_variables
-
-            def of(weights, own=own, loss=loss, values=values):
-                now = {**values, **dict(zip([variable.path for variable in own], weights, strict=True))}
-                with keras.StatelessScope([(variable, now[variable.path]) for variable in self.trainable_variables]):
-                    return loss()
-
-            value, gradients = jax.value_and_grad(of)([values[variable.path] for variable in own])
-            own_slots = [variable.value for variable in optimizer.variables]
-            weights, own_slots = optimizer.stateless_apply(
-                own_slots, gradients, [values[variable.path] for variable in own]
-            )
-            for variable, slot in zip(optimizer.variables, own_slots, strict=True):
-                variable.assign(slot)
-            values |= dict(zip([variable.path for variable in own], weights, strict=True))
-            losses.append(value)
-        state = [values[name] for name in names], others, slots, metrics
-        return {"critic": losses[0], "generator": losses[1]}, state
 
 
 class Stores(keras.layers.Layer):
