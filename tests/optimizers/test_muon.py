@@ -316,27 +316,3 @@ def test_steps_of_scale_rms_are_as_long_as_those_of_adamw():
     optimizer.apply([gradient], dense.trainable_variables)
     # Singular values of D are 0.68 to 1.21; with 1, the root mean square is exactly 0.2 lr.
     assert 0.68 * 0.02 < np.sqrt(np.mean(np.square(dense.kernel))) < 1.21 * 0.02
-
-
-def used(optimizer, model):
-    """Return the path and the use of each variable."""
-    lines = (line.split("  ") for line in optimizer.describe(model).splitlines()[1:])
-    return {line[0]: line[-1].strip() for line in lines}
-
-
-def test_last_layers_count_as_other_variables():
-    inputs = keras.Input((8, 8, 3))
-    hidden = layers.Conv2D(6, 3, name="first")(inputs)
-    hidden = layers.Conv2D(6, 3, name="second")(hidden)
-    head = layers.Dense(4, name="head")(layers.GlobalAveragePooling2D()(hidden))
-    model = keras.Model(inputs, [layers.Softmax()(head), layers.Reshape((16, 6))(hidden)])
-    names = lambda model: [path for path, use in used(Muon(), model).items() if use != "momentum"]  # noqa: E731
-    assert names(model) == ["first/kernel"]
-    table = used(Muon(other="adamw"), model)
-    assert [*table.values()][:3] == ["27 x 6", "adamw", "adamw"]
-    assert set(used(Muon(matrices=lambda *_: None), model).values()) == {"momentum"}
-    # A model whose head is frozen has no trainable last layer.
-    model.get_layer("head").trainable = False
-    assert names(model) == ["first/kernel"]
-    nested = keras.Sequential([keras.Input((8, 8, 3)), keras.Model(inputs, head)])
-    assert names(nested) == ["first/kernel", "second/kernel"]

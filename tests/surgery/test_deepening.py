@@ -39,9 +39,7 @@ def gradient_steps(model, x, steps=2, rate=1e-2):
                 variable.assign_sub(rate * tf.convert_to_tensor(gradient))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "resnet50")) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_outputs_are_equal_and_blocks_train(name, tmp_path):
     keras.utils.set_random_seed(0)
     model, after, block = CASES[name]()

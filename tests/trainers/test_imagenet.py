@@ -115,19 +115,3 @@ def test_the_rate_decays_every_two_epochs_as_in_the_paper():
     for steps, expected in ((10, (5,)), (5, ())):
         recipe = Recipe(steps=steps, batch_size=20, schedule="decay")
         assert find_drop_steps(recipe, 50) == expected
-
-
-@pytest.mark.slow
-def test_other_networks_and_data_in_memory(tree, tmp_path):
-    """Test a network designed for CIFAR, with a preprocessing that needs all images at once."""
-    tiny = ["--data-dir", tree, "--size", 16, "--batch-size", 4, "--steps", 2, "--held-out", 10, "--train-images", 40]
-    dense = ["--model", "densenet", "--depth", 7]
-    streamed = run_here("trainers.imagenet", *tiny, *dense, "--out", tmp_path / "streamed", code=0)
-    assert "30 + 10 images of 60 classes" in streamed.stderr
-    in_memory = ["--in-memory", "--preprocess", "pixels", "--cutout", 4]
-    run_here("trainers.imagenet", *tiny, *dense, *in_memory, "--out", tmp_path / "decoded", code=0)
-    assert (tmp_path / "decoded" / "preprocessing.keras").exists()
-    for run in ("streamed", "decoded"):
-        expected = json.loads((tmp_path / run / "result.json").read_text())["last_loss"]
-        evaluated = run_here("trainers.imagenet", "--evaluate", tmp_path / run)
-        assert f"test loss {expected:.4f} on 10 images" in evaluated.stdout
