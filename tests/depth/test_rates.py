@@ -129,16 +129,6 @@ def test_stable_rate_is_that_of_half_of_the_trainings():
     assert curve.smallest_unstable == GRID[0]
 
 
-def test_optimizer_and_loss_of_a_compiled_model():
-    model, data = quadratic()
-    model.compile(keras.optimizers.SGD(5.0, momentum=0.5), "mse")
-    compiled: Any = model.optimizer
-    curve = find_rate(model, data, steps=50)
-    assert curve.largest_stable < 0.3 < curve.smallest_unstable
-    assert model.optimizer is compiled
-    assert float(compiled.learning_rate.numpy()) == 5.0
-
-
 def test_negative_losses_are_stable():
     model, data = quadratic()
     curve = find_rate(model, data, lambda y, outputs: (y - outputs) ** 2 - 10, keras.optimizers.SGD, [0.05], 20)
