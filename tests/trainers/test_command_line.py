@@ -183,7 +183,7 @@ def test_each_command_validates_an_edited_config(tmp_path, option, saved, messag
     assert "\n" not in str(raised.value)
 
 
-UNNAMED = {"origin": "", "image_shape": [8, 8, 3], "classes": 10, "digest": "", "class_names": ["one", "two"]}
+UNNAMED = {"origin": "here", "image_shape": [8, 8, 3], "classes": 10, "digest": "1", "class_names": ["one", "two"]}
 
 
 @pytest.mark.parametrize(
