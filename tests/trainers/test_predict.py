@@ -8,19 +8,9 @@ import numpy as np
 import pytest
 
 from idmatters_tf.data import shapes
-from tests.trainers.conftest import TINY
-from trainers import cifar
 from trainers.cli.arguments import UsageError
 from trainers.datasets import DATA_SETS
 from trainers.predict import choose_window, describe, main
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Return the folder of a finished run on the built-in images."""
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
-    assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +27,11 @@ def images(tmp_path_factory):
     return folder
 
 
-def test_errors_by_class_are_those_of_the_exported_model(run, images, capsys):
-    assert main([str(run), str(images)]) == 0
+def test_errors_by_class_are_those_of_the_exported_model(finished, images, capsys):
+    assert main([str(finished), str(images)]) == 0
     printed = capsys.readouterr()
     data = shapes.load(64, 48)
-    model: Any = keras.saving.load_model(run / "model.keras")
+    model: Any = keras.saving.load_model(finished / "model.keras")
     predicted = np.argmax(model(data.test_images), axis=1)
     names = data.class_names
     for label in (0, 1):
@@ -64,10 +54,10 @@ def test_the_table_lists_the_most_frequent_confusions():
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_the_most_probable_classes_of_files(run, images, is_folder, capsys):
+def test_the_most_probable_classes_of_files(finished, images, is_folder, capsys):
     folder = min(images.iterdir())
     files = sorted(map(str, folder.glob("*.png")))[: None if is_folder else 2]
-    assert main([str(run), *([str(folder)] if is_folder else files)]) == 0
+    assert main([str(finished), *([str(folder)] if is_folder else files)]) == 0
     printed = capsys.readouterr()
     assert [line.partition(": ")[0] for line in printed.out.splitlines()] == files
     assert all(line.count("%") == 3 for line in printed.out.splitlines())
@@ -86,10 +76,10 @@ def test_the_most_probable_classes_of_files(run, images, is_folder, capsys):
         ("unfinished", "no model.keras"),
     ],
 )
-def test_invalid_input_raises_usage_errors(run, tmp_path, monkeypatch, given, message):
+def test_invalid_input_raises_usage_errors(finished, tmp_path, monkeypatch, given, message):
     for name in ("empty", "damaged", "unfinished", "labeled/disc", "spaces/disc "):
         (tmp_path / name).mkdir(parents=True)
-    shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(finished, tmp_path / "run")
     model = tmp_path / "run" / "model.keras"
     model.write_bytes(model.read_bytes()[: 300 if given == "damaged" else None])
     if given == "unfinished":
