@@ -15,7 +15,6 @@ import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
 from idmatters_tf.optimizers import Muon
-from tests.callbacks.adversarial import Adversarial
 from tests.support.killed_fit import shown_scalars
 from tests.support.stopped_fits import Killed, kill_at
 
@@ -77,19 +76,47 @@ class OwnStep(keras.Sequential):
         return super().compute_loss(x, y, y_pred, sample_weight, training) + 0.01 * keras.ops.mean(y_pred**2)
 
 
+class TwoOptimizers(keras.Model):
+    """Model whose step trains each part with an optimizer of its own. The second one is in a list in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = keras.Sequential([keras.Input((6, 6, 1)), *dense()[:-1]])
+        self.last = keras.Sequential([keras.Input((5,)), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+
+    def compile(self, optimizer, other, build=True, **options):
+        super().compile(**options)
+        self.first_optimizer, self.others = optimizer, {"optimizers": [other]}
+        for each, part in zip(self.own_optimizers(), (self.first, self.last), strict=True):
+            if build:
+                each.build(part.trainable_variables)
+
+    def own_optimizers(self):
+        return [self.first_optimizer, *self.others["optimizers"]]
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        x = keras.ops.cast(data[0], "float32")
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean((self.last(self.first(x), training=True) - keras.ops.max(x, (1, 2))) ** 2)
+        parts = [part.trainable_variables for part in (self.first, self.last)]
+        gradients = tape.gradient(loss, [[variable.value for variable in part] for part in parts])
+        for optimizer, part, own in zip(self.own_optimizers(), parts, gradients, strict=True):
+            optimizer.apply(own, part)
+        return {"loss": loss}
+
+
 def two_optimizers():
-    critic = keras.optimizers.Adam(0.02, use_ema=True)
-    generator = keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.Adam(0.01), initial_scale=1, dynamic_growth_steps=7
-    )
-    return {"critic_optimizer": critic, "generator_optimizer": generator}
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=1, dynamic_growth_steps=7)
+    return {"optimizer": keras.optimizers.Adam(0.02, use_ema=True), "other": scaled}
 
 
 class SlowsDown(keras.callbacks.Callback):
     """Callback with a schedule for an optimizer that is not compiled."""
 
     def on_epoch_begin(self, epoch, logs=None):
-        rate = self.model.critic_optimizer.learning_rate
+        rate = self.model.first_optimizer.learning_rate
         rate.assign(0.9 * keras.ops.convert_to_tensor(rate))
 
 
@@ -161,7 +188,7 @@ if keras.backend.backend() == "tensorflow":
         list,
         two_optimizers,
         lambda folder: [SlowsDown()],
-        model=lambda layers: Adversarial(),
+        model=lambda layers: TwoOptimizers(),
         epochs=3,
         moments=(("batch", 1, 6),),
         reuse=False,
@@ -190,7 +217,7 @@ def run(case, folder, moment=None, model=None):
 
 def variables(model):
     several = {"model": model.variables, "optimizer": model.optimizer.variables, "metrics": model.metrics_variables}
-    if isinstance(model, Adversarial):
+    if isinstance(model, TwoOptimizers):
         several |= {str(index): each.variables for index, each in enumerate(model.own_optimizers())}
     return several
 

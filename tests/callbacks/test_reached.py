@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
-from tests.callbacks.adversarial import Stores
+from tests.callbacks.test_refusals import Stores
 from tests.support.stopped_fits import check_stopped
 
 X = np.random.default_rng(0).normal(size=(22, 3)).astype("float32")
