@@ -10,7 +10,7 @@ RESUME = [f"callbacks/test_{name}.py" for name in ("background_saving", "resume_
 # Files with layers, and with models of Keras and of KerasHub.
 MODELS = ["depth/test_scale.py", "layers/test_convolutional.py", "layers/test_dense.py", "models/test_transfer.py"]
 MODELS += [f"isometry/test_{name}.py" for name in ("callbacks", "masks", "norms", "transformers")]
-MODELS += [f"surgery/test_{name}.py" for name in ("copies", "hub_models", "hub_tasks")]
+MODELS += [f"surgery/test_{name}.py" for name in ("copies", "hub_models")]
 # Backend, number of devices, and the tests of one process.
 RUNS = [
     ("tensorflow", 2, [DEVICES]),

@@ -110,7 +110,8 @@ def test_a_run_resumes_bit_for_bit_after_kills_and_signals(whole, tmp_path):
     chance = random.Random(0)
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
         process = Forked(["trainers.cifar", *(["--resume"] if number == signal.SIGKILL else TINY), "--out", run])
-        wait_until(process, run, step + 15)
+        # When the second checkpoint is due, the write of the first one in the background is complete.
+        wait_until(process, run, step + 25)
         if number == signal.SIGKILL:
             time.sleep(0.1 * chance.random())
         process.send_signal(number)
