@@ -42,7 +42,7 @@ def test_a_run_resumes_within_an_epoch_bit_for_bit(tree, tmp_path):
 
 @pytest.mark.slow
 def test_broken_files_are_reported_or_skipped(tree, tmp_path):
-    short = [*SMALL, "--steps", 4, "--evaluate-every", 4, "--data-dir", tree]
+    short = [*SMALL, "--steps", 10, "--evaluate-every", 10, "--data-dir", tree]
     extra = tree / "train" / "n07" / "broken.JPEG"
     extra.write_bytes((tree / "train" / "n07" / "7_0.JPEG").read_bytes()[:150])
     try:
