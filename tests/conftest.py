@@ -62,6 +62,7 @@ FIRST = (
     "distribute/test_fit_on_workers.py",
     "callbacks/test_exact_resume.py",
     "distribute/test_resume.py",
+    "callbacks/test_reached.py",
     "test_documentation.py",
     "curvature/test_jax.py",
     "curvature/test_operators.py",

@@ -7,9 +7,10 @@ from tests.support import two_devices
 DEVICES = "callbacks/test_devices.py"
 STOPPED = "callbacks/test_exact_resume.py::test_stopped_and_started_again"
 RESUME = [f"callbacks/test_{name}.py" for name in ("background_saving", "resume_and_callbacks", "sources")]
-# Files with models of Keras and of KerasHub.
-MODELS = ["depth/test_scale.py", "isometry/test_masks.py", "isometry/test_transformers.py", "models/test_transfer.py"]
-MODELS += [f"surgery/test_{name}.py" for name in ("copies", "hub_models", "hub_tasks")]
+# Files with layers, and with models of Keras and of KerasHub.
+MODELS = ["depth/test_scale.py", "layers/test_convolutional.py", "layers/test_dense.py", "models/test_transfer.py"]
+MODELS += [f"isometry/test_{name}.py" for name in ("callbacks", "masks", "norms", "transformers")]
+MODELS += [f"surgery/test_{name}.py" for name in ("copies", "hub_models")]
 # Backend, number of devices, and the tests of one process.
 RUNS = [
     ("tensorflow", 2, [DEVICES]),

@@ -159,18 +159,6 @@ def test_no_line_is_a_comment_of_myst(page):
     assert not re.findall(r"^\s*%.*", page.read_text(), re.MULTILINE)
 
 
-def test_lines_break_within_long_names_only(breaks):
-    assert breaks.in_code("keras.callbacks.SwapEMAWeights") == "keras.<wbr>callbacks.<wbr>Swap<wbr>EMAWeights"
-    assert breaks.in_code("identity_resnet(slope=0.1)") == "identity_<wbr>resnet(<wbr>slope=0.1)"
-    assert breaks.in_code("scale_depth") == "scale_depth"
-    assert breaks.in_code("0a" * 32) == "<wbr>".join(["0a" * 8] * 4)
-    assert breaks.in_code("--data-dir") == '<span class="nowrap">--data-dir</span>'
-    assert breaks.in_block("python a-b.py --data-dir c") == ('python a-b.py <span class="nowrap">--data-dir</span> c')
-    assert breaks.in_prose("near-identity, 1e-6, 5 %") == (
-        'near-identity, <span class="nowrap">1e-6</span>, 5\N{NO-BREAK SPACE}%'
-    )
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_percentages_on_pages_are_in_the_ledger(page):
     """A percentage with a decimal point is a result, and some row contains it, except for results of other projects."""
@@ -187,24 +175,13 @@ def test_citations_are_in_the_bibliography(page):
         assert any(re.match(rf"\| {name}\b[^|(]*\({year}\)", line) for line in lines), (name, year)
 
 
-def load_generator(name):
-    """Return the module docs/generator/NAME.py."""
-    spec = importlib.util.spec_from_file_location(f"generator_{name}", ROOT / f"docs/generator/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def index():
     """Return the generator of the index of public names."""
-    return load_generator("api")
-
-
-@pytest.fixture(scope="module")
-def breaks():
-    """Return the module that marks breaks of lines."""
-    return load_generator("breaks")
+    spec = importlib.util.spec_from_file_location("generator_api", ROOT / "docs/generator/api.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_index_of_public_names_is_current(index):

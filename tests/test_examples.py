@@ -17,51 +17,20 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options", "expected", "files"),
+    ("name", "options", "expected"),
     [
-        (
-            "layers_in_your_model",
-            "--out OUT --epochs 1 --images 300",
-            "the reloaded and the exported model give the same logits",
-            ["best.keras", "model.keras", "saved_model"],
-        ),
-        (
-            "curvature_of_your_model",
-            "--out OUT --epochs 1 --images 60",
-            "exactly: Summary(max_abs=",
-            ["density.png"],
-        ),
-        (
-            "depth_of_your_model",
-            "--depths 1 --images 4",
-            "near_identity       1 ",
-            [],
-        ),
-        (
-            "deepen_a_trained_model",
-            "--out OUT --epochs 1 --images 100",
-            "without ",
-            ["deeper.keras"],
-        ),
-        (
-            "edge_of_stability",
-            "--out OUT --images 20 --every 2 --networks identity --steps 2",
-            "identity       step     2: loss",
-            ["sharpness.png"],
-        ),
-        (
-            "watch_training",
-            "--out OUT --epochs 1 --images 128",
-            "\n    1 ",
-            ["distances.png"],
-        ),
+        ("layers_in_your_model", "--epochs 1 --images 300", "the reloaded and the exported model give the same logits"),
+        ("curvature_of_your_model", "--epochs 1 --images 60", "exactly: Summary(max_abs="),
+        ("depth_of_your_model", "--depths 1 --images 4", "near_identity       1 "),
+        ("deepen_a_trained_model", "--epochs 1 --images 100", "without "),
+        ("edge_of_stability", "--images 20 --every 2 --networks identity --steps 2", "identity       step     2: loss"),
+        ("watch_training", "--epochs 1 --images 128", "\n    1 "),
     ],
 )
-def test_examples_run(name, options, expected, files, tmp_path):
-    output = run_script(EXAMPLES / f"{name}.py", *options.replace("OUT", str(tmp_path)).split())
-    assert expected in output
-    for file in files:
-        assert (tmp_path / file).exists()
+def test_examples_run(name, options, expected, tmp_path):
+    out = [] if name == "depth_of_your_model" else ["--out", tmp_path]
+    assert expected in run_script(EXAMPLES / f"{name}.py", *options.split(), *out)
+    assert any(tmp_path.iterdir()) == bool(out)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf._seeds import reseed
 from idmatters_tf.initializers import IdentityNormal, ScaledGlorot, StandardNormal
 
 EXPECTED = [
@@ -41,17 +40,6 @@ def test_without_a_seed_instances_differ_and_the_global_seed_rules():
         keras.utils.set_random_seed(5)
         values.append(np.array(IdentityNormal()((3, 4))))
     np.testing.assert_array_equal(*values)
-
-
-def test_reseeded_initializers_differ_and_plain_ones_pass_through():
-    first, second = reseed(IdentityNormal(seed=3), 0), reseed(IdentityNormal(seed=3), 1)
-    assert not np.array_equal(first((3, 4)), second((3, 4)))
-    np.testing.assert_array_equal(first((3, 4)), reseed(IdentityNormal(seed=3), 0)((3, 4)))
-    assert isinstance(reseed(keras.initializers.Zeros(), 1), keras.initializers.Zeros)
-    assert reseed(keras.ops.ones, 1) is keras.ops.ones
-    generator = keras.initializers.HeNormal(keras.random.SeedGenerator(3))
-    assert not np.array_equal(*(reseed(generator, number)((3, 4)) for number in range(2)))
-    assert reseed(IdentityNormal(), 1).seed is None
 
 
 def test_invalid_arguments_raise():

@@ -1,4 +1,4 @@
-"""Derivatives of `idmatters_tf.autodiff` on TensorFlow; `tests/curvature/test_jax.py` has those on JAX."""
+"""Derivatives of functions of TensorFlow: its errors, graphs and threads."""
 
 import concurrent.futures
 
@@ -9,12 +9,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from idmatters_tf.autodiff import gradient, hessian, hvp, jacobian, jvp
-from tests.support import autodiff_cases as cases
-
-
-@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
-def test_derivatives_on_tensorflow(case):
-    cases.run(case)
+from tests.autodiff import test_derivatives as cases
 
 
 def test_normalization_by_moments():

@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false
 """Preprocessing layers that only the first process has adapted to its data."""
 
 import keras

@@ -3,7 +3,6 @@ import dataclasses
 import datetime
 import decimal
 import pathlib
-import random
 import signal
 import threading
 import types
@@ -51,24 +50,6 @@ def test_arrays_of_every_type_are_restored(tmp_path, dtype):
         assert isinstance(other, np.ndarray) == isinstance(one, np.ndarray)
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         np.testing.assert_array_equal(one, other)
-
-
-def test_generators_and_queues_are_restored(tmp_path):
-    value = [
-        random.Random(1),
-        np.random.RandomState(2),
-        np.random.default_rng(3),
-        collections.deque([1, [2]], maxlen=2),
-    ]
-    value[2].spawn(1)
-    write(tmp_path, value)
-    restored = read(tmp_path)
-    assert (restored[3], restored[3].maxlen) == (value[3], 2)
-    drawn = [
-        [each[0].random(), each[1].normal(), each[2].normal(), each[2].spawn(1)[0].normal()]
-        for each in (value, restored)
-    ]
-    assert drawn[0] == drawn[1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,17 +1,17 @@
-"""Exact restoration of `tf.data` pipelines, and errors for pipelines that TensorFlow cannot save.
+"""Exact restoration of `tf.data` pipelines in `fit`, and errors for pipelines that TensorFlow cannot save.
 
-The reference is a plain iteration over a new dataset. `test_sources` trains on some of these pipelines.
+The reference is a plain iteration over a new dataset. `test_sources` compares the weights for some of these pipelines.
 """
 
-import types
+import contextlib
 
 import keras
 import numpy as np
 import pytest
 
-from idmatters_tf._keras_internals.fit import RunningFit
-from idmatters_tf.callbacks._sources import make_source
-from idmatters_tf.callbacks._sources.tf_data import ValidationOrder
+from idmatters_tf.callbacks import ExactResume
+from tests.callbacks.test_refusals import fit
+from tests.support.stopped_fits import Killed, kill_at
 
 tf = pytest.importorskip("tensorflow")
 Dataset = tf.data.Dataset
@@ -55,92 +55,83 @@ ENDLESS = {
 }
 
 
-def running(dataset, steps_per_epoch=None, class_weight=None):
-    """Return a stand-in for a running `fit` with data only."""
-    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
-
-    adapter = TFDatasetAdapter(dataset, class_weight)
-    return RunningFit(
-        callbacks=[],
-        kind="a tf.data.Dataset",
-        adapter=adapter,
-        data=dataset,
-        shuffle=False,
-        class_weight=class_weight,
-        initial_epoch=0,
-        epochs=EPOCHS,
-        steps_per_epoch=steps_per_epoch,
-        steps_per_execution=1,
-        validation_data=None,
-        validation_freq=1,
-        _list=None,
-        _iterator=types.SimpleNamespace(data_adapter=adapter, _distribute_strategy=None),
-    )
-
-
 def contents(batch):
     parts = tf.nest.flatten(batch, expand_composites=True)
     return [np.asarray(part).tolist() for part in parts]
 
 
-class Taken:
-    """Batches that a `fit` reads from a source, with the state after each."""
-
-    def __init__(self, fit, state=None, start=(0, 0)):
-        self.source = make_source(fit, seed=0)
-        self.source.attach(fit)
-        if state is not None:
-            self.source.restore(state)
-        self.batches, self.states = [], {}
-        epoch, offset = start
-        steps = self.source.steps_per_epoch
-        for epoch in range(start[0], EPOCHS):
-            first = offset if epoch == start[0] else 0
-            self.source.seek(epoch, first)
-            *_, batches = next(fit._iterator._enumerate_iterator())
-            for step in range(first, steps):
-                self.batches.append(contents(next(batches)))
-                following = (epoch, step + 1) if step + 1 < steps else (epoch + 1, 0)
-                if state is None and epoch < 2:
-                    self.states[following] = self.source.state(following[1])
-        self.source.close()
+SEEN = []
 
 
-def check_restored(make, steps_per_epoch=None):
-    """Check that restored states are followed by the remaining batches of a run. Return all batches.
+class Recorder(keras.Model):
+    """Model that records its batches."""
 
-    The states are those before, after the first and before the last batch of the second epoch.
-    """
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.dense.build((None, 1))
+
+    def train_step(self, data):
+        SEEN.append(contents(data))
+        return {"loss": 0.0}
+
+
+def seen(make, folder, moment=None, steps_per_epoch=None):
+    """Return the batches of a `fit` until a moment, and the step at which it has resumed."""
+    SEEN.clear()
     keras.utils.set_random_seed(0)
-    whole = Taken(running(make(), steps_per_epoch))
-    steps = whole.source.steps_per_epoch
-    for epoch, offset in ((1, 0), (1, 1), (1, steps - 1)):
-        state = whole.states[epoch, offset]
-        keras.utils.set_random_seed(0)
-        data = make()
-        resumed = Taken(running(data, steps_per_epoch), state, (epoch, offset))
-        assert resumed.batches == whole.batches[epoch * steps + offset :], (epoch, offset)
-    return whole.batches
+    data, model, resume = make(), Recorder(), ExactResume(folder, every=1)
+    model.compile("sgd", run_eagerly=True)
+    options = {"epochs": EPOCHS, "steps_per_epoch": steps_per_epoch, "verbose": 0}
+    with contextlib.suppress(Killed):
+        model.fit(data, callbacks=[resume, kill_at(moment)], **options)
+    return list(SEEN), resume.resumed_at
+
+
+def check_restored(make, folder, steps_per_epoch=None):
+    """Check the batches of a `fit` that is stopped before and after the first batch of an epoch, and before the last.
+
+    Return those of an uninterrupted one.
+    """
+    whole, _ = seen(make, folder / "whole", None, steps_per_epoch)
+    steps = len(whole) // EPOCHS
+    for moment, at in ((("batch", 1, 0), 0), (("batch", 1, 1), steps), (("batch", 1, steps - 1), steps + 1)):
+        part, resumed_at = seen(make, folder / "stopped", moment, steps_per_epoch)
+        assert resumed_at == at
+        assert part == whole[at : at + len(part)]
+    last, resumed_at = seen(make, folder / "stopped", None, steps_per_epoch)
+    assert resumed_at == 2 * steps - 1
+    assert last == whole[resumed_at:]
+    return whole
 
 
 @pytest.mark.parametrize("name", FINITE)
-def test_restored_between_batches(name):
+def test_restored_between_batches(name, tmp_path):
     keras.utils.set_random_seed(0)
     plain = FINITE[name]()
     list(plain)
     expected = [contents(batch) for _ in range(EPOCHS) for batch in plain]
-    assert check_restored(FINITE[name]) == expected
+    assert check_restored(FINITE[name], tmp_path) == expected
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_epochs_of_one_iteration(name):
-    found = check_restored(ENDLESS[name], steps_per_epoch=4)
+def test_epochs_of_one_iteration(name, tmp_path):
+    found = check_restored(ENDLESS[name], tmp_path, steps_per_epoch=4)
     numbers = [number for batch in found for number in batch[0]]
     period = {"two shuffles": 23, "files": 21, "unknown length": 12}[name]
     passes = [numbers[start : start + period] for start in range(0, len(numbers) - period + 1, period)]
     assert len(passes) > 1
     assert all(sorted(each) == sorted(passes[0]) and len(set(each)) == period for each in passes)
     assert passes[0] != passes[1]
+
+
+def test_a_complete_cache_is_restored(tmp_path):
+    def make():
+        return Dataset.range(23).shuffle(23, seed=5).cache(str(tmp_path / "files")).batch(5)
+
+    keras.utils.set_random_seed(0)
+    list(make())
+    check_restored(make, tmp_path)
 
 
 def generated():
@@ -177,13 +168,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_refused(message):
+def test_refused(message, tmp_path):
     tf.random.set_seed(None)
-    try:
-        with pytest.raises(ValueError, match=message):
-            make_source(running(REFUSED[message]()), seed=0)
-    finally:
-        keras.utils.set_random_seed(0)
+    data = REFUSED[message]()
+    with pytest.raises(ValueError, match=message):
+        fit(tmp_path, data=data)
 
 
 def writes(x):
@@ -204,54 +193,11 @@ WRITING = {
 }
 
 
-USES = {
-    "training": lambda data: make_source(running(data), seed=0),
-    "replay": lambda data: make_source(running(data), seed=0, replay=True),
-    "validation": ValidationOrder,
-}
-
-
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", ["training", "replay", "validation"])
 @pytest.mark.parametrize("message", WRITING)
 def test_pipelines_that_write_files_are_refused_before_they_are_iterated(message, use, tmp_path):
     data = WRITING[message](str(tmp_path / "files"))
+    options = {"validation_data": data} if use == "validation" else {"data": data, "replay": use == "replay"}
     with pytest.raises(ValueError, match=f"for {use} writes files .*{message}"):
-        USES[use](data)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_complete_cache_is_restored(tmp_path):
-    def make():
-        return Dataset.range(23).shuffle(23, seed=5).cache(str(tmp_path / "files")).batch(5)
-
-    keras.utils.set_random_seed(0)
-    list(make())
-    check_restored(make)
-
-
-def test_order_of_validation_data():
-    """The order that a restarted process draws is that of the pass after the checkpoint."""
-
-    def make(cached=False):
-        keras.utils.set_random_seed(0)
-        data = Dataset.range(9).shuffle(9, seed=1)
-        return (data.cache() if cached else data).batch(4)
-
-    for cached in (False, True):
-        data = make(cached)
-        order = ValidationOrder(data)
-        passes = [[contents(batch) for batch in data] for _ in range(2)]
-        state = order.state()
-        expected = [contents(batch) for batch in data]
-        again = make(cached)
-        restored = ValidationOrder(again)
-        restored.restore(state)
-        assert [contents(batch) for batch in again] == expected
-        assert (passes[0] == passes[1] == expected) == cached
-
-
-def test_same_dataset_in_the_same_process():
-    """A dataset begins in the same way in every `fit` of a process."""
-    data = FINITE["files"]()
-    first = Taken(running(data))
-    assert Taken(running(data)).batches == first.batches
+        fit(tmp_path / "run", **options)
+    assert not list(tmp_path.glob("files*"))

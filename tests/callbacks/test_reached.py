@@ -1,22 +1,28 @@
-# pyright: reportArgumentType=false, reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportOptionalSubscript=false, reportOptionalCall=false
-"""State of all objects that a `fit` can reach: each case ends as an uninterrupted run after two stops within epochs."""
+"""Fits that `ExactResume` accepts, and state that they can reach: each ends as without two stops within an epoch."""
 
-import collections
-import dataclasses
-import datetime
 import functools
-import pathlib
 
 import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import ExactResume
-from idmatters_tf.callbacks._walk import walk
+from idmatters_tf.callbacks import ExactResume, FunctionBatches
+from tests.callbacks.test_refusals import Stores
 from tests.support.stopped_fits import check_stopped
 
-X = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
+X = np.random.default_rng(0).normal(size=(22, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
+ARRAYS = {"x": X, "y": Y, "batch_size": 4}
+
+
+def dense(*layers, optimizer="sgd", loss="mse", metrics=None, kind=keras.Sequential):
+    model = kind([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+    model.compile(optimizer, loss, metrics=metrics)
+    return model
+
+
+def with_callbacks(make):
+    return lambda folder: (dense(), ARRAYS, make())
 
 
 class Count(keras.callbacks.Callback):
@@ -41,8 +47,7 @@ class Probe(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.probe = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        self.probe.compile(keras.optimizers.Adam(0.1), "mse")
+        self.probe = dense(optimizer=keras.optimizers.Adam(0.1))
 
     def on_epoch_end(self, epoch, logs=None):
         loss = self.probe.fit(X, Y, epochs=1, verbose=0, shuffle=False).history["loss"][0]
@@ -64,73 +69,137 @@ class Meter:
         return 0.05 / (1 + self.update(epoch))
 
 
-@dataclasses.dataclass(frozen=True)
-class Best:
-    epoch: int
-    loss: float
+def scheduler(make):
+    return with_callbacks(lambda: [keras.callbacks.LearningRateScheduler(make())])
 
 
-Pair = collections.namedtuple("Pair", "first second")
-
-
-class Plain(keras.callbacks.Callback):
-    """Callback whose attributes of several kinds determine the learning rate."""
+class Apply(keras.callbacks.Callback):
+    """Callback with the partial of a bound method."""
 
     def __init__(self):
         super().__init__()
-        self.meter, self.best, self.pair = Meter(), None, Pair(0, [0])
-        self.counts, self.lists = collections.Counter(), collections.defaultdict(list)
-        self.day, self.path, self.seen = datetime.date(2016, 11, 14), pathlib.Path("a"), {0}
-        self.column = self.turned = np.zeros(1)
-        self.view = np.zeros(4)[1:]
-        self.bytes = bytearray(1)
+        self.report = functools.partial(Meter().update, factor=2.0)
 
     def on_train_batch_end(self, batch, logs=None):
-        self.meter.update(logs["loss"])
-        if self.best is None or logs["loss"] < self.best.loss:
-            self.best = Best(batch, logs["loss"])
-        self.pair = Pair(batch, [*self.pair.second, batch])
-        self.counts[batch] += 1
-        self.lists[batch % 2].append(batch)
-        self.day += datetime.timedelta(1)
-        self.path = self.path / str(batch)
-        self.seen.add(batch)
-        self.view[0] += 1
-        self.bytes[0] += 1
-        state = [self.meter.total, self.best, self.pair, self.counts, self.lists, self.day, self.path, self.seen]
-        state += [self.column.tolist(), self.turned.tolist(), self.view.tolist(), self.bytes]
-        self.model.optimizer.learning_rate = sum(map(ord, str(state))) % 1009 / 1e4
+        self.model.optimizer.learning_rate = 0.01 * self.report(logs["loss"])
+
+
+class Weight(keras.callbacks.Callback):
+    """Callback with a variable that the loss uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = keras.Variable(1.0, trainable=False)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.weight.assign(self.weight * 0.9)
+
+
+def variable_in_loss(folder):
+    callback = Weight()
+    return dense(loss=lambda y, out: callback.weight * keras.ops.mean((y - out) ** 2)), ARRAYS, [callback]
+
+
+class OwnTensorBoard(keras.callbacks.TensorBoard):
+    pass
+
+
+class OwnLogger(keras.callbacks.CSVLogger):
+    """Logger with an attribute that determines the learning rate."""
+
+    rows = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.rows += 1
+        self.model.optimizer.learning_rate.assign(0.1 / self.rows)
+
+
+class OwnPatience(keras.callbacks.EarlyStopping):
+    """Callback that changes a setting of Keras."""
+
+    epochs = 0
 
     def on_epoch_end(self, epoch, logs=None):
-        predicted = self.model.predict(X, verbose=0)
-        self.column, self.turned = predicted[:, 0], np.stack([X, X])[0].T
+        self.epochs += 1
+        self.patience = 1 + self.epochs // 3
+        super().on_epoch_end(epoch, logs)
 
 
-def scheduler(schedule):
-    return [keras.callbacks.LearningRateScheduler(schedule)]
+class OwnState(OwnPatience):
+    def get_state(self):
+        return {"epochs": self.epochs, "patience": self.patience}
+
+    def set_state(self, state):
+        vars(self).update(state)
 
 
-def by_a_bound_method():
-    meter, own = Meter(), Meter()
-    report = functools.partial(meter.update, factor=2.0)
-    update = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None, on_epoch_end=own.__call__)
-    update.report = report
-
-    class Apply(keras.callbacks.Callback):
-        report = None
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.model.optimizer.learning_rate = 0.01 * self.report(logs["loss"])
-
-    apply = Apply()
-    apply.report = report
-    return [update, apply]
+def subclasses(folder):
+    callbacks = [OwnTensorBoard(folder / "events"), OwnLogger(folder / "log.csv")]
+    return dense(), ARRAYS, callbacks + [kind("loss", min_delta=9, patience=1) for kind in (OwnPatience, OwnState)]
 
 
-def dense(*layers):
-    model = keras.Sequential([keras.Input((3,), batch_size=8), *layers, keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.01), "mse")
-    return model
+class Twice(keras.metrics.Mean):
+    """Metric with a vector, which the history contains as a tensor."""
+
+    def update_state(self, y, out, sample_weight=None):
+        super().update_state(out)
+
+    def result(self):
+        return keras.ops.stack([super().result(), 2 * super().result()])
+
+
+class Last(keras.metrics.Metric):
+    """Metric that depends on the order of the batches."""
+
+    def __init__(self):
+        super().__init__(name="last")
+        self.value = self.add_weight(shape=(), initializer="zeros", name="value")
+
+    def update_state(self, y, out, sample_weight=None):
+        self.value.assign(0.5 * self.value + keras.ops.sum(y))
+
+    def result(self):
+        return self.value + 0.0
+
+
+def validation_in_random_order(folder):
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(22, seed=1).batch(4)
+    return dense(metrics=[Last()]), {**ARRAYS, "validation_data": data}, []
+
+
+class Optional(keras.layers.Layer):
+    def call(self, x, other=None):
+        return x if other is None else x + other
+
+
+def optional_inputs(folder):
+    inputs = [keras.Input((3,)), keras.Input((3,), optional=True)]
+    model = keras.Model(inputs, keras.layers.Dense(1)(Optional()(*inputs)))
+    model.compile("sgd", "mse")
+
+    def batch(step):
+        rows = np.random.default_rng(step).integers(0, 22, 4)
+        return [X[rows], None], Y[rows]
+
+    return model, {"x": FunctionBatches(batch, 6)}, []
+
+
+class Counting(keras.Sequential):
+    """Model whose compiled steps count how often they are traced."""
+
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.steps = self.tests = 0
+
+    def train_step(self, *arguments):
+        self.steps += 1
+        return super().train_step(*arguments)
+
+    def test_step(self, *arguments):
+        self.tests += 1
+        return super().test_step(*arguments)
 
 
 class Unseeded(keras.layers.Layer):
@@ -151,50 +220,55 @@ class OwnVariable(keras.layers.Layer):
         return x * self.count
 
 
-def recurrent():
-    return dense(keras.layers.Reshape((3, 1)), keras.layers.GRU(2, stateful=True))
+def recurrent(folder):
+    inputs = [keras.Input((3,), batch_size=4), keras.layers.Reshape((3, 1)), keras.layers.GRU(2, stateful=True)]
+    model = keras.Sequential([*inputs, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model, {**ARRAYS, "x": X[:20], "y": Y[:20]}, []
+
+
+def in_mixed_precision(folder):
+    keras.config.set_dtype_policy("mixed_float16")
+    return dense(optimizer=keras.optimizers.Nadam(0.1)), ARRAYS, []
 
 
 CASES = {
-    "new attributes of the model": (dense, lambda: [Count(), Rate()]),
-    "a compiled model of a callback": (dense, lambda: [Probe()]),
-    "a schedule that is an object": (dense, lambda: scheduler(Meter())),
-    "a schedule that is a bound method": (dense, lambda: scheduler(Meter().__call__)),
-    "a partial of a bound method": (dense, by_a_bound_method),
-    "plain data of many kinds": (dense, lambda: [Plain()]),
-    "a stateful recurrent layer": (recurrent, list),
+    "new attributes of the model": with_callbacks(lambda: [Count(), Rate()]),
+    "a compiled model of a callback": with_callbacks(lambda: [Probe()]),
+    "a schedule that is an object": scheduler(Meter),
+    "a schedule that is a bound method": scheduler(lambda: Meter().__call__),
+    "a partial of a bound method": with_callbacks(lambda: [Apply()]),
+    "subclasses of Keras' callbacks": subclasses,
+    "a vector as a metric": lambda folder: (dense(metrics=[Twice(name="twice")]), ARRAYS, []),
+    "a stateful recurrent layer": recurrent,
+    "Nadam in mixed precision": in_mixed_precision,
+    "optional inputs": optional_inputs,
+    "validation in a random order": validation_in_random_order,
+    "attributes of compiled steps": lambda folder: (
+        dense(Stores(), kind=Counting),
+        {**ARRAYS, "validation_data": (X[:7], Y[:7])},
+        [],
+    ),
 }
 if keras.backend.backend() == "tensorflow":
-    # Keras on JAX does not trace random operations without a seed.
-    CASES["random numbers without a seed"] = (lambda: dense(Unseeded()), list)
-    CASES["a tf.Variable of a layer"] = (lambda: dense(OwnVariable()), list)
+    # On JAX the compiled step contains the value of a variable that does not belong to the model, and Keras does not
+    # trace random operations without a seed.
+    CASES["a variable in the loss"] = variable_in_loss
+    CASES["random numbers without a seed"] = lambda folder: (dense(Unseeded()), ARRAYS, [])
+    CASES["a tf.Variable of a layer"] = lambda folder: (dense(OwnVariable()), ARRAYS, [])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_stopped_within_an_epoch(name, tmp_path):
-    make, callbacks = CASES[name]
-
     def fit(folder, kill):
         keras.utils.set_random_seed(0)
-        model = make()
-        resume = ExactResume(folder, every=2)
-        history = model.fit(X, Y, batch_size=8, epochs=4, callbacks=[*callbacks(), resume, kill], verbose=0)
-        return (history.history, model.get_weights(), float(model.optimizer.learning_rate)), resume.resumed_at
+        keras.config.set_dtype_policy("float32")
+        model, data, callbacks = CASES[name](folder)
+        resume = ExactResume(folder / "checkpoints", every=2)
+        history = model.fit(**data, epochs=4, callbacks=[*callbacks, resume, kill], verbose=0)
+        log = folder / "log.csv"
+        rate = float(model.optimizer.learning_rate)
+        return (history.history, model.get_weights(), rate, log.exists() and log.read_text()), resume.resumed_at
 
-    check_stopped(fit, tmp_path, ("batch", 1, 1), ("batch", 2, 1))
-
-
-def test_a_walk_yields_each_part_once_in_the_same_order():
-    def walked():
-        keras.utils.set_random_seed(0)
-        model = dense()
-        return [(path, kind) for path, kind, _ in walk([model, model.optimizer], [Plain(), Probe()])]
-
-    found = walked()
-    paths = [path for path, _ in found]
-    assert found == walked()
-    assert len(paths) == len(set(paths))
-    kinds = dict(found)
-    assert {kinds[path] for path in ("Plain.meter.total", "Plain.view", "Plain.pair[0]", "Dense.units")} == {"plain"}
-    assert "variable" in {kind for path, kind in found if path.startswith("Probe.probe.optimizer")}
-    assert kinds["Dense.activation"] == "other"
+    (history, *_), _ = check_stopped(fit, tmp_path, ("batch", 1, 1), ("batch", 1, 3))
+    assert len(history["loss"]) == (2 if name.startswith("subclasses") else 4)

@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalSubscript=false
 """Errors of `ExactResume` for state that cannot be restored, and for checkpoints of another run."""
 
 import contextlib
@@ -16,7 +15,7 @@ from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _
 from idmatters_tf.checkpointing import list_steps
 from idmatters_tf.optimizers import Muon
 from tests.callbacks.test_configuration import Subclassed, functional
-from tests.support.adversarial import Adversarial, Stores
+from tests.callbacks.test_exact_resume import TwoOptimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -136,6 +135,20 @@ class Scaled(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         return self.factor * keras.ops.mean((y_true - y_pred) ** 2, -1)
+
+
+class Stores(keras.layers.Layer):
+    """Layer with attributes that differ for the smaller last batch, and a counter of its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.shapes = 0, set()
+
+    def call(self, x):
+        self.shape = x.shape
+        self.calls += 1
+        self.shapes.add(str(x.shape))
+        return x
 
 
 def storing():
@@ -381,7 +394,7 @@ def test_accepted(name, tmp_path):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="on JAX optimizers are built before `fit`")
 def test_an_optimizer_that_the_first_step_builds(tmp_path):
-    model = Adversarial()
+    model = TwoOptimizers()
     model.compile(keras.optimizers.Adam(), keras.optimizers.Adam(), build=False, run_eagerly=True)
     images = np.random.default_rng(0).normal(size=(8, 6, 6, 1))
     with pytest.raises(

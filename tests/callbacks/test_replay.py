@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false
 """Training data that a resumed run reads again: the bits of an uninterrupted run, or an error."""
 
 import itertools

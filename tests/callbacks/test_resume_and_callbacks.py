@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportPossiblyUnboundVariable=false
 """Effects of callbacks on an exact resume, and of a resume on callbacks, log files and the model."""
 
 import ast
@@ -35,6 +34,12 @@ from tests.callbacks.test_refusals import fit
 from tests.support.stopped_fits import Killed
 
 
+@dataclasses.dataclass(frozen=True)
+class Best:
+    batch: int
+    loss: float
+
+
 class Everything(keras.callbacks.Callback):
     """Callback whose attributes, some of them shared with a reader, determine the learning rate."""
 
@@ -50,6 +55,8 @@ class Everything(keras.callbacks.Callback):
         self.rng, self.old, self.other = np.random.default_rng(0), np.random.RandomState(0), random.Random(0)
         self.seeds, self.mean, self.own = keras.random.SeedGenerator(0), keras.metrics.Mean(), [keras.Variable(0.0)]
         self.toggle = self.deleted = False
+        self.view, self.bytes, self.counts = np.zeros(4)[1:], bytearray(1), collections.Counter()
+        self.column = np.zeros(1)
         # These do not change.
         self.unchanged = threading.Lock(), {1}, object(), lambda: 0, datetime.date(2016, 11, 14), b"bytes"
         self.logger, self.kinds = logging.getLogger(__name__), collections.Counter("a")
@@ -73,6 +80,9 @@ class Everything(keras.callbacks.Callback):
             self.best = self.pair
             vars(self).pop("deleted", None)
 
+    def on_epoch_end(self, epoch, logs=None):
+        self.column = self.model.predict(data()[0][:3], verbose=0)[:, 0]
+
     def on_train_batch_end(self, batch, logs=None):
         self.queue.append(batch)
         self.lists[batch % 2].append((batch, self.queue))
@@ -85,6 +95,10 @@ class Everything(keras.callbacks.Callback):
         self.array[1] += float(keras.random.normal((), seed=self.seeds))
         self.mean.update_state(batch)
         self.own[0].assign_add(1.0)
+        self.view[0] += 1
+        self.bytes[0] += 1
+        self.counts[batch] += 1
+        self.best_step = Best(batch, logs["loss"])
         self.slot += 1
         type(self).steps += 1
         self.of_class.append(batch)
@@ -107,6 +121,7 @@ class Reader(keras.callbacks.Callback):
         parts += [writer.grown, writer.point, writer.lists["itself"][0] is writer.lists, writer.array.tolist()]
         parts += [float(writer.mean.result()), float(writer.own[0]), writer.rng.bit_generator.seed_seq]
         parts += [writer.best, writer.best is writer.pair, "deleted" in vars(writer)]
+        parts += [writer.view.tolist(), writer.column.tolist(), writer.bytes, writer.counts, writer.best_step]
         parts += [writer.slot, Everything.steps, Everything.of_class, getattr(writer, "drawn", None)]
         self.model.optimizer.learning_rate.assign(sum(map(ord, str(parts))) % 1009 / 1e4)
 

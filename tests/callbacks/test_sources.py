@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
 from tests.support.stopped_fits import check_stopped
 
 EXAMPLES, BATCH, EPOCHS, SEED = 10, 4, 4, 7
@@ -241,3 +241,52 @@ def test_batches_of_the_data(name, tmp_path):
         epochs = order.reshape(EPOCHS, case.steps, EXAMPLES)
         assert (epochs.sum(1) == 1).all()
         assert len({epoch.tobytes() for epoch in epochs}) == EPOCHS
+
+
+PAIRS = np.arange(10.0)[:, None] * [1, 10]
+NUMBERS = np.arange(10)
+
+
+def order_of(batches, number):
+    return np.concatenate([batches.arrays(step)[1] for step in range(4 * number, 4 * number + 4)])
+
+
+def test_the_order_of_an_epoch_is_a_function_of_seed_and_epoch():
+    one, same, other = (ArrayBatches(PAIRS, NUMBERS, batch_size=3, seed=seed) for seed in (5, 5, 6))
+    orders = [order_of(one, number) for number in (0, 1, 2)]
+    for order in orders:
+        assert sorted(order) == list(range(10))
+    assert len({tuple(order) for order in [*orders, order_of(other, 0)]}) == 4
+    # Steps in any order.
+    np.testing.assert_array_equal(order_of(same, 2), orders[2])
+    np.testing.assert_array_equal(same.arrays(4)[1], orders[1][:3])
+    same.seek(2, 1)
+    assert same.num_batches == 3
+    np.testing.assert_array_equal(np.concatenate([same[i][1] for i in range(3)]), orders[2][3:])
+
+
+def test_rows_of_arrays_match_and_are_converted_as_in_fit():
+    batches = ArrayBatches({"a": PAIRS, "b": [PAIRS, NUMBERS]}, NUMBERS, PAIRS[:, 0], batch_size=4)
+    x, y, weight = batches.arrays(2)
+    assert len(y) == 2
+    np.testing.assert_array_equal(x["a"][:, 0], y)
+    np.testing.assert_array_equal(x["b"][0][:, 1], 10 * y)
+    np.testing.assert_array_equal(weight, y)
+    assert x["a"].dtype == weight.dtype == keras.config.floatx()
+    assert x["b"][1].dtype == NUMBERS.dtype
+    assert isinstance(x["b"], tuple)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ArrayBatches(PAIRS, NUMBERS[:9]), r"arrays of lengths \[9, 10\]"),
+        (lambda: ArrayBatches(PAIRS[:0]), r"at least one.*lengths \[0\]"),
+        (lambda: ArrayBatches(PAIRS, sample_weight=NUMBERS), "`sample_weight` requires targets"),
+        (lambda: ArrayBatches(PAIRS, seed=-1), "`seed` must be a non-negative integer. Received: seed=-1"),
+        (lambda: FunctionBatches(PAIRS, 3), "`function` must be a function of the step"),
+    ],
+)
+def test_errors_of_batches(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

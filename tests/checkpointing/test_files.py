@@ -1,13 +1,18 @@
-"""Files and folders replace only what they may replace, entirely or not at all, whenever the process is killed."""
+"""Files and folders replace only what they may replace, entirely or not at all, and the lock of a folder."""
 
 import itertools
 import os
+import shutil
 import signal
+import subprocess
 import sys
 
 import pytest
 
 from idmatters_tf.checkpointing import (
+    FolderInUse,
+    FolderLock,
+    FolderLost,
     list_steps,
     remove,
     remove_steps,
@@ -17,12 +22,18 @@ from idmatters_tf.checkpointing import (
     write_atomically,
 )
 from idmatters_tf.checkpointing.files import MANIFEST
-from tests.support.occupants import tree
+from idmatters_tf.checkpointing.locks import LOCK_FILE
+from tests.conftest import ROOT
 
 
 @pytest.fixture(autouse=True)
 def default_policy():
     """Override the fixture of all tests. Nothing is computed in this process, so Keras need not be imported."""
+
+
+def tree(folder):
+    """Return the objects below a folder by path: the content of a file, or the mode of a folder."""
+    return {path: path.read_bytes() if path.is_file() else oct(path.stat().st_mode) for path in folder.rglob("*")}
 
 
 def texts(folder):
@@ -184,3 +195,70 @@ def test_other_files_and_folders_are_kept(tmp_path):
     assert list_steps(tmp_path) == [2, 4, 5]
     assert len(list(tmp_path.rglob("notes.txt"))) == 2
     remove(tmp_path / "step-00000009")
+
+
+HOLD = """
+import sys, time
+from idmatters_tf.checkpointing import FolderLock
+
+lock = FolderLock(sys.argv[1])
+print(flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_folder_is_in_use_until_its_process_is_killed(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(FolderInUse, match=f"{tmp_path} is in use by another process. Wait until it has ended, or"):
+            FolderLock(tmp_path)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert os.listdir(tmp_path) == [LOCK_FILE]
+    FolderLock(tmp_path).release()
+    assert not os.listdir(tmp_path)
+
+
+def test_folders_that_remain_empty_are_removed(tmp_path):
+    (tmp_path / "kept").mkdir()
+    for _ in range(2):
+        FolderLock(tmp_path / "kept" / "new" / "run").release()
+    FolderLock(tmp_path / "kept").release()
+    filled = FolderLock(tmp_path / "filled")
+    (tmp_path / "filled" / "config.json").touch()
+    filled.release()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "filled", "kept"]
+
+
+def replace(run):
+    run.rename(run.with_name("moved"))
+    FolderLock(run)
+
+
+LOSSES = {
+    "deleted": shutil.rmtree,
+    "replaced": replace,
+    "unlocked": lambda run: (run / LOCK_FILE).unlink(),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_nothing_is_written_to_a_lost_folder(tmp_path, kind):
+    path = tmp_path / "run"
+    path.mkdir()
+    lock = FolderLock(path)
+    LOSSES[kind](path)
+    before = tree(tmp_path)
+
+    def save():
+        with saving(path / "checkpoints", 1):
+            pass
+
+    for write in (save, lambda: write_atomically(path / "table.csv", "")):
+        with pytest.raises(FolderLost, match=f"{path}.* was deleted, moved or replaced while this process was using"):
+            write()
+    write_atomically(tmp_path / "report.html", "")
+    lock.release()
+    (tmp_path / "report.html").unlink()
+    assert tree(tmp_path) == before

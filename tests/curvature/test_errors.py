@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, dense_hessian
-from tests.support import curvature_cases as cases
+from tests.curvature import cases
 
 X, Y = np.ones((6, 4), np.float32) * np.arange(6, dtype=np.float32)[:, None], np.ones((6, 2), np.float32)
 EXAMPLES = tf.data.Dataset.from_tensor_slices((X, Y))

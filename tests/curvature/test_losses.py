@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
-from tests.support import curvature_cases as cases
-from tests.support import loss_cases
+from tests.curvature import cases, loss_cases
 
 
 def rows(n=7, d=4, seed=0):
@@ -32,7 +31,7 @@ def test_compiled_losses_equal_evaluate(slow):
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 def test_compiled_losses_on_jax_equal_evaluate(tmp_path, program):
     env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
-    done = program("tests.support.loss_cases", tmp_path / "results.json", 0, 1, env=env, timeout=900)
+    done = program("tests.curvature.loss_cases", tmp_path / "results.json", 0, 1, env=env, timeout=900)
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["backend"] == "jax"

@@ -1,44 +1,12 @@
-"""CurvatureMonitor, measurements, stability thresholds, and models on several devices."""
+"""Measurements of operators, stability thresholds, and models on several devices."""
 
 import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.curvature import CurvatureMonitor, HessianOperator, measure, stability_threshold
+from idmatters_tf.curvature import HessianOperator, measure, stability_threshold
 from idmatters_tf.optimizers import Momentum, Muon
-from tests.support import curvature_cases as cases
-
-
-def tags(folder):
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    steps = {}
-    for path in folder.rglob("events.out.tfevents.*"):
-        for event in EventFileLoader(str(path)).Load():
-            for value in event.summary.value:
-                steps.setdefault(value.tag, []).append(event.step)
-    return steps
-
-
-def test_monitor_logs_measurements_in_fit(tmp_path):
-    model, _, (x, y) = cases.case("two outputs")
-    model.compile("sgd", ["mse", "mse"])
-    data = (x, [y, y[:, :1]])
-    options = {"eigenvalues": 2, "probes": 2, "steps": 10}
-    monitor = CurvatureMonitor(data, every="2 epochs", log_dir=tmp_path, measure_options=options, check=False)
-    history = model.fit(*data, epochs=3, verbose=0, callbacks=[monitor])
-    assert list(monitor.measurements) == [0, 2]
-    before, after = monitor.measurements.values()
-    assert after.loss < before.loss
-    assert history.history["curvature_loss"] == [pytest.approx(after.loss)]
-    # Stochastic gradient descent at Keras' default rate of 0.01.
-    assert history.history["curvature_stability_threshold"] == [pytest.approx(200)]
-    assert after.scalars()["sharpness_over_threshold"] == pytest.approx(after.largest[0] / 200)
-    written = tags(tmp_path)
-    assert written["curvature/largest_eigenvalue_2"] == written["curvature/density"] == [0, 2]
-    assert {f"curvature/{name}" for name in ("trace", "index", "gradient_norm", "smallest_eigenvalue_1")} <= set(
-        written
-    )
+from tests.curvature import cases
 
 
 def test_measurement_equals_that_of_the_dense_matrix():
@@ -107,5 +75,5 @@ def test_threshold_of_the_current_rate_of_plain_descent():
 
 @pytest.mark.slow
 def test_a_model_on_two_devices(program):
-    result = program("tests.support.curvature_cases", timeout=480)
+    result = program("tests.curvature.cases", timeout=480)
     assert result.stdout.splitlines()[-1:] == ["the same on two devices"], result.stderr

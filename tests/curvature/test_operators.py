@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, dense_hessian, top_eigenpairs
+from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, dense_hessian, top_eigenpairs, trace
 from idmatters_tf.models.linear import assign_weights, shortcut_network
-from tests.support import curvature_cases as cases
+from tests.curvature import cases
+from tests.curvature.both_backends import language_model
+from tests.curvature.cases import relative_error
 
 
 @pytest.mark.parametrize(
@@ -199,3 +201,30 @@ def test_half_precision_equals_float32_up_to_rounding(policy, tolerance):
         largest.append(top_eigenpairs(operator, 1, tolerance=1e-2).values)
     np.testing.assert_allclose(*products, atol=tolerance * np.abs(products[1]).max())
     np.testing.assert_allclose(*largest, rtol=tolerance)
+
+
+def training_step(model, data):
+    """Return the change of the weights in a training step of rate 1, the gradient, and undo it."""
+    before = [np.array(variable) for variable in model.trainable_variables]
+    model.train_on_batch(*data)
+    slopes = [value - np.array(variable) for value, variable in zip(before, model.trainable_variables, strict=True)]
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        variable.assign(value)
+    return np.concatenate([slope.ravel() for slope in slopes])
+
+
+# Keras 3.15 keeps the factors of LoRA in float32.
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "step", "tolerance"), [(None, 1e-5, 1e-7), (1, 1e-3, 1e-3)])
+def test_gradient_and_products(rank, step, tolerance):
+    model, loss, data = language_model(rank)
+    model.compile(keras.optimizers.SGD(1.0), loss)
+    operator = HessianOperator(model, data=data, check=rank is None)
+    expected = training_step(model, data)
+    np.testing.assert_allclose(operator.gradient(), expected, rtol=0, atol=tolerance * np.abs(expected).max())
+    assert relative_error(operator, step) < tolerance
+    if rank is not None:
+        # For queries and values: factors of the kernel for two heads of width 4, and the bias.
+        size = 2 * (2 * 8 + 4 + 8)
+        assert operator.shape == (size, size)
+        assert trace(operator, size).value == pytest.approx(np.trace(operator.to_dense()), rel=1e-3)

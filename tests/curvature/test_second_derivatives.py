@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice
 from idmatters_tf.autodiff import gradient
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, trace
-from tests.support import curvature_cases as cases
+from tests.curvature import cases
 
 
 @pytest.fixture(autouse=True)
@@ -19,25 +18,6 @@ def double(default_policy):
 
 def sequential(*layers, shape=(4,), dtype="float64"):
     return keras.Sequential([keras.Input(shape, dtype=dtype), *layers, keras.layers.Dense(2)])
-
-
-def test_tensorflow_loses_the_mean_in_the_second_derivative_of_the_variance():
-    """Check the error of TensorFlow 2.21. Remove the replacement once the lowest supported version skips this."""
-    x = tf.Variable([0.0, 1.0, 4.0], dtype=tf.float64)
-
-    def hessian():
-        with tf.GradientTape(persistent=True) as outer:
-            with tf.GradientTape() as inner:
-                variance = tf.nn.moments(x, [0])[1]
-            gradient = inner.gradient(variance, x)
-        return outer.jacobian(gradient, x, experimental_use_pfor=False).numpy()
-
-    exact = 2 / 3 * (np.eye(3) - 1 / 3)
-    if np.abs(hessian() - exact).max() < 1e-12:
-        pytest.skip("this TensorFlow computes it right")
-    assert np.abs(hessian() - exact).max() > 0.2
-    with differentiable_twice():
-        np.testing.assert_allclose(hessian(), exact, atol=1e-12)
 
 
 def test_second_derivatives_of_normalization():

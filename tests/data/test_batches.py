@@ -1,17 +1,8 @@
-import threading
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.data.batches import (
-    AUGMENTATIONS,
-    CropAndFlip,
-    EvaluationBatches,
-    TrainBatches,
-    compute_ahead,
-    standardize,
-)
+from idmatters_tf.data.batches import AUGMENTATIONS, CropAndFlip, EvaluationBatches, TrainBatches, standardize
 from idmatters_tf.data.protocols import Share
 from idmatters_tf.layers import PerImageStandardization
 
@@ -107,8 +98,6 @@ def test_single_steps_equal_those_of_the_dataset():
     ours = batches()
     dataset = ours.dataset(0, 7)
     assert [spec.shape for spec in dataset.element_spec] == [(16, 6, 8, 3), (16,)]
-    # The thread that tunes delays the end of an iterator.
-    assert dataset.options().autotune.enabled is False
     stream = list(dataset.as_numpy_iterator())
     for step in (0, 3, 6):
         for alone, streamed in zip(ours.batch(step), stream[step], strict=True):
@@ -138,7 +127,6 @@ def test_evaluation_contains_every_image_once(batch_size, pipelines):
     for first in range(pipelines):
         dataset = evaluation.dataset(Share(4, first * count, count))
         assert len(dataset) == evaluation.steps * count
-        assert dataset.options().autotune.enabled is False
         for _, labels, weights in dataset:
             np.add.at(counted[0], labels.numpy(), weights.numpy())
     for number, (images, labels, weights) in enumerate(evaluation):
@@ -148,21 +136,3 @@ def test_evaluation_contains_every_image_once(batch_size, pipelines):
     np.testing.assert_array_equal(counted, 1)
     floats = EvaluationBatches(IMAGES.astype(np.float32), LABELS, 50)
     np.testing.assert_array_equal(floats.batch(0)[0], IMAGES)
-
-
-def test_values_are_computed_ahead_in_threads():
-    computed = []
-
-    def function(step):
-        computed.append((step, threading.current_thread()))
-        return step**2
-
-    ahead = compute_ahead(function, 2, 4)
-    # Backwards, and the same step again.
-    order = [5, 6, 3, 3, 4, 5, 6, 7]
-    assert [ahead(step) for step in order] == [step**2 for step in order]
-    steps, threads = zip(*computed, strict=True)
-    assert max(steps) <= 10
-    # Values of other steps are not kept.
-    assert steps.count(7) == 2
-    assert threading.current_thread() not in threads

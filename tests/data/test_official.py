@@ -1,13 +1,14 @@
-"""CIFAR and MNIST from generated files in the official layout, archives and TensorFlow Datasets."""
+"""Images in memory: CIFAR and MNIST from generated files, archives and TensorFlow Datasets, and the built-in shapes."""
 
 import dataclasses
 import gzip
+import re
 import tarfile
 
 import numpy as np
 import pytest
 
-from idmatters_tf.data import official
+from idmatters_tf.data import official, shapes
 from idmatters_tf.data.images import DataError
 
 rng = np.random.default_rng(5)
@@ -189,3 +190,26 @@ def test_missing_data_are_downloaded_only_if_asked(tmp_path, monkeypatch, name):
     (tmp_path / name / "3.0.1").mkdir(parents=True)
     (tmp_path / name / "3.0.1" / "dataset_info.json").touch()
     assert official.locate(name, tmp_path) == official.Location("tfds", tmp_path)
+
+
+def test_shapes_are_a_function_of_the_seed():
+    data, again, other = shapes.load(30, 20), shapes.load(30, 20), shapes.load(30, 20, seed=1)
+    assert data.digest() == again.digest() != other.digest()
+    assert data.train_images.shape == (30, 32, 32, 3)
+    np.testing.assert_array_equal(np.bincount(data.train_labels), 3)
+    assert not np.array_equal(data.train_images[:20], data.test_images)
+    with pytest.raises(ValueError, match="Argument `train` must be a positive integer"):
+        shapes.load(0)
+
+
+def test_held_out_images():
+    data = shapes.load(train=50, test=20)
+    held_out = data.hold_out(15)
+    np.testing.assert_array_equal(held_out.train_images, data.train_images[:35])
+    np.testing.assert_array_equal(held_out.test_images, data.train_images[35:])
+    np.testing.assert_array_equal(held_out.test_labels, data.train_labels[35:])
+    with pytest.raises(DataError, match="`count`"):
+        data.hold_out(50)
+    message = re.escape("train images must be a non-empty uint8 array (n, rows, cols, channels). Received: float64")
+    with pytest.raises(DataError, match=message):
+        dataclasses.replace(data, train_images=data.train_images / 255)

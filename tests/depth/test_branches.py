@@ -1,7 +1,5 @@
 """Residual branches found along the graph: sums, last weights, weights that the user names, and refused models."""
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-
 import keras
 import numpy as np
 import pytest
@@ -111,15 +109,6 @@ def parallel(x):
     return x + mlp()(x) + layers.Dense(6)(x)
 
 
-def three_terms(x):
-    return layers.Add()([x, mlp()(x), layers.Dense(6)(x)])
-
-
-def experts(x):
-    z = layers.Activation("tanh")(x)
-    return layers.Add()([x, layers.Average()([layers.Dense(6)(z) for _ in range(4)])])
-
-
 def convolutions(x):
     inner = layers.Conv2D(6, 3, padding="same")(layers.ReLU()(layers.Conv2D(6, 3, padding="same")(x)))
     return layers.ReLU()(layers.Add()([x, layers.BatchNormalization()(inner)]))
@@ -128,11 +117,6 @@ def convolutions(x):
 def gated(x):
     inner = layers.Dense(6)(x)
     return x + layers.Multiply()([inner, layers.Dense(6, "sigmoid")(inner)])
-
-
-def conditioned(x):
-    """Return x + gate(x) * V x, where both factors have weights."""
-    return x + layers.Dense(6, "sigmoid")(x) * layers.Dense(6)(x)
 
 
 def chained(x):
@@ -188,11 +172,8 @@ SUMS = {
     "attention": (lambda: stack(attention, shape=(4, 6)), 4, KERNEL, 8),
     "convolutions": (lambda: stack(convolutions, shape=(4, 4, 6)), 2, NORM, 4),
     "parallel": (lambda: stack(parallel), 2, 2 * KERNEL, 2),
-    "three terms": (lambda: stack(three_terms), 2, 2 * KERNEL, 2),
-    "experts": (lambda: stack(experts), 2, 4 * KERNEL, 0),
     "two stages": (two_stages, 4, KERNEL, 2),
     "used twice": (used_twice, 1, 2 * KERNEL, 4),
-    "conditioned": (lambda: stack(conditioned), 2, KERNEL, 2),
     "product of a chain": (lambda: stack(chained), 2, KERNEL, 2),
     "handwritten activation": (lambda: stack(handwritten), 2, KERNEL, 2),
     "x - f(x)": (lambda: stack(lambda x: x - mlp()(x)), 2, KERNEL, 2),

@@ -12,7 +12,7 @@ from idmatters_tf import Muon, find_rate, rate_profile
 from idmatters_tf._evaluation.batches import TrainingBatches
 from idmatters_tf.depth import RateCurve
 from idmatters_tf.depth.trials import Trials
-from tests.support import depth_cases
+from idmatters_tf.models.linear import assign_weights, shortcut_network
 
 GRID = 0.01 * 2.0 ** (np.arange(16) / 2)
 
@@ -37,6 +37,13 @@ def noisy_network(depth, seed):
 def noisy_data():
     rng = np.random.default_rng(0)
     return rng.normal(size=(50, 6)).astype("float32"), rng.integers(0, 3, 50)
+
+
+def units(depth, seed):
+    """Build a network of linear 2-shortcut units, with weights that do not depend on the backend."""
+    model = shortcut_network(3, depth, 2)
+    assign_weights(model, np.random.default_rng(seed).normal(0, 0.5, (depth, 2, 3, 3)))
+    return model
 
 
 sgd: Any = keras.optimizers.SGD
@@ -83,20 +90,10 @@ def test_a_trial_is_the_training_by_fit_of_a_new_model(optimizer):
     assert not hasattr(model, "optimizer")
 
 
-def test_batches_of_arrays_are_permutations_and_those_of_datasets_repeat():
-    x, y = np.arange(10), np.arange(10) * 2
-    batches = TrainingBatches((x, y), 4)(0)
-    epoch = [next(batches) for _ in range(2)]
-    assert len(set(np.concatenate([part for part, _ in epoch]))) == 8
-    assert all(np.array_equal(2 * part, label) for part, label in epoch)
-    repeated = TrainingBatches([(np.array([number]),) for number in (1, 2, 3)], 4)(0)
-    assert [int(next(repeated)[0][0]) for _ in range(7)] == [1, 2, 3, 1, 2, 3, 1]
-
-
 def test_profile_of_linear_networks():
     """Deeper linear networks near zero have equal thresholds at the start, and train at a rate that is measured."""
-    data = depth_cases.units_data()
-    profile = rate_profile(depth_cases.units, (1, 2), data, "mse", keras.optimizers.SGD, steps=20, seeds=2)
+    data = tuple(np.random.default_rng(0).normal(size=(2, 20, 3)))
+    profile = rate_profile(units, (1, 2), data, "mse", keras.optimizers.SGD, steps=20, seeds=2)
     assert list(profile.curves) == [1, 2]
     assert [row["loss"] for row in profile.rows() if row["depth"] == 2] == list(profile.curves[2].losses.ravel())
     assert len(profile.table().splitlines()) == 3
@@ -106,9 +103,7 @@ def test_profile_of_linear_networks():
         # The best rate and the edge of stability are inside the grid.
         assert np.isinf(curve.losses[-1]).any()
         assert curve.rates[0] < curve.best < curve.rates[-1]
-    given = rate_profile(
-        depth_cases.units, [2], data, "mse", keras.optimizers.SGD, rates=profile.curves[2].rates[:2], steps=20
-    )
+    given = rate_profile(units, [2], data, "mse", keras.optimizers.SGD, rates=profile.curves[2].rates[:2], steps=20)
     np.testing.assert_array_equal(given.curves[2].losses, profile.curves[2].losses[:2])
 
 
@@ -132,33 +127,6 @@ def test_stable_rate_is_that_of_half_of_the_trainings():
     curve = RateCurve(GRID, losses + np.inf, curve.first)
     assert math.isnan(curve.largest_stable)
     assert curve.smallest_unstable == GRID[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"optimizer": None}, "`optimizer` must be given"),
-        ({"loss": None}, "Provide a `loss`"),
-        ({"rates": [0.1, -1.0]}, "`rates` must contain positive"),
-        ({"steps": 0}, "`steps` must be a positive integer"),
-        ({"data": iter([])}, "`data` must be an iterable that can be iterated repeatedly"),
-    ],
-)
-def test_wrong_arguments(options, message):
-    model, data = quadratic()
-    arguments = {"model": model, "data": data, "loss": "mse", "optimizer": keras.optimizers.SGD} | options
-    with pytest.raises(ValueError, match=message):
-        find_rate(**arguments)
-
-
-def test_optimizer_and_loss_of_a_compiled_model():
-    model, data = quadratic()
-    model.compile(keras.optimizers.SGD(5.0, momentum=0.5), "mse")
-    compiled: Any = model.optimizer
-    curve = find_rate(model, data, steps=50)
-    assert curve.largest_stable < 0.3 < curve.smallest_unstable
-    assert model.optimizer is compiled
-    assert float(compiled.learning_rate.numpy()) == 5.0
 
 
 def test_negative_losses_are_stable():

@@ -1,7 +1,5 @@
 """Scaled branches, compared with explicit multipliers and learning rates for each layer, on both backends."""
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false, reportPossiblyUnboundVariable=false
-
 import dataclasses
 
 import keras

@@ -75,20 +75,6 @@ def test_kinds_of_data(make, data, reference, loss):
     assert math.isfinite(losses[0])
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ([], "at least one example"),
-        ((X[:0], Y[:0]), "at least one example"),
-        ((X, Y[:5]), "same number"),
-        ({"a": X}, "Received: a dict"),
-    ],
-)
-def test_wrong_data(data, message):
-    with pytest.raises(ValueError, match=message):
-        find_rate(network(), data, "mse", sgd, **OPTIONS)
-
-
 class OwnLoss(keras.Sequential):
     """Model whose loss is ten times the compiled one."""
 
@@ -123,32 +109,47 @@ def parts():
     return [keras.Input((3,)), layers.Dense(1, kernel_initializer="zeros")]
 
 
+def of_a_strategy():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        return network()
+
+
+def with_several_optimizers():
+    model: Any = network()
+    optimizers: Any = keras.optimizers
+    model.compile(optimizers.MultiOptimizer([(sgd(0.1), [layer]) for layer in model.layers]), "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": []}, "at least one example"),
+        ({"data": (X, Y[:5])}, "same number"),
+        ({"optimizer": None}, "`optimizer` must be given"),
+        ({"loss": None}, "Provide a `loss`"),
+        ({"rates": [0.1, -1.0]}, "`rates` must contain positive"),
+        ({"steps": 0}, "`steps` must be a positive integer"),
+        ({"model": lambda: OwnCompile(parts())}, "method `compile`"),
+        ({"model": lambda: keras.Sequential([layers.Dense(1)])}, "must be built"),
+        ({"model": of_a_strategy}, "in the scope of a MirroredStrategy"),
+        pytest.param(
+            {"model": with_several_optimizers, "loss": None, "optimizer": None},
+            "or with several",
+            marks=needs_several_optimizers,
+        ),
+    ],
+)
+def test_wrong_arguments(options, message):
+    arguments: Any = {"model": network, "data": PAIRS, "loss": "mse", "optimizer": sgd, **OPTIONS, **options}
+    with pytest.raises(ValueError, match=message):
+        find_rate(**{**arguments, "model": arguments["model"]()})
+
+
 def test_own_loss_and_training_step_are_used():
     plain, own = (find_rate(model, PAIRS, "mse", sgd, **OPTIONS) for model in (network(), OwnLoss(parts())))
     assert own.first == pytest.approx(10 * plain.first)
     assert find_rate(OwnStep(parts()), [PAIRS[0]], None, sgd, **OPTIONS).first == pytest.approx(np.abs(Y[:8]).mean())
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (OwnCompile(parts()), "method `compile`"),
-        (keras.Sequential([layers.Dense(1)]), "must be built"),
-    ],
-)
-def test_models_that_are_refused(model, message):
-    with pytest.raises(ValueError, match=message):
-        find_rate(model, PAIRS, "mse", sgd, **OPTIONS)
-
-
-@pytest.mark.parametrize("steps", [1, 7, 20, 25, 33])
-def test_number_of_steps(steps):
-    model = OwnStep(parts())
-    start = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
-    with Trials(model, sgd, PAIRS, None, steps, 8) as trials:
-        assert len(trials.train(start, 0.01, 0)) == trials.windows
-        assert float(model.steps) == steps
-    assert float(model.steps) == 0
 
 
 def test_the_model_is_the_same_afterwards():
@@ -215,22 +216,6 @@ def test_settings_of_the_compiled_optimizer():
         excluded = find_rate(model, PAIRS, **OPTIONS)
         plain = find_rate(model, PAIRS, None, keras.optimizers.Adam, **OPTIONS)
         np.testing.assert_allclose(excluded.losses, plain.losses, rtol=1e-2)
-
-
-@needs_several_optimizers
-def test_several_optimizers_are_refused():
-    model = network()
-    several: Any = keras.optimizers.MultiOptimizer([(sgd(0.1), [layer]) for layer in model.layers])
-    model.compile(several, "mse")
-    with pytest.raises(ValueError, match="or with several"):
-        find_rate(model, PAIRS, **OPTIONS)
-
-
-def test_models_of_a_strategy_are_refused():
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        model = network()
-    with pytest.raises(ValueError, match="in the scope of a MirroredStrategy"):
-        find_rate(model, PAIRS, "mse", sgd, **OPTIONS)
 
 
 class Drawn(keras.utils.PyDataset):

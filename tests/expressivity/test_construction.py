@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from idmatters_tf.expressivity import check_assumption
-from idmatters_tf.expressivity.construction import construct, highest_products
+from idmatters_tf.expressivity.construction import construct
 
 
 def outputs_of(weights, x):
@@ -82,14 +82,6 @@ def test_ridge_never_has_a_smaller_margin_and_a_larger_one_on_near_pairs():
     assert 150 < near.sum() < 250
     assert np.median(ridge[near] / norm[near]) > 2.5
     assert ridge.min() > 10 * norm.min()
-
-
-def test_highest_products_against_brute_force():
-    rng = np.random.default_rng(0)
-    Z, own = rng.standard_normal((9001, 5)), np.array([3, 4, 4100, 9000])
-    units = rng.standard_normal((4, 5))
-    expected = [max((Z[own[i] + 1 :] @ units[i]), default=-np.inf) for i in range(4)]
-    np.testing.assert_allclose(highest_products(units, Z, own), expected, rtol=1e-13)
 
 
 # The paper's constants.

@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 
 from idmatters_tf import layers
-from idmatters_tf._keras_internals import graphs
-from idmatters_tf.isometry import block_distances, find_blocks, jacobian, layer_influence, measure
+from idmatters_tf.isometry import block_distances, find_blocks, jacobian, measure
 from idmatters_tf.models.resnet import preresnet
-from idmatters_tf.surgery import remove_identities
 
 
 def names(model, blocks=None):
@@ -125,24 +123,3 @@ def test_integer_and_several_inputs_raise():
     both = keras.Model(two, [keras.layers.Add()(two), two[0] * 2])
     with pytest.raises(ValueError, match="has 2 inputs. Name a block"):
         jacobian(both, [np.ones((1, 2))] * 2)
-
-
-def test_the_graph_of_a_model_is_read_once(monkeypatch):
-    read = []
-
-    def count(graph, prefix):
-        read.append(prefix)
-        return list_calls(graph, prefix)
-
-    list_calls = graphs._list_calls
-    monkeypatch.setattr(graphs, "_list_calls", count)
-    model, x = residual(), np.ones((1, 4), "float32")
-    for use in (
-        lambda: block_distances(model, x),
-        lambda: jacobian(model, x, "head"),
-        lambda: layer_influence(model, "mse", (x, np.ones((1, 2)))),
-        lambda: remove_identities(model, 0.0, x),
-    ):
-        read.clear()
-        use()
-        assert read == [""]

@@ -11,9 +11,19 @@ from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor
 from idmatters_tf.isometry import kernel_norms
 from idmatters_tf.layers import LinearResidual, ScaledResidualConv2D, ShortcutUnit
 from idmatters_tf.models.linear import assign_weights, get_weights, linear_residual
-from tests.curvature.test_monitor import tags
 
 rng = np.random.default_rng(0)
+
+
+def tags(folder):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    steps = {}
+    for path in folder.rglob("events.out.tfevents.*"):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                steps.setdefault(value.tag, []).append(event.step)
+    return steps
 
 
 def linear_network(size=0.3, depth=3):
@@ -49,6 +59,11 @@ def test_all_monitors_in_one_fit(tmp_path):
     for tag in ("norms/tau", "norms_spectral/unit2", "isometry/mean_distance", "isometry_smallest/unit3"):
         assert written[tag] == [1, 2, 4]
     assert written["isometry/distances"] == written["curvature/density"] == [1, 2, 4]
+    # Stochastic gradient descent at a rate of 0.01.
+    assert history.history["curvature_stability_threshold"] == [pytest.approx(200)] * 2
+    assert curvature[4].scalars()["sharpness_over_threshold"] == pytest.approx(curvature[4].largest[0] / 200)
+    expected = ("largest_eigenvalue_1", "smallest_eigenvalue_1", "trace", "index", "gradient_norm")
+    assert {f"curvature/{name}" for name in expected} <= set(written)
     # The state that `ExactResume` saves is restored.
     for monitor in monitors:
         _encoding.Snapshot(monitor.get_state()).write(tmp_path)

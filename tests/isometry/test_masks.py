@@ -94,28 +94,12 @@ def two_explicit_masks(begin):
     return [x, real, other], residual(end, hidden), [vectors(), ~PADDING, PADDING[:, ::-1]], "sum"
 
 
-def two_attached_masks(begin):
-    x, real, other = keras.Input((TIME, WIDTH)), *(keras.Input((TIME,), dtype="bool") for _ in range(2))
-    hidden = begin(keras.layers.Dense(WIDTH, name="first")(x))
-    one, two = Attach()(hidden, mask=real), Attach()(keras.layers.Dense(WIDTH)(hidden), mask=other)
-    end = residual(attention()(one, two), hidden)
-    return [x, real, other], end, [vectors(), ~PADDING, ~PADDING[:, ::-1]], "sum"
-
-
 def removed_mask(begin):
     """Return a model whose attention removes the mask, so that later layers receive none."""
     x = keras.Input((TIME, WIDTH))
     hidden = begin(keras.layers.Masking()(x))
     middle = keras.layers.Add(name="middle")([hidden, attention()(hidden, hidden)])
     return x, residual(recurrent()(middle), hidden), vectors(), "middle"
-
-
-def nested(begin):
-    inner = keras.Input((TIME, WIDTH))
-    hidden = begin(keras.layers.Dense(WIDTH)(inner))
-    body = keras.Model(inner, residual(recurrent()(hidden), hidden), name="body")
-    x = keras.Input((TIME, WIDTH))
-    return x, body(keras.layers.Masking()(x)), vectors(), "body/sum"
 
 
 def nested_with_explicit_mask(begin):
@@ -174,10 +158,8 @@ def test_blocks_have_the_masks_of_the_model(case):
 @pytest.mark.parametrize(
     ("case", "layer"),
     [
-        (two_attached_masks, "attention"),
         (two_explicit_masks, "sum"),
         (removed_mask, "attention"),
-        (nested, "body/recurrent"),
         (nested_with_explicit_mask, "body/first"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idmatters_tf.expressivity import ResidualDenseStack
+from idmatters_tf.expressivity import ResidualDenseStack, memorize
 from idmatters_tf.initializers import IdentityNormal, ScaledGlorot
 from idmatters_tf.layers import LinearResidual, RandomProjection, ResidualConv2D, ResidualDense, ShortcutUnit
 from tests.support.checks import check_layer, check_saving
@@ -77,6 +77,15 @@ def test_random_projection_follows_from_its_seed_and_is_saved(tmp_path):
     model.layers[-1].kernel.assign(np.ones((4, 3)))
     reloaded = check_saving(model, np.eye(4), tmp_path / "model.keras")
     np.testing.assert_array_equal(reloaded.layers[-1].kernel, np.ones((4, 3)))
+
+
+def test_a_memorizer_in_float32():
+    points, labels = rng.normal(size=(60, 5)), rng.integers(0, 4, 60)
+    memorizer = memorize(points, labels, width=8, dtype="float32")
+    assert memorizer.report.verified["float32"].correct == 60
+    assert memorizer.report.verified["float32"].largest_error < 1e-3
+    memorizer.compile(keras.optimizers.SGD(1e-3), "mse")
+    memorizer.fit(points, np.eye(4)[labels], epochs=1, verbose=0)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,9 @@
 """Invalid arguments of public functions."""
 
-import inspect
-
 import numpy as np
 import pytest
 
-import idmatters_tf.models.linear
-from idmatters_tf import expressivity, linear
+from idmatters_tf import linear
 
 RNG = np.random.default_rng(0)
 A = 0.1 * RNG.normal(size=(3, 2, 2))
@@ -38,6 +35,12 @@ ERRORS = [
     ),
     (lambda: linear.shortcut_risk(LAYERS, UNIT, UNIT, "1"), "`syy_trace` must be a finite number of 0 or more"),
     (lambda: linear.shortcut_gradient(LAYERS, UNIT, UNIT, False), "`syy_trace` must be .* Received: syy_trace=False"),
+    (lambda: linear.depth_correlations("smooth", 5), "`parameter` must be positive"),
+    (lambda: linear.depth_correlations("fractional", 5, 1.5), "`parameter` must be between 0 and 1"),
+    (lambda: linear.identity_start_limit([[1.0, 2.0], [0.0, 1.0]]), "`R` must be symmetric"),
+    (lambda: linear.steps_to_loss([[-1.0]], 2, 0.1, 1e-8), "`R` must be positive definite"),
+    (lambda: linear.power_projection(UNIT, 2, 0.1, 1, margin=0.0), "`margin` must be positive"),
+    (lambda: linear.identity_maps(2, 3, 4), r"`width` must be at least d \+ k = 5"),
 ]
 
 
@@ -45,13 +48,3 @@ ERRORS = [
 def test_errors_name_the_argument_and_the_remedy(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_boolean_options_are_keyword_only():
-    for module in (linear, expressivity, idmatters_tf.models.linear):
-        for name, function in inspect.getmembers(module, callable):
-            if function.__module__.startswith("idmatters_tf") and name[0].islower():
-                for argument in inspect.signature(function).parameters.values():
-                    if isinstance(argument.default, bool):
-                        assert argument.kind is argument.KEYWORD_ONLY, (name, argument)
-    assert inspect.signature(linear.ShortcutHessian).parameters["shortcut"].kind is inspect.Parameter.KEYWORD_ONLY

@@ -39,10 +39,3 @@ def test_critical_exponents_of_the_depth(kind, parameter, layers, exponent):
         linear.first_order_change(linear.depth_correlations(kind, depth, parameter), layers) for depth in (2048, 4096)
     )
     assert np.log2(long / short) / 2 == pytest.approx(exponent, abs=0.01)
-
-
-def test_parameters_outside_their_range_raise():
-    with pytest.raises(ValueError, match="`parameter` must be positive"):
-        linear.depth_correlations("smooth", 5)
-    with pytest.raises(ValueError, match="`parameter` must be between 0 and 1"):
-        linear.depth_correlations("fractional", 5, 1.5)

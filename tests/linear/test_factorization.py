@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from idmatters_tf.linear.orthogonal import normal_form
 from tests.support.linear_cases import random_matrix
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -133,17 +132,3 @@ def test_negative_determinant(d):
     if d % 2:
         check(-R, linear.factorize(-R, 6), 6)
     assert linear.factorize(np.eye(d), 3, on_negative_determinant="augment").shape == (3, d, d)
-
-
-@given(SEEDS, st.integers(1, 6))
-def test_normal_form_of_random_normal_matrices(seed, d):
-    rng = np.random.default_rng(seed)
-    Q = np.linalg.qr(rng.normal(size=(d, d)))[0]
-    blocks = scipy.linalg.block_diag(*([[a, -b], [b, a]] for a, b in rng.normal(size=(d // 2, 2))), *[2.0] * (d % 2))
-    N = Q @ blocks @ Q.T
-    S, D = normal_form(N)
-    np.testing.assert_allclose(S @ S.T, np.eye(d), atol=1e-13)
-    np.testing.assert_allclose(S @ D @ S.T, N, atol=1e-12)
-    assert not np.triu(D, 2).any()
-    assert not np.tril(D, -2).any()
-    assert not (np.diag(D, -1)[:-1] * np.diag(D, -1)[1:]).any()

@@ -41,8 +41,6 @@ def test_maps_have_their_width_and_scale():
     np.testing.assert_allclose(np.linalg.norm(C, axis=0), 2)
     C, B = linear.gaussian_maps(2, 3, 4000, scale=2.0, seed=1)
     np.testing.assert_allclose(np.linalg.svd(B, compute_uv=False), 2, rtol=0.1)
-    with pytest.raises(ValueError, match="`width` must be at least d \\+ k = 5"):
-        linear.identity_maps(2, 3, 4)
 
 
 def test_a_large_rate_diverges_without_an_error():

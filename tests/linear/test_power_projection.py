@@ -32,8 +32,3 @@ def test_the_projection_is_the_nearest_matrix():
     for _ in range(200):
         other = linear.project_positive(P + rng.normal(scale=0.1, size=(3, 3)), 0.3)
         assert np.linalg.norm(other - M) >= np.linalg.norm(P - M) - 1e-12
-
-
-def test_a_margin_of_zero_raises():
-    with pytest.raises(ValueError, match="`margin` must be positive"):
-        linear.power_projection(np.eye(2), 2, 0.1, 1, margin=0.0)

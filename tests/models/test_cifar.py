@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportCallIssue=false
 from typing import Any
 
 import keras
@@ -89,24 +88,6 @@ def test_descendants_start_at_the_identity(arguments):
     logits = small(**arguments, head="trained")(images())
     assert np.any(logits) == ("branch_scale" in arguments)
     assert not np.any(small(head="zero")(images()))
-
-
-def test_kernels_of_a_network_differ():
-    kernels = [w for w in identity_resnet(blocks=2, widths=(8,), stem=4).get_weights() if w.shape == (3, 3, 8, 8)]
-    assert len(kernels) == 3
-    assert not any(np.array_equal(a, b) for i, a in enumerate(kernels) for b in kernels[:i])
-
-
-def test_unknown_sizes_and_bfloat16():
-    model = small(input_shape=(None, None, 3), classes=7)
-    assert model(images(size=21)).shape == (2, 7)
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    half = small()
-    keras.config.set_dtype_policy("float32")
-    exact = small()
-    exact.set_weights(half.get_weights())
-    x = images()
-    np.testing.assert_allclose(half(x), exact(x), atol=0.02)
 
 
 def test_options_of_the_papers_base_code():

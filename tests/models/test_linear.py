@@ -55,22 +55,6 @@ def test_values_gradient_and_hessian_are_those_of_numpy(case):
         check_training(model, W)
 
 
-def test_hessian_at_zero_with_activations():
-    keras.config.set_dtype_policy("float64")
-    model = shortcut_network(3, 2, 2, pre="tanh", mid="tanh", post="tanh", kernel_initializer="zeros")
-    X, Y = random_data(np.random.default_rng(3), 3, 8)
-    with tf.GradientTape(persistent=True) as outer:
-        with tf.GradientTape() as inner:
-            loss = tf.reduce_sum((tf.constant(Y.T) - model(X.T)) ** 2) / 16
-        gradients = inner.gradient(loss, model.trainable_variables)
-        flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
-    blocks = outer.jacobian(flat, model.trainable_variables, experimental_use_pfor=False)
-    H = np.concatenate([np.reshape(block, (36, -1)) for block in blocks], axis=1)
-    through_pre = [linear.sufficient_statistics(np.tanh(X), data).syx for data in (X, Y)]
-    expected = linear.zero_hessian_spectrum(2, 2, *through_pre, slope=1.0)
-    np.testing.assert_allclose(np.linalg.eigvalsh(H), expected, atol=1e-12)
-
-
 def check_training(model, W):
     """Compare training with the gradient descent of NumPy."""
     X, Y = random_data(np.random.default_rng(4), 3, 8)

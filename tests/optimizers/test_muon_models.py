@@ -143,13 +143,18 @@ def chain():
 def test_a_saved_model_keeps_the_matrices_of_its_layers(build, tmp_path):
     model: Any = build()
     optimizer = Muon(norm="free", other="adamw", matrices=flat_heads).build_for(model)
-    model.compile(optimizer, "mse")
+    model.compile(optimizer, "mse", jit_compile=False)
     model.save(tmp_path / "model.keras")
     loaded: Any = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.optimizer._kernels == optimizer._kernels
     assert loaded.optimizer.get_config() == optimizer.get_config()
     assert len(loaded.optimizer.variables) == len(optimizer.variables)
-    loaded.fit(np.zeros((2, 6, 8)), np.zeros((2, 3)), verbose=0)
+    rng = np.random.default_rng(3)
+    data = rng.normal(size=(4, 6, 8)), rng.normal(size=(4, 3))
+    for each in (model, loaded):
+        each.fit(*data, shuffle=False, verbose=0)
+    for one, other in zip(*(each.variables + each.optimizer.variables for each in (model, loaded)), strict=True):
+        np.testing.assert_array_equal(one, other)
     # Those of another model are not its own.
     with pytest.raises(ValueError, match="has the matrices of other variables.*build_for"):
         Muon.from_config(optimizer.get_config()).build(build().trainable_variables[:-1])
@@ -186,23 +191,6 @@ def experts(layer, variable):
 # Model, arguments of Muon, and the matrices of each kernel of a layer by the end of its path.
 HUB = {
     "GPT-2": (hub_models.gpt2, {}, {**ATTENTION, "intermediate_dense": "8 x 16", "output_dense": "16 x 8"}),
-    "Gemma 3": (
-        hub_models.gemma3,
-        {},
-        {
-            **ATTENTION,
-            "/key": "8 x 4",
-            "/value": "8 x 4",
-            "gating": "8 x 16",
-            "gating_2": "8 x 16",
-            "ffw_linear": "16 x 8",
-        },
-    ),
-    "BERT": (
-        hub_models.bert,
-        {"matrices": experts},
-        {"intermediate_dense": "8 x 16", "output_dense": "16 x 8", "pooled_dense": "8 x 8"},
-    ),
     "Mixtral": (
         lambda: keras_hub.models.MixtralBackbone(**EXPERTS),
         {"matrices": experts},
@@ -212,30 +200,6 @@ HUB = {
             "expert_feedforward_intermediate_dense": "3 of 8 x 6",
             "expert_feedforward_output_dense": "3 of 6 x 8",
         },
-    ),
-    "Gemma 4": (
-        lambda: keras_hub.models.Gemma4Backbone(
-            *(20, 16, 1, 2, 1, 8, 16, 4),
-            enable_moe_block=True,
-            num_experts=3,
-            expert_intermediate_dim=6,
-            num_experts_per_token=2,
-        ),
-        {"matrices": experts},
-        {
-            "ffw_gating": "8 x 16",
-            "ffw_gating_2": "8 x 16",
-            "ffw_linear": "16 x 8",
-            "moe_router/proj": "8 x 3",
-            "gate_proj": "3 of 8 x 6",
-            "up_proj": "3 of 8 x 6",
-            "down_proj": "3 of 6 x 8",
-        },
-    ),
-    "GPT-OSS": (
-        lambda: keras_hub.models.GptOssBackbone(**EXPERTS),
-        {"matrices": experts},
-        {"router_dense": "8 x 3", "gate_up_proj": "3 of 8 x 12", "down_proj": "3 of 6 x 8"},
     ),
     "GPT-NeoX": (
         lambda: keras_hub.models.GPTNeoXBackbone(20, 1, 2, 8, 16),

@@ -49,13 +49,17 @@ def run_script(path: pathlib.Path, *arguments: object) -> str:
     return stdout.getvalue()
 
 
-def run_here(name: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    """Return the result of the fixture `program` without the five seconds for the import of TensorFlow."""
+def run_here(name: str, *arguments: object, code: int | None = None) -> "subprocess.CompletedProcess[str]":
+    """Return the result of the fixture `program` without the five seconds for the import of TensorFlow.
+
+    If `code` is given, check that it is the exit code.
+    """
     try:
         module = importlib.import_module(f"{name}.__main__")
     except ModuleNotFoundError:
         module = importlib.import_module(name)
     stdout = io.StringIO()
     with contextlib.redirect_stdout(stdout):
-        code, stderr = run_in_process(module.main, *arguments)
-    return subprocess.CompletedProcess([name, *map(str, arguments)], code, stdout.getvalue(), stderr)
+        found, stderr = run_in_process(module.main, *arguments)
+    assert code in (None, found), f"exit code {found}: {stderr}"
+    return subprocess.CompletedProcess([name, *map(str, arguments)], found, stdout.getvalue(), stderr)

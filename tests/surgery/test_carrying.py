@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false
 import keras
 import numpy as np
 import pytest

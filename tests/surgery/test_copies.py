@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false
 """Copies keep more than weights: vocabularies, state, trainability and compile arguments."""
 
 import keras

@@ -6,7 +6,7 @@ from keras import layers, ops
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
 from idmatters_tf.optimizers import Muon
 from idmatters_tf.surgery import deepen, remove_identities
-from tests.support.surgery_cases import CASES, TwoLayerBlock, inputs_for, sequential
+from tests.surgery.cases import CASES, TwoLayerBlock, inputs_for, sequential
 
 # Cases whose inserted blocks are removed again.
 REMOVED = ("transformer", "nested", "shared", "several")
@@ -39,9 +39,7 @@ def gradient_steps(model, x, steps=2, rate=1e-2):
                 variable.assign_sub(rate * tf.convert_to_tensor(gradient))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "resnet50")) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_outputs_are_equal_and_blocks_train(name, tmp_path):
     keras.utils.set_random_seed(0)
     model, after, block = CASES[name]()
@@ -273,29 +271,6 @@ def test_blocks_from_functions_and_layers_with_weights():
         block = deepen(sequential()[0], "hidden", trained, last="second").get_layer("hidden_deeper1")
         np.testing.assert_array_equal(block.first, np.eye(6))
         assert [bool(np.any(weight)) for weight in (block.gain, block.second, trained.second)] == [True, False, True]
-
-
-class NormalizedBlock(layers.Layer):
-    """Residual block with a preprocessing layer."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.normalization, self.dense = layers.Normalization(), layers.Dense(6)
-
-    def build(self, shape):
-        self.normalization.build(shape)
-        self.dense.build(shape)
-
-    def call(self, x):
-        return x + self.dense(self.normalization(x))
-
-
-def test_block_with_an_adapted_layer():
-    adapted, x = NormalizedBlock(), np.random.default_rng(0).normal(5, 3, (20, 6))
-    adapted.build((None, 6))
-    adapted.normalization.adapt(x)
-    block = deepen(sequential()[0], "hidden", adapted, last="dense").get_layer("hidden_deeper1")
-    np.testing.assert_array_equal(arrays(block.normalization(x)), arrays(adapted.normalization(x)))
 
 
 def test_blocks_have_the_dtype_of_the_model():

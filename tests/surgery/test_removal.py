@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportCallIssue=false
 import keras
 import numpy as np
 import pytest
@@ -129,19 +128,6 @@ def test_inputs_by_name_invalid_arguments_and_removal_of_all_layers(stack):
     for tolerance, data, message in ((-1, x, "`tolerance` must be 0"), (0.1, [], "`data` must contain at least one")):
         with pytest.raises(ValueError, match=message):
             remove_identities(model, tolerance, data)
-
-
-def test_inputs_and_targets_in_lists():
-    keras.utils.set_random_seed(0)
-    inputs = [keras.Input((4,)), keras.Input((4,))]
-    hidden = layers.Concatenate()([inputs[0] + layers.Dense(4)(inputs[0]), inputs[1]])
-    model = keras.Model(inputs, [layers.Dense(2)(hidden), layers.Dense(1)(hidden)])
-    model.compile("sgd", "mse")
-    x = list(np.random.default_rng(0).normal(size=(2, 6, 4)).astype("float32"))
-    y = [np.ones((6, 2), "float32"), np.ones((6, 1), "float32")]
-    expected = model.evaluate(x, y, verbose=0)[0]
-    for data in ((x, y), [(x, y)]):
-        assert remove_identities(model, 0.0, data).before["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_models_of_a_mirrored_strategy():

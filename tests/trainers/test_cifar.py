@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportOptionalMemberAccess=false
 """End-to-end tests of `trainers.cifar`: kills, signals, resuming, divergence, export."""
 
 import json
@@ -45,8 +44,7 @@ def diverged(tmp_path_factory):
 def whole(diverged, tmp_path_factory):
     """Return an uninterrupted run for comparison, the second one in this process, and its output."""
     run = tmp_path_factory.mktemp("runs") / "whole"
-    done = run_here("trainers.cifar", *TINY, "--out", run)
-    assert done.returncode == 0, done.stderr
+    done = run_here("trainers.cifar", *TINY, "--out", run, code=0)
     return run, done.stdout + done.stderr
 
 
@@ -102,14 +100,6 @@ def test_tensorboard_shows_scalars_and_images(whole):
     assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 180, 360]
 
 
-def test_repeating_the_command_of_a_finished_run_changes_nothing(whole, program):
-    before = sorted((path, path.stat().st_mtime_ns) for path in whole[0].rglob("*"))
-    result = program("trainers.cifar", *TINY, "--out", whole[0])
-    assert result.returncode == 0
-    assert "is finished. test error: best" in result.stdout
-    assert before == sorted((path, path.stat().st_mtime_ns) for path in whole[0].rglob("*"))
-
-
 def test_a_run_resumes_bit_for_bit_after_kills_and_signals(whole, tmp_path):
     """Test kills, signals, damaged checkpoints and a second process with the same folder.
 
@@ -120,7 +110,8 @@ def test_a_run_resumes_bit_for_bit_after_kills_and_signals(whole, tmp_path):
     chance = random.Random(0)
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
         process = Forked(["trainers.cifar", *(["--resume"] if number == signal.SIGKILL else TINY), "--out", run])
-        wait_until(process, run, step + 15)
+        # When the second checkpoint is due, the write of the first one in the background is complete.
+        wait_until(process, run, step + 25)
         if number == signal.SIGKILL:
             time.sleep(0.1 * chance.random())
         process.send_signal(number)
@@ -167,8 +158,7 @@ def test_evaluate_and_export_again(whole, tmp_path):
     # As if the lowest error had been that of an earlier step.
     shutil.rmtree(copy / "checkpoints" / "best")
     shutil.copytree(copy / "checkpoints" / "step-00000340", copy / "checkpoints" / "best" / "step-00000340")
-    result = run_here("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere")
-    assert result.returncode == 0, result.stderr
+    result = run_here("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere", code=0)
     assert f"exports of step 340, with the lowest test error: {tmp_path / 'elsewhere' / 'best'}" in result.stdout
     last, best = (keras.saving.load_model(tmp_path / "elsewhere" / name / "model.keras") for name in (".", "best"))
     assert not np.array_equal(last.get_weights()[0], best.get_weights()[0])
@@ -176,7 +166,7 @@ def test_evaluate_and_export_again(whole, tmp_path):
     shutil.rmtree(copy / "checkpoints" / "best")
     newest = f"step-{STEPS:08d}"
     shutil.copytree(copy / "checkpoints" / newest, copy / "checkpoints" / "best" / newest)
-    assert run_here("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere").returncode == 0
+    run_here("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere", code=0)
     assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
         "export.json",
         "model.keras",
@@ -189,8 +179,7 @@ def test_a_run_killed_after_its_last_checkpoint_is_finished_by_resume(whole, tmp
     shutil.copytree(whole[0], run)
     for name in ("result.json", "model.keras", "convergence.png"):
         (run / name).unlink()
-    result = run_here("trainers.cifar", "--resume", "--out", run)
-    assert result.returncode == 0, result.stderr
+    run_here("trainers.cifar", "--resume", "--out", run, code=0)
     assert (run / "result.json").read_text() == (whole[0] / "result.json").read_text()
     assert (run / "model.keras").exists()
     assert (run / "convergence.png").exists()

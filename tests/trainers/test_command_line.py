@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false
 """Tests of the help texts, and of bad input to the programs: one error message, exit code 2, no lost files."""
 
 import json
@@ -31,16 +30,12 @@ from trainers.training.settings import TrainingSettings
             "argument --dataset: expected one of cifar10, cifar100, shapes, folder, folder-in-memory, received",
         ),
         (["--drop-steps", "50", "30"], "--drop-steps must be in ascending order"),
-        (["--blocks", 3, 4], "--blocks and --widths must have the same length. Received: blocks=(3, 4)"),
         (["--widths", "64,32"], "--stem and --widths must not decrease with shortcut 'pad'"),
         (["--learning_rate", "3"], "unrecognized arguments: --learning_rate 3. Did you mean --learning-rate?"),
-        (["--lr", "3"], "unrecognized arguments: --lr 3. Did you mean --learning-rate?"),
         (["--epochs=3"], "unrecognized arguments: --epochs=3. Did you mean --steps?"),
-        (["--batch", "3"], "unrecognized arguments: --batch 3. Did you mean --batch-size?"),
         (["--evaluate", "a", "--export-only", "b"], "are mutually exclusive"),
         (["--resume", "--out", "nowhere"], "nowhere is not a run: there is no config.json in it"),
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere, which does not exist"),
-        (["--data-dir", "/nowhere"], "as `data_dir`. (option --data-dir or --download)"),
         (
             ["--dataset", "shapes", "--train-images", "10", "--batch-size", "100000"],
             "--batch-size must be at most the 10 training images. Received: --batch-size 100000. Pass a smaller",
@@ -49,7 +44,6 @@ from trainers.training.settings import TrainingSettings
         (["--model", "all-cnn", "--depth", 20], "--depth is not an option of --model all-cnn, but of"),
         (["--model", "resnet", "--depth", 21, "--dataset", "shapes"], "error: Argument --depth must be 6 n + 2"),
         (["--train-sizes", "16:9", "20"], "--train-sizes must be pairs SIZE:STEP, such as 20:975, with sizes"),
-        (["--train-sizes", "3:9"], "with sizes from 4 to 4096 pixels. Received: 3:9"),
         (["--train-sizes", "16:9", "20:9"], "--train-sizes must be in ascending order of the steps. Received: 16:9 20"),
         (["--blocks", 6000, 1, 4000], "--blocks must be at most 10,000 in all stages. Received: 10,001"),
         (["--blocks", 100000000], "argument --blocks: expected a whole number of at least 1 and at most 10000"),
@@ -59,7 +53,6 @@ from trainers.training.settings import TrainingSettings
         (["--size-steps", 9], "unrecognized arguments: --size-steps 9. It was removed. Use pairs --train-sizes"),
         (["--overwrite"], "unrecognized arguments: --overwrite. It was removed. Remove the folder of the run."),
         (["--nothing-like-it"], "unrecognized arguments: --nothing-like-it (see --help)"),
-        (["--preset", "fast", "--widths", 32, 16], "--stem and --widths must not decrease"),
         (["--preset", "fast", "--warm-up-steps", 9000], "--warm-up-steps must be less than --steps"),
         (["--train-sizes", "16:9", "--preprocess", "pixels"], "requires --preprocess standardize"),
         (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
@@ -90,8 +83,7 @@ from trainers.training.settings import TrainingSettings
 def test_invalid_input_exits_with_code_2_and_one_line(tmp_path, arguments, message):
     out = tmp_path / "run"
     out_option = [] if "--out" in arguments else ["--out", out]
-    result = run_here("trainers.cifar", *out_option, *arguments)
-    assert result.returncode == 2, result.stderr
+    result = run_here("trainers.cifar", *out_option, *arguments, code=2)
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -118,8 +110,7 @@ def test_help_lists_the_common_options_and_help_all_every_one(module):
     assert 20 <= len(common) <= 25
     assert len(every) <= 45
     for flag, expected in (("--help", common), ("--help-all", every)):
-        result = run_here(module.PROGRAM.name, flag)
-        assert result.returncode == 0
+        result = run_here(module.PROGRAM.name, flag, code=0)
         listed = set(re.findall(r"^  (?:-h, )?(--[\w-]+)", result.stdout, re.MULTILINE))
         assert listed == {option.flag for option in expected} | {"--help", "--help-all", "--version"}
         assert "(default: None)" not in result.stdout
@@ -152,18 +143,17 @@ def test_an_unusable_output_folder_is_rejected_unchanged(tmp_path):
         # In this folder even root cannot write.
         "/proc/run": "--out /proc/run cannot be written",
     }.items():
-        result = run_here("trainers.cifar", "--dataset", "shapes", *small, "--out", out)
-        assert result.returncode == 2, result.stderr
+        result = run_here("trainers.cifar", "--dataset", "shapes", *small, "--out", out, code=2)
         assert message in result.stderr
         assert "Traceback" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def saved_run(folder, program="trainers.cifar", **changes):
+def saved_run(folder, program="trainers.cifar", data=(), **changes):
     """Create the folder of a run on the built-in data, with some settings changed."""
     settings = as_dict(with_defaults(TrainingSettings, {"dataset": "shapes"})) | changes
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({"program": program, "settings": settings, "data": {}}))
+    (folder / "config.json").write_text(json.dumps({"program": program, "settings": settings, "data": dict(data)}))
     return folder
 
 
@@ -176,14 +166,13 @@ def test_resuming_with_other_settings_is_rejected(finished, how):
         (["--log-every", 3, "--checkpoint-every", 3], "log_every was 1, now 3. Use the same settings"),
         (["--test-images", 40], "test_images was 48, now 40; the checksum of the data was"),
     ):
-        done = run_here("trainers.cifar", *words, *changes, "--out", finished)
-        assert done.returncode == 2, done.stderr
+        done = run_here("trainers.cifar", *words, *changes, "--out", finished, code=2)
         assert message in done.stderr
-    after = sorted((path, path.stat().st_mtime_ns) for path in finished.rglob("*") if path.is_file())
-    assert after == before
     # Intervals that do not affect the steps of `fit` may differ.
     done = run_here("trainers.cifar", *words, "--evaluate-every", 2, "--log-every", 1, "--out", finished)
-    assert (done.returncode, "is finished" in done.stdout) == (0, True)
+    assert (done.returncode, "is finished. test error: best" in done.stdout) == (0, True)
+    after = sorted((path, path.stat().st_mtime_ns) for path in finished.rglob("*") if path.is_file())
+    assert after == before
 
 
 @pytest.mark.parametrize("option", ["--resume", "--evaluate", "--export-only", None])
@@ -209,6 +198,9 @@ def test_each_command_validates_an_edited_config(tmp_path, option, saved, messag
     assert "\n" not in str(raised.value)
 
 
+UNNAMED = {"origin": "here", "image_shape": [8, 8, 3], "classes": 10, "digest": "1", "class_names": ["one", "two"]}
+
+
 @pytest.mark.parametrize(
     ("option", "files", "message"),
     [
@@ -216,14 +208,16 @@ def test_each_command_validates_an_edited_config(tmp_path, option, saved, messag
         ("--resume", {"config.json": "5"}, "config.json is damaged"),
         ("--export-only", {"config.json": '{"settings": {}, "data": 5}'}, "config.json is damaged .*no valid 'data'"),
         ("--export-only", {}, "config.json, data: the setting 'origin' is missing. Add"),
+        ("--export-only", {"data": UNNAMED}, "data: class_names must have one name for each of the 10 classes, or"),
         ("--resume", {"result.json": "{"}, "result.json is damaged .* Remove it"),
         ("--resume", {"result.json": "{}"}, "result.json is damaged .*no valid 'steps'.* Remove it"),
     ],
 )
 def test_damaged_runs_raise_usage_errors(tmp_path, option, files, message):
-    run = saved_run(tmp_path / "run")
+    run = saved_run(tmp_path / "run", data=files.get("data", ()))
     for name, text in files.items():
-        (run / name).write_text(text)
+        if name != "data":
+            (run / name).write_text(text)
     with pytest.raises(UsageError, match=message):
         main([option, *(["--out"] if option == "--resume" else []), str(run)])
 
@@ -245,8 +239,7 @@ def test_more_steps_extend_a_run(finished, tmp_path):
     shutil.copytree(finished, run)
     done = run_here("trainers.cifar", "--resume", "--out", run, "--steps", 4)
     assert (done.returncode, "is finished" in done.stdout) == (0, True)
-    done = run_here("trainers.cifar", "--resume", "--out", run, "--steps", 8)
-    assert done.returncode == 0, done.stderr
+    done = run_here("trainers.cifar", "--resume", "--out", run, "--steps", 8, code=0)
     assert "resuming from step 6" in done.stderr
     config = json.loads((run / "config.json").read_text())
     assert (config["settings"]["steps"], config["extended"][0]["steps"]) == (8, 6)
@@ -259,7 +252,7 @@ def test_more_steps_extend_a_run(finished, tmp_path):
 
 def test_a_run_whose_updates_depend_on_its_steps_is_not_extended(tmp_path):
     words = [*TINY.split(), "--schedule", "linear", "--out", tmp_path / "run"]
-    assert run_here("trainers.cifar", *words).returncode == 0
+    run_here("trainers.cifar", *words, code=0)
     done = run_here("trainers.cifar", *words, "--steps", 8)
     assert (done.returncode, "steps was 6, now 8" in done.stderr) == (2, True), done.stderr
 

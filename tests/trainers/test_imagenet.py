@@ -2,12 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.images import make_tree
-from tests.support.processes import assert_same_run, cut_back, records, run_forked, tensors
+from tests.support.processes import assert_same_run, cut_back, records, run_forked
 from tests.support.programs import run_here
 from trainers.datasets import Folder, FolderInMemory
 from trainers.imagenet import PROGRAM
@@ -27,8 +26,7 @@ def tree(tmp_path_factory):
 
 def test_a_run_resumes_within_an_epoch_bit_for_bit(tree, tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    done = run_here("trainers.imagenet", "--data-dir", tree, *LONG, "--out", whole)
-    assert done.returncode == 0, done.stderr
+    done = run_here("trainers.imagenet", "--data-dir", tree, *LONG, "--out", whole, code=0)
     assert "60 + 60 images of 60 classes" in done.stderr
     result = json.loads((whole / "result.json").read_text())
     (_, last) = [record for record in records(whole) if record["kind"] == "test"]
@@ -43,29 +41,19 @@ def test_a_run_resumes_within_an_epoch_bit_for_bit(tree, tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_agree_with_one_device_and_broken_files_are_reported_or_skipped(program, tree, tmp_path):
-    short = [*SMALL, "--steps", 20, "--evaluate-every", 20, "--data-dir", tree]
+def test_broken_files_are_reported_or_skipped(tree, tmp_path):
+    short = [*SMALL, "--steps", 10, "--evaluate-every", 10, "--data-dir", tree]
     extra = tree / "train" / "n07" / "broken.JPEG"
     extra.write_bytes((tree / "train" / "n07" / "7_0.JPEG").read_bytes()[:150])
     try:
-        named = run_here("trainers.imagenet", *short, "--out", tmp_path / "named")
-        assert named.returncode == 1
+        named = run_here("trainers.imagenet", *short, "--out", tmp_path / "named", code=1)
         assert f"{extra} cannot be read as a JPEG or PNG image. Replace it, or skip" in named.stderr
         assert "Traceback" not in named.stderr
-        one = run_here("trainers.imagenet", *short, "--skip-broken", "--out", tmp_path / "one")
-        assert one.returncode == 0, one.stderr
+        one = run_here("trainers.imagenet", *short, "--skip-broken", "--out", tmp_path / "one", code=0)
         assert f"skipped: {extra}" in one.stderr
         assert "60 + 60 images of 60 classes, 1 broken image skipped" in one.stderr
-        arguments = ["--workers", 2, "--", "imagenet", *short, "--skip-broken", "--out", tmp_path / "two"]
-        two = program("trainers.launch", *arguments)
     finally:
         extra.unlink()
-    assert two.returncode == 0, two.stdout
-    assert "convergence plot" in two.stdout
-    expected, got = tensors(tmp_path / "one"), tensors(tmp_path / "two")
-    for name, value in expected.items():
-        if value.dtype == np.float32:
-            np.testing.assert_allclose(got[name], value, atol=1e-5, err_msg=name)
 
 
 def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
@@ -84,8 +72,7 @@ def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
             "--cutout is not an option of --dataset folder, but of --dataset cifar10, cifar100, shapes, folder-in-mem",
         ),
     ):
-        result = run_here("trainers.imagenet", *arguments, "--out", tmp_path / "run")
-        assert result.returncode == 2, result.stderr
+        result = run_here("trainers.imagenet", *arguments, "--out", tmp_path / "run", code=2)
         assert message in result.stderr
         assert len(result.stderr.strip().splitlines()) == 1
 
@@ -154,21 +141,3 @@ def test_the_rate_decays_every_two_epochs_as_in_the_paper():
     for steps, expected in ((10, (5,)), (5, ())):
         recipe = Recipe(steps=steps, batch_size=20, schedule="decay")
         assert find_drop_steps(recipe, 50) == expected
-
-
-@pytest.mark.slow
-def test_other_networks_and_data_in_memory(tree, tmp_path):
-    """Test a network designed for CIFAR, with a preprocessing that needs all images at once."""
-    tiny = ["--data-dir", tree, "--size", 16, "--batch-size", 4, "--steps", 2, "--held-out", 10, "--train-images", 40]
-    dense = ["--model", "densenet", "--depth", 7]
-    streamed = run_here("trainers.imagenet", *tiny, *dense, "--out", tmp_path / "streamed")
-    assert streamed.returncode == 0, streamed.stderr
-    assert "30 + 10 images of 60 classes" in streamed.stderr
-    in_memory = ["--dataset", "folder-in-memory", "--preprocess", "pixels", "--cutout", 4]
-    decoded = run_here("trainers.imagenet", *tiny, *dense, *in_memory, "--out", tmp_path / "decoded")
-    assert decoded.returncode == 0, decoded.stderr
-    assert (tmp_path / "decoded" / "preprocessing.keras").exists()
-    for run in ("streamed", "decoded"):
-        expected = json.loads((tmp_path / run / "result.json").read_text())["last_loss"]
-        evaluated = run_here("trainers.imagenet", "--evaluate", tmp_path / run)
-        assert f"test loss {expected:.4f} on 10 images" in evaluated.stdout

@@ -26,7 +26,7 @@ JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     ids=["quick without TensorFlow", "short"],
 )
 def test_a_stopped_run_on_jax_ends_with_the_same_bits(options, program, tmp_path):
-    done = program("tests.support.jax_runs", tmp_path, 7, *options, env=JAX)
+    done = program("tests.trainers.jax_runs", tmp_path, 7, *options, env=JAX)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     assert results["codes"] == [128 + 15, 0, 0, 0]

@@ -67,8 +67,7 @@ def test_a_script_with_fit_on_two_workers(program, tmp_path):
 
 def test_an_invalid_command_is_one_line():
     for arguments, received in (([], "nothing"), (["--", "report"], "report")):
-        result = run_here("trainers.launch", *arguments)
-        assert result.returncode == 2
+        result = run_here("trainers.launch", *arguments, code=2)
         assert "error: expected a training program, cifar or imagenet, or the path of a script" in result.stderr
         assert result.stderr.endswith(f"Received: {received}\n")
     missing = run_here("trainers.launch", "nothing.py")

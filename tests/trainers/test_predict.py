@@ -1,6 +1,5 @@
 """Tests of predictions for image files and of errors by class."""
 
-import json
 import shutil
 from typing import Any
 
@@ -9,20 +8,9 @@ import numpy as np
 import pytest
 
 from idmatters_tf.data import shapes
-from tests.support.programs import run_here
-from tests.trainers.conftest import TINY
-from trainers import cifar
 from trainers.cli.arguments import UsageError
 from trainers.datasets import DATA_SETS
 from trainers.predict import choose_window, describe, main
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Return the folder of a finished run on the built-in images."""
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
-    assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +27,11 @@ def images(tmp_path_factory):
     return folder
 
 
-def test_errors_by_class_are_those_of_the_exported_model(run, images, capsys):
-    assert main([str(run), str(images)]) == 0
+def test_errors_by_class_are_those_of_the_exported_model(finished, images, capsys):
+    assert main([str(finished), str(images)]) == 0
     printed = capsys.readouterr()
     data = shapes.load(64, 48)
-    model: Any = keras.saving.load_model(run / "model.keras")
+    model: Any = keras.saving.load_model(finished / "model.keras")
     predicted = np.argmax(model(data.test_images), axis=1)
     names = data.class_names
     for label in (0, 1):
@@ -56,14 +44,6 @@ def test_errors_by_class_are_those_of_the_exported_model(run, images, capsys):
     assert "notes.txt is not a" in printed.err
 
 
-def test_the_most_probable_classes_of_files(run, images, capsys):
-    files = sorted(images.glob("*/*.png"))[:2]
-    assert main([str(run), *map(str, files)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(": ")[0] for line in lines] == list(map(str, files))
-    assert all(line.count("%") == 3 for line in lines)
-
-
 def test_the_table_lists_the_most_frequent_confusions():
     counts = np.array([[3, 1, 2], [0, 4, 0], [0, 0, 0]])
     first, second, third, total = (line.split() for line in describe(counts, ["cat", "dog", "owl"])[1:])
@@ -73,61 +53,40 @@ def test_the_table_lists_the_most_frequent_confusions():
     assert total == ["all", "classes", "10", "30.0", "%"]
 
 
-def test_a_folder_of_images_without_labels(run, images, capsys):
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_the_most_probable_classes_of_files(finished, images, is_folder, capsys):
     folder = min(images.iterdir())
-    assert main([str(run), str(folder)]) == 0
+    files = sorted(map(str, folder.glob("*.png")))[: None if is_folder else 2]
+    assert main([str(finished), *([str(folder)] if is_folder else files)]) == 0
     printed = capsys.readouterr()
-    files = sorted(map(str, folder.glob("*.png")))
     assert [line.partition(": ")[0] for line in printed.out.splitlines()] == files
-    assert "notes.txt is not a" in printed.err
-
-
-@pytest.mark.parametrize("given", ["config.json", "empty", "labeled"])
-def test_no_image_at_all(given, run, tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "labeled" / "disc").mkdir(parents=True)
-    path = run / given if given == "config.json" else tmp_path / given
-    done = run_here("trainers.predict", run, path)
-    assert done.returncode == 2
-    assert f"error: none of the {int(given == 'config.json')} files is a JPEG or PNG image. Convert" in done.stderr
-    assert done.stdout == ""
-
-
-@pytest.mark.parametrize("damage", ["model.keras", "config.json", "class_names"])
-def test_damaged_runs(damage, run, images, tmp_path):
-    damaged = tmp_path / "run"
-    shutil.copytree(run, damaged)
-    if damage == "class_names":
-        config = json.loads((damaged / "config.json").read_text())
-        config["data"]["class_names"] = ["one", "two"]
-        (damaged / "config.json").write_text(json.dumps(config))
-        done = run_here("trainers.cifar", "--export-only", damaged)
-        message = "config.json, data: class_names must have one name for each of the 10 classes, or none. Received: 2"
-    else:
-        (damaged / damage).write_bytes((damaged / damage).read_bytes()[:300])
-        done = run_here("trainers.predict", damaged, images)
-        message = f"{damage} is damaged"
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert all(line.count("%") == 3 for line in printed.out.splitlines())
+    assert ("notes.txt is not a" in printed.err) == is_folder
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [("absent.png", "absent.png"), (".", r"one subfolder .* such as 'disc'. Received: a folder 'disc '$")],
+    [
+        ("run/config.json", "none of the 1 files is a JPEG or PNG image. Convert"),
+        ("empty", "none of the 0 files is a JPEG or PNG image"),
+        ("labeled", "none of the 0 files is a JPEG or PNG image"),
+        ("absent.png", "absent.png"),
+        ("spaces", r"one subfolder .* such as 'disc'. Received: a folder 'disc '$"),
+        ("damaged", "model.keras is damaged"),
+        ("unfinished", "no model.keras"),
+    ],
 )
-def test_invalid_paths_raise_usage_errors(run, tmp_path, monkeypatch, given, message):
-    (tmp_path / "disc ").mkdir()
+def test_invalid_input_raises_usage_errors(finished, tmp_path, monkeypatch, given, message):
+    for name in ("empty", "damaged", "unfinished", "labeled/disc", "spaces/disc "):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copytree(finished, tmp_path / "run")
+    model = tmp_path / "run" / "model.keras"
+    model.write_bytes(model.read_bytes()[: 300 if given == "damaged" else None])
+    if given == "unfinished":
+        model.unlink()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=message):
-        main([str(run), given])
-
-
-def test_an_unfinished_run_raises_a_usage_error(run, tmp_path):
-    shutil.copytree(run, tmp_path / "run")
-    (tmp_path / "run" / "model.keras").unlink()
-    with pytest.raises(UsageError, match="no model.keras"):
-        main([str(tmp_path / "run"), "1.png"])
+        main(["run", given])
 
 
 def test_images_are_cropped_as_in_the_evaluations_of_the_run():

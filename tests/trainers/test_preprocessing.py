@@ -30,15 +30,14 @@ def test_the_training_command_fits_a_missing_preprocessing_again(tmp_path, monke
     run = tmp_path / "run"
     images = shapes.load(64, 48).test_images
     train = ("trainers.cifar", *TINY.split(), "--steps", 2, "--preprocess", "channels", "--out", run)
-    assert run_here(*train).returncode == 0
+    run_here(*train, code=0)
     logits = keras.saving.load_model(run / "model.keras")(images)
     (run / "preprocessing.keras").unlink()
-    refused = run_here("trainers.cifar", "--export-only", run)
-    assert refused.returncode == 2
+    refused = run_here("trainers.cifar", "--export-only", run, code=2)
     assert f"{run / 'preprocessing.keras'} is missing. Remove {run / 'result.json'} and repeat" in refused.stderr
     (run / "result.json").unlink()
     (run / "model.keras").unlink()
-    assert run_here(*train).returncode == 0
+    run_here(*train, code=0)
     np.testing.assert_array_equal(keras.saving.load_model(run / "model.keras")(images), logits)
     fitted = (run / "preprocessing.keras").read_bytes()
     (run / "result.json").unlink()
@@ -49,14 +48,10 @@ def test_the_training_command_fits_a_missing_preprocessing_again(tmp_path, monke
     assert (run / "preprocessing.keras").read_bytes() == fitted
 
 
-def test_pixels_subtracts_the_mean_image_and_keeps_proportions(tmp_path):
-    preprocessing.save(preprocessing.fit("pixels", IMAGES), IMAGES.shape[1:], tmp_path)
+@pytest.mark.parametrize(("kind", "means", "deviations"), [("pixels", 0, None), ("channels", (0, 1, 2), (0, 1, 2))])
+def test_means_and_deviations_of_all_images(kind, means, deviations, tmp_path):
+    """Subtract the mean image, and divide by one deviation, or do both for each channel."""
+    preprocessing.save(preprocessing.fit(kind, IMAGES), IMAGES.shape[1:], tmp_path)
     outputs = preprocessing.apply(preprocessing.load(tmp_path), IMAGES)
-    expected = IMAGES - IMAGES.astype(float).mean(axis=0)
-    np.testing.assert_allclose(outputs, expected / expected.std(), atol=1e-5)
-
-
-def test_channels_have_mean_0_and_deviation_1_over_all_images():
-    outputs = preprocessing.apply(preprocessing.fit("channels", IMAGES), IMAGES)
-    np.testing.assert_allclose(outputs.mean(axis=(0, 1, 2)), 0, atol=1e-4)
-    np.testing.assert_allclose(outputs.std(axis=(0, 1, 2)), 1, atol=1e-3)
+    expected = IMAGES - IMAGES.mean(axis=means)
+    np.testing.assert_allclose(outputs, expected / expected.std(axis=deviations), atol=1e-3)

@@ -94,21 +94,6 @@ def test_a_folder_of_runs_can_be_compared_again(report, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [{"result.json": text} for text in ("{", "[]", "{}", json.dumps({**RESULT, "parameters": "many"}))]
-    + [{"config.json": text} for text in ("{", '{"settings": {}, "data": 5}', '{"settings": [], "data": {}}')],
-)
-def test_damaged_runs_in_a_comparison(damage, tmp_path):
-    run = make(tmp_path / "run", {}, [0.5])
-    out = tmp_path / "report"
-    ((name, text),) = damage.items()
-    (run / name).write_text(text)
-    with pytest.raises(UsageError, match=f"{run / name} is damaged"):
-        main([str(run), "--out", str(out)])
-    assert not out.exists()
-
-
 def test_invalid_arguments_of_a_comparison(tmp_path):
     empty, run = make(tmp_path / "e", {}, []), make(tmp_path / "d", {}, [0.5])
     (tmp_path / "thesis").mkdir()

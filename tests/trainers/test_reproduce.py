@@ -10,9 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import tomllib
-from decimal import Decimal
 
 import pytest
 
@@ -173,9 +171,7 @@ def test_a_stopped_reproduction_is_resumed(ledger, tmp_path):
         process.send_signal(signal.SIGTERM)
         assert b"run the same command again" in process.stdout.read()
         assert process.wait(timeout=900) == 143
-    began = time.monotonic()
     assert program.main(["long"]) == 0
-    assert time.monotonic() - began < 30
 
 
 def test_rows_refer_to_existing_files():
@@ -267,19 +263,6 @@ def test_reading_numbers_of_a_run(tmp_path):
     (tmp_path / "result.json").write_text('{"loss": NaN}')
     assert value("result.json", "loss") is None
     assert Number("x", None, unit="%").compare(0.25) == ("x", "not recorded", "0.25 %", "", "nothing recorded")
-
-
-def test_tolerances():
-    absolute = Number("x", Decimal("0.2"), tolerance=Decimal("0.1"))
-    assert [absolute.agrees(value) for value in (0.1, 0.3, 0.301, 0.09)] == [True, True, False, False]
-    ratio = Number("x", Decimal("1e-6"), factor=Decimal(2))
-    assert all(ratio.agrees(value) for value in (5e-7, 2e-6))
-    assert not any(ratio.agrees(value) for value in (2.1e-6, 4e-7, -1e-6, 0.0))
-    assert Number("x", Decimal(0), factor=Decimal(2)).agrees(0.0)
-    # Digits stay as they are written.
-    assert [Number("x", value).shown() for value in (Decimal("6.2e-12"), Decimal("0.20"), 50000)] == [
-        "6.2e-12", "0.20", "50,000",
-    ]  # fmt: skip
 
 
 def test_commands_of_rows_with_and_without_a_data_folder():

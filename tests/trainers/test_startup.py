@@ -1,4 +1,3 @@
-# pyright: reportOptionalMemberAccess=false
 """Start and end of the programs: optional packages, Ctrl-C during the imports, a closed pipe."""
 
 import os
@@ -35,8 +34,7 @@ def test_programs_check_optional_packages_before_they_start(
     monkeypatch.chdir(tmp_path)
     for package in missing.split():
         monkeypatch.setitem(sys.modules, package, None)
-    done = run_here(f"trainers.{program}", *(finished if word == "RUN" else word for word in arguments))
-    assert done.returncode == 1
+    done = run_here(f"trainers.{program}", *(finished if word == "RUN" else word for word in arguments), code=1)
     assert done.stderr.startswith(f"error: {message}")
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
@@ -73,25 +71,3 @@ def test_a_closed_pipe_prints_nothing():
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 0)
         process.stderr.close()
-
-
-def test_a_program_continues_without_a_reader_of_its_messages():
-    program = """
-import sys
-from trainers.cli.startup import print_lines, print_message, run_program
-
-def main(argv):
-    sys.stdin.readline()
-    for number in range(3):
-        print_message("message")
-    print_lines("done")
-    return 3
-
-run_program(main)
-"""
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, **pipes) as process:
-        process.stderr.close()
-        process.stdin.write(b"closed\n")
-        process.stdin.close()
-        assert (process.stdout.read(), process.wait()) == (b"done\n", 3)

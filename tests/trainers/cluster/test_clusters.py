@@ -18,8 +18,7 @@ LONG = [*TINY, "--steps", 60, "--drop-steps", 40, "--evaluate-every", 30, "--che
 # Batch normalization exchanges all that is exchanged without it, and more.
 def test_replicas_and_workers_agree_with_one_device(tmp_path):
     options = [*SHORT, "--norm", "batch", "--clip-norm", 1.0, "--out"]
-    done = run_here(*options, tmp_path / "one")
-    assert done.returncode == 0, done.stderr
+    done = run_here(*options, tmp_path / "one", code=0)
     with Cluster(2) as cluster:
         cluster.start(*options, tmp_path / "2 workers")
         for code, output in cluster.finish().values():

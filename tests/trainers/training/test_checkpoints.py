@@ -1,25 +1,24 @@
-"""Checkpoints of a run: damage, full disks, and checkpoints of other runs and networks."""
+"""Checkpoints and exports of a run: damage, full disks, and those of other runs, networks and data."""
 
 import json
 import resource
 import shutil
 import signal
 import types
-from typing import Any
 
 import keras
-import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import _encoding, _training_state, load_weights
-from idmatters_tf.checkpointing import list_steps, store
 from tests.support.processes import records
 from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
 from trainers import cifar
+from trainers.cifar import PROGRAM
 from trainers.cli.arguments import RunError
 from trainers.run.folder import Run
-from trainers.training.reports import BEST, Reports, save_best
+from trainers.training import export
+from trainers.training.reports import Reports
+from trainers.training.settings import Task
 
 
 @pytest.fixture
@@ -36,23 +35,11 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(finished, ru
     data = run / "checkpoints" / "step-00000004" / "arrays.npy"
     data.write_bytes(data.read_bytes()[:-1])
     for command in (("--evaluate", run), ("--resume", "--out", run)):
-        done = run_here("trainers.cifar", *command)
-        assert done.returncode == 0, done.stderr
+        done = run_here("trainers.cifar", *command, code=0)
         assert "step-00000004 is damaged" in done.stderr
     assert "resuming from step 2" in done.stderr
     kept = [{**record, "seconds": 0, "images_per_second": 0} for record in records(run)]
     assert kept == [{**record, "seconds": 0, "images_per_second": 0} for record in records(finished)]
-
-
-@pytest.mark.parametrize("name", ["arrays.npy", "manifest.json"])
-def test_changed_bytes_are_detected(run, name):
-    path = run / "checkpoints" / "step-00000004" / name
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    done = run_here("trainers.cifar", "--evaluate", run)
-    assert "step-00000004 is damaged" in done.stderr
-    assert f"{run}, step 2: test error" in done.stdout
 
 
 def test_a_full_disk_keeps_earlier_checkpoints_and_no_partial_one(run):
@@ -66,39 +53,20 @@ def test_a_full_disk_keeps_earlier_checkpoints_and_no_partial_one(run):
     expected = "File too large. The last good checkpoint is that of step 4. Make sure that the disk is writable and "
     assert f"{expected}not full, then run the same command again" in done.stderr
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["best", "step-00000002", "step-00000004"]
-    done = run_here("trainers.cifar", "--resume", "--out", run)
-    assert done.returncode == 0, done.stderr
+    done = run_here("trainers.cifar", "--resume", "--out", run, code=0)
 
 
-def test_foreign_checkpoints_are_rejected(finished, run, tmp_path):
+def test_checkpoints_of_other_runs_are_rejected(finished, tmp_path):
     other = tmp_path / "other"
     words = [*TINY.split(), "--seed", 1, "--learning-rate", 0.2, "--steps", 4, "--out", other]
-    assert run_here("trainers.cifar", *words).returncode == 0
+    run_here("trainers.cifar", *words, code=0)
     (other / "result.json").unlink()
     expected = "is a checkpoint of another run: learning_rate was 0.1, now 0.2; seed was 0, now 1."
     shutil.rmtree(other / "checkpoints" / "step-00000004")
     shutil.copytree(finished / "checkpoints" / "step-00000006", other / "checkpoints" / "step-00000006")
     for command in (("--evaluate", other), ("--export-only", other), ("--resume", "--out", other)):
-        done = run_here("trainers.cifar", *command)
-        assert done.returncode == 2
+        done = run_here("trainers.cifar", *command, code=2)
         assert f"step-00000006 {expected}" in done.stderr
-    # A network of another version of this package.
-    newest = run / "checkpoints" / "step-00000004"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_training_state, "find_difference", lambda *_: "kernel is missing")
-        done = run_here("trainers.cifar", "--resume", "--out", run)
-    assert (done.returncode, "is a checkpoint of another model: kernel is missing. Use" in done.stderr) == (2, True)
-    # Formats of other versions, with and without the present layout.
-    text = (newest / "state.json").read_text()
-    for other_text, message in (
-        (text.replace(f'"format", {_encoding.FORMAT}', '"format", 9'), "has format 9 of idmatters_tf"),
-        ('{"dict": []}', "is a checkpoint of an earlier version of idmatters_tf"),
-    ):
-        (newest / "state.json").write_text(other_text)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store, "find_damage", lambda *_: None)
-            done = run_here("trainers.cifar", "--resume", "--out", run)
-        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
 def test_a_resumed_run_first_repeats_an_interrupted_evaluation(run, finished, monkeypatch):
@@ -108,26 +76,8 @@ def test_a_resumed_run_first_repeats_an_interrupted_evaluation(run, finished, mo
     assert done.returncode == 143, done.stderr
     assert [record["step"] for record in records(run) if record["kind"] == "test"] == [0, 3]
     monkeypatch.undo()
-    done = run_here("trainers.cifar", "--resume", "--out", run)
-    assert done.returncode == 0, done.stderr
+    done = run_here("trainers.cifar", "--resume", "--out", run, code=0)
     assert json.loads((run / "result.json").read_text())["last_loss"] == records(finished)[-1]["loss"]
-
-
-def test_the_best_weights_replace_earlier_ones(finished, tmp_path):
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    task: Any = types.SimpleNamespace(identity={"seed": 0}, run=Run(tmp_path))
-    best = tmp_path / "checkpoints" / BEST
-    for step in (10, 5):
-        save_best(task, step, model)
-        assert list_steps(best) == [step]
-    weights = model.get_weights()
-    model.layers[0].kernel.assign([[7.0], [8.0]])
-    assert load_weights(model, best, {"seed": 0}) == 5
-    np.testing.assert_array_equal(model.get_weights()[0], weights[0])
-    shutil.rmtree(tmp_path / "checkpoints")
-    (tmp_path / "checkpoints").write_text("")
-    with pytest.raises(RunError, match="could not be saved in"):
-        save_best(task, 6, model)
 
 
 def test_a_signal_during_the_first_evaluation(tmp_path, monkeypatch, capsys):
@@ -137,3 +87,32 @@ def test_a_signal_during_the_first_evaluation(tmp_path, monkeypatch, capsys):
         assert cifar.main([*TINY.split(), "--out", str(tmp_path / "run")]) == 128 + signal.SIGTERM
     assert "stopped by SIGTERM; no checkpoint yet. To resume: python -m" in "".join(capsys.readouterr())
     assert cifar.main(["--resume", "--out", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize("file", ["model.keras", "saved_model/saved_model.pb"])
+def test_a_full_disk_during_the_export_raises(file, tmp_path, monkeypatch):
+    """Test errors while Keras writes model.keras and while TensorFlow writes the SavedModel."""
+    inputs = keras.Input((8, 8, 3))
+    network = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
+    monkeypatch.setattr(
+        Run, "data", lambda self: types.SimpleNamespace(class_names=(), image_shape=(8, 8, 3), classes=2)
+    )
+    monkeypatch.setattr(Task, "build_network", lambda *_: network)
+    monkeypatch.setattr(Task, "recorded_identity", {})
+    monkeypatch.setattr(export, "restore", lambda *_: 1)
+    whole, run = Run(tmp_path / "whole"), Run(tmp_path / "it's")
+    export.export_newest(Task(PROGRAM.name, PROGRAM.resolve(), whole), whole.path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((whole.path / file).stat().st_size - 1, hard))
+    try:
+        with pytest.raises(RunError) as failed:
+            export.export_newest(Task(PROGRAM.name, PROGRAM.resolve(), run), run.path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "File too large" in str(failed.value)
+    assert str(failed.value).endswith(
+        "Make sure that the disk is writable and not full, then use "
+        f"python -m trainers.cifar --export-only '{tmp_path}/it'\"'\"'s'"
+    )
+    assert (run.path / "model.keras").exists() == (file != "model.keras")
+    assert not (run.path / "saved_model").exists()

@@ -1,6 +1,6 @@
 """Compiled losses in pure Keras, compared with `model.evaluate` on every backend.
 
-`python -m tests.support.loss_cases OUT [PART PARTS]` writes the results of every PARTS-th case.
+`python -m tests.curvature.loss_cases OUT [PART PARTS]` writes the results of every PARTS-th case.
 """
 
 import itertools

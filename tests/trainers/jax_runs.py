@@ -1,7 +1,7 @@
 """A run of `trainers.cifar` that is stopped and resumed, and the same run without interruption, in one process.
 
-`KERAS_BACKEND=jax python -m tests.support.jax_runs FOLDER STEP [--without-tensorflow] ARGUMENTS...` stops the first run
-by SIGTERM after a step. It prints exit codes, the output of `--evaluate` and the digests of the weights as JSON.
+`KERAS_BACKEND=jax python -m tests.trainers.jax_runs FOLDER STEP [--without-tensorflow] ARGUMENTS...` stops the first
+run by SIGTERM after a step. It prints exit codes, the output of `--evaluate` and the digests of the weights as JSON.
 """
 
 # ruff: noqa: E402 - TensorFlow is hidden before the other imports

@@ -123,11 +123,6 @@ def identity_network():
     return model, "stage2_block1", None
 
 
-def resnet50():
-    model = keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=10)
-    return model, "conv3_block4_out", None
-
-
 CASES = {
     function.__name__: function
     for function in (
@@ -141,7 +136,6 @@ CASES = {
         raw_operations,
         frozen_base,
         identity_network,
-        resnet50,
     )
 }
 

@@ -1,13 +1,14 @@
 """Curvature operators of a few models in pure Keras, for comparisons between backends.
 
-`python -m tests.support.both_backends WEIGHTS OUT CASE ...` reads the weights, writes the matrices, and runs cases of
-`tests.support.autodiff_cases`.
+`python -m tests.curvature.both_backends WEIGHTS OUT OPTION ...` reads the weights, writes the matrices, and runs the
+tests of derivatives with options of pytest.
 """
 
 import sys
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 ROWS = 6
@@ -121,9 +122,4 @@ if __name__ == "__main__":
         for entry in saved.files:
             given.setdefault(entry.rpartition("/")[0], []).append(saved[entry])
     np.savez(sys.argv[2], backend=keras.backend.backend(), **matrices(given, given)[0])
-    from tests.support import autodiff_cases
-
-    for case in autodiff_cases.CASES:
-        if case.__name__ in sys.argv[3:]:
-            autodiff_cases.run(case)
-            print(case.__name__)
+    sys.exit(pytest.main(["-p", "no:cacheprovider", "tests/autodiff/test_derivatives.py", *sys.argv[3:]]))

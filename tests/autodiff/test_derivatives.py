@@ -1,4 +1,4 @@
-"""Derivatives compared with closed forms and central differences, in pure Keras, for every backend."""
+"""Derivatives compared with closed forms and central differences. `tests/curvature/test_jax.py` runs them on JAX."""
 
 import keras
 import numpy as np
@@ -9,6 +9,12 @@ from idmatters_tf.autodiff import gradient, hessian, hvp, jacobian, jvp, lineari
 
 # Keras 3.15 rounds float64 to float32 on JAX in `mean`, `tanh` and others, which require larger steps.
 STEP = 1e-3
+
+
+@pytest.fixture(autouse=True)
+def double(default_policy):
+    keras.config.set_dtype_policy("float64")
+    keras.utils.set_random_seed(0)
 
 
 def draw(*shape, seed=0):
@@ -46,7 +52,7 @@ def close(found, expected, tolerance=1e-7):
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(np.abs(expected).max(), 1))
 
 
-def closed_forms():
+def test_closed_forms():
     """f(x) = sum x^3 / 3 + x^T A x / 2."""
     A, x, v = draw(4, 4), draw(4, seed=1), draw(4, seed=2)
     symmetric = (A + A.T) / 2
@@ -74,7 +80,7 @@ def closed_forms():
     assert hessian(lambda x: ops.sum(x**2), np.zeros(0)).shape == (0, 0)
 
 
-def nested_structures():
+def test_nested_structures():
     point = {"a": draw(2), "b": [draw(3, 2, seed=1), np.array(0.5)]}
 
     def function(parts):
@@ -106,7 +112,7 @@ def nested_structures():
     close(found["a"]["b"][1], second[:2, 8])
 
 
-def repeated_tensors():
+def test_repeated_tensors():
     """Tensors that occur twice in the point, the function or the outputs have the derivatives of separate ones."""
     x, vector = draw(3), draw(3, seed=2)
     same = ops.convert_to_tensor(x)
@@ -127,7 +133,7 @@ def repeated_tensors():
     close(hvp(lambda parts: scalar(parts, same), [same, same], [vector, vector]), second @ [*vector, *vector], 1e-6)
 
 
-def masks_on_the_point():
+def test_masks_on_the_point():
     sequences = draw(2, 4, 3)
     sequences[0, 2:] = sequences[1, 1:] = 0
     masked, pooling = layers.Masking()(sequences), layers.GlobalAveragePooling1D()
@@ -149,7 +155,7 @@ def smooth_model():
     return keras.Sequential([keras.Input((2,), dtype="float64"), hidden, layers.Dense(2, name="logits")])
 
 
-def models_by_inputs_and_variables():
+def test_models_by_inputs_and_variables():
     model, x, y = smooth_model(), draw(4, 2), draw(4, 2, seed=1)
     close(jacobian(model, x), differences(lambda x: model(x), x))
 
@@ -171,7 +177,7 @@ def models_by_inputs_and_variables():
     close(gradient(energy, variables), differences(energy, variables)[0], 1e-6)
 
 
-def nothing_changes():
+def test_nothing_changes():
     keras.config.set_dtype_policy("float32")
     x = draw(6, 3).astype("float32")
     model = keras.Sequential([keras.Input((3,)), layers.Dense(4), layers.BatchNormalization(), layers.Dropout(0.5)])
@@ -198,7 +204,7 @@ def nothing_changes():
     assert np.abs(flat(first)).max() > 0
 
 
-def embeddings_masks_and_recurrent_layers():
+def test_embeddings_masks_and_recurrent_layers():
     tokens = np.array([[1, 2, 3, 0], [3, 1, 0, 0], [2, 2, 1, 3]])
     embedding = layers.Embedding(4, 1, mask_zero=True)
     model = keras.Sequential([keras.Input((4,), dtype="int32"), embedding, layers.LSTM(1), layers.Dense(1)])
@@ -214,7 +220,7 @@ def embeddings_masks_and_recurrent_layers():
     close(hvp(loss, chosen, vectors), matrix @ flat(vectors), 1e-3)
 
 
-def wrong_arguments():
+def test_wrong_arguments():
     model, x = smooth_model(), draw(2, 2)
     bias = model.layers[0].bias
     for function, arguments, message in (
@@ -227,21 +233,3 @@ def wrong_arguments():
     ):
         with pytest.raises(ValueError, match=message):
             function(*arguments)
-
-
-CASES = (
-    closed_forms,
-    nested_structures,
-    repeated_tensors,
-    masks_on_the_point,
-    models_by_inputs_and_variables,
-    nothing_changes,
-    embeddings_masks_and_recurrent_layers,
-    wrong_arguments,
-)
-
-
-def run(case):
-    keras.config.set_dtype_policy("float64")
-    keras.utils.set_random_seed(0)
-    case()

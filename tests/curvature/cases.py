@@ -1,11 +1,14 @@
 """Small models with losses and data, and oracles that are independent of `idmatters_tf.curvature`.
 
-`python -m tests.support.curvature_cases` compares operators of models on one device and on two devices.
+`python -m tests.curvature.cases` compares operators of models on one device and on two devices.
 """
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tests.autodiff.test_derivatives import differences as by_differences
+from tests.autodiff.test_derivatives import flat
 
 # Two batches of three, so that only one shape is traced.
 ROWS = 6
@@ -77,8 +80,9 @@ def case(name, seed=0):
     }[name]()
 
 
-def flat(tensors):
-    return np.concatenate([np.ravel(tensor) for tensor in tensors])
+def differences(model, function):
+    """Return central differences of a function of the model by each of its trainable weights, as columns."""
+    return np.squeeze(by_differences(lambda _: function(), model.trainable_variables))
 
 
 def plain_loss(model, loss, x, y, weights=None):
@@ -101,23 +105,6 @@ def plain_gradient(model, loss, x, y, weights=None):
         value = plain_loss(model, loss, x, y, weights)
     variables = [variable.value for variable in model.trainable_variables]
     return flat(tape.gradient(value, variables, unconnected_gradients="zero"))
-
-
-def differences(model, function, step=1e-5):
-    """Return central differences of a function of the model by each of its trainable weights, as columns."""
-    columns = []
-    for variable in model.trainable_variables:
-        start = np.array(variable)
-        for entry in np.ndindex(start.shape):
-            values = []
-            for sign in (1, -1):
-                moved = start.copy()
-                moved[entry] += sign * step
-                variable.assign(moved)
-                values.append(function())
-            columns.append((values[0] - values[1]) / (2 * step))
-        variable.assign(start)
-    return np.stack(columns, axis=-1)
 
 
 def relative_error(operator, step=1e-5):
