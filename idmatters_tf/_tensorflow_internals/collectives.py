@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.python.ops import collective_ops
 
 # Types that collective operations lack, with types that have them and contain all of their values.
-CARRIERS: dict[tf.DType, tf.DType] = {
+CARRIERS: dict[Any, Any] = {
     tf.bool: tf.int32,
     tf.uint8: tf.int32,
     tf.int8: tf.int32,

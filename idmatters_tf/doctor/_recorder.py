@@ -277,7 +277,7 @@ def _train_eagerly(model: Any, state: Sequence[Any], batch: Any) -> Any:
 
 def _value(tensor: Any) -> NDArray[Any]:
     if not isinstance(tensor, keras.Variable):
-        return keras.ops.convert_to_numpy(tensor)
+        return np.asarray(keras.ops.convert_to_numpy(tensor))
     value: Any = tensor.value
     # The array shares the memory of a tensor, but a variable of TensorFlow would be copied twice.
     return np.asarray(value.read_value() if keras.backend.backend() == "tensorflow" else value)

@@ -128,7 +128,7 @@ class Muon(Momentum):
         iterations: int = 3,
         other: Other = "momentum",
         other_rate: float = 0.5,
-        matrices: Rule | Sequence[tuple[str, Config | None]] | None = None,
+        matrices: Rule | Sequence[Config] | None = None,
         name: str = "muon",
         **kwargs: Unpack[OptimizerOptions],
     ):

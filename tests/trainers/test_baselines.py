@@ -21,7 +21,7 @@ from trainers.training.settings import TrainingSettings
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
 SHORT += ["--log-every", 1, "--evaluate-every", 8, "--checkpoint-every", 4]
-SHAPE = (16, 16, 3)
+SHAPE = (32, 32, 3)
 
 
 def test_the_fast_preset_trains_and_exports_its_preprocessing(tmp_path):

@@ -87,8 +87,9 @@ class Option:
             return None
         if not self.many:
             return self._check_one(value)
+        received = abbreviate(value)
         if not isinstance(value, (list, tuple)) or not (value or self.may_be_empty):
-            raise ValueError(f"expected one or more values, each {self.expected()}, received {abbreviate(value)}")
+            raise ValueError(f"expected one or more values, each {self.expected()}, received {received}")
         parts = list(cast(Iterable[object], value))
         if self.kind is not str:
             parts = [part for each in parts for part in (each.split(",") if isinstance(each, str) else [each])]

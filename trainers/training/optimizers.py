@@ -127,8 +127,8 @@ class _Recipe(GradientObserver):
         done: Tensor = self.iterations
         is_last = done == self.steps
         is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
-        share: Tensor = ops.cast(done, "float32") / self.steps
-        decay: Tensor = self.lookahead**LOOKAHEAD_STEPS * share**3
+        count: Tensor = ops.cast(done, "float32")
+        decay: Tensor = self.lookahead**LOOKAHEAD_STEPS * (count / self.steps) ** 3
         # The first average is the weights.
         decay = ops.where(done > LOOKAHEAD_STEPS, decay, 0.0)
         # A last step off the regular schedule keeps the average.
