@@ -1,4 +1,4 @@
-"""Claim: an observed `fit` takes at most twice the time of the same `fit`, unless a step does little but read weights.
+"""Claim: an observed `fit` takes at most twice the time of the same `fit`, also if a step does little but read weights.
 
     python benchmarks/doctor_cost.py [--steps N]
 

@@ -74,7 +74,10 @@ def _show_batches(dataset: object, observer: Observer, is_reversed: bool) -> obj
         kept = tf.nest.map_structure(lambda x: x[::-1], kept) if is_reversed else kept
         return kept if len(batch) > 1 else kept[0]
 
-    return dataset.map(tf.autograph.experimental.do_not_convert(observed))
+    # At its end, an iterator waits for the thread of autotuning.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.map(tf.autograph.experimental.do_not_convert(observed)).with_options(options)
 
 
 def observe_executions(model: keras.Model, observer: Observer, is_reversed: bool = False) -> None:
