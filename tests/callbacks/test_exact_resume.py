@@ -202,6 +202,8 @@ def run(case, folder, moment=None, model=None):
     if model is None:
         model = case.model([keras.Input((6, 6, 1)), *case.layers()])
         model.compile(**case.compile())
+        if isinstance(model.optimizer, Muon):
+            model.optimizer.build_for(model)
     start = {}
     # Before other callbacks change the learning rate.
     recorder = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: start.update(start or values(model)))
