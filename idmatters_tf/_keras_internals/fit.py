@@ -220,32 +220,30 @@ class RunningFit:
 
     def before_next(self, event: str, function: Callable[[], object]) -> None:
         """Call a function before the callbacks handle the next event of a kind, such as "on_train_batch_end"."""
-        several = self._list
-        handle = getattr(several, event)
+        handle = getattr(self._list, event)
 
         def handle_next(*arguments, **options):
-            delattr(several, event)
+            delattr(self._list, event)
             function()
             handle(*arguments, **options)
 
-        setattr(several, event, handle_next)
+        setattr(self._list, event, handle_next)
 
     def skip_ends_of_epochs(
         self, model: keras.Model, is_paused: Callable[[], bool], callback: keras.callbacks.Callback
     ) -> None:
         """Skip validation and the `on_epoch_end` of all callbacks but one while `is_paused()`."""
-        several = self._list
-        handle = several.on_epoch_end
+        handle = self._list.on_epoch_end
 
         def on_epoch_end(epoch, logs=None):
             (callback.on_epoch_end if is_paused() else handle)(epoch, logs)
 
         def should_eval(epoch, frequency):
             # If `fit` raises, this function remains.
-            is_running = sys._getframe(1).f_locals.get("callbacks") is several
+            is_running = sys._getframe(1).f_locals.get("callbacks") is self._list
             return not (is_running and is_paused()) and type(model)._should_eval(model, epoch, frequency)
 
-        several.on_epoch_end = on_epoch_end
+        self._list.on_epoch_end = on_epoch_end
         model.__dict__["_should_eval"] = should_eval
 
     def is_running(self, frame: types.FrameType | None) -> bool:

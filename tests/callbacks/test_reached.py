@@ -7,12 +7,25 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
-from tests.callbacks.test_refusals import Stores
 from tests.support.stopped_fits import check_stopped
 
 X = np.random.default_rng(0).normal(size=(22, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
 ARRAYS = {"x": X, "y": Y, "batch_size": 4}
+
+
+class Stores(keras.layers.Layer):
+    """Layer with attributes that differ for the smaller last batch, and a counter of its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.shapes = 0, set()
+
+    def call(self, x):
+        self.shape = x.shape
+        self.calls += 1
+        self.shapes.add(str(x.shape))
+        return x
 
 
 def dense(*layers, optimizer="sgd", loss="mse", metrics=None, kind=keras.Sequential):

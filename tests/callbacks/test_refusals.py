@@ -16,6 +16,7 @@ from idmatters_tf.checkpointing import list_steps
 from idmatters_tf.optimizers import Muon
 from tests.callbacks.test_configuration import Subclassed, functional
 from tests.callbacks.test_exact_resume import TwoOptimizers
+from tests.callbacks.test_reached import Stores
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -135,20 +136,6 @@ class Scaled(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         return self.factor * keras.ops.mean((y_true - y_pred) ** 2, -1)
-
-
-class Stores(keras.layers.Layer):
-    """Layer with attributes that differ for the smaller last batch, and a counter of its calls."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls, self.shapes = 0, set()
-
-    def call(self, x):
-        self.shape = x.shape
-        self.calls += 1
-        self.shapes.add(str(x.shape))
-        return x
 
 
 def storing():
