@@ -176,7 +176,8 @@ def _batch(difference, records, against, is_race):
         return Cause(f"{what}, and {names[0]} is in another state.", SEED)
     return Cause(
         f"{what}, although weights and generators are equal: the data draw from a generator that has no seed or that "
-        f"several threads share, or read something that changes from run to run.",
+        f"several threads share, or read something that changes from run to run, such as the order of a set "
+        f"(--against hashseed).",
         "rng = np.random.default_rng(seed); dataset.shuffle(n, seed=0)  # a seed for each generator of the data",
     )
 

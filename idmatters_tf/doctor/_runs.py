@@ -89,8 +89,11 @@ class Runner:
             plan["epoch"] = 1
         elif against is not None and against.kind == "resume":
             plan["steps"] += against.number
+        # Without a value, each process has another one.
+        seed = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
+        extra = seed if against is not None and against.kind == "hashseed" else {}
         with self._folder() as folder:
-            return self._run([(plan, {}, {})], folder)[0]
+            return self._run([(plan, extra, {})], folder)[0]
 
     def changed(self, against: Against, detail: int | None = None) -> list[Records]:
         """Return the records of the second run of a comparison, of each worker."""
