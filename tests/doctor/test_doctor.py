@@ -41,8 +41,9 @@ def test_known_cases_and_their_twins(tmp_path, name):
     path.write_text(script.replace(old, new))
     (finding,) = explain_differences(path, kind, repetitions=repetitions)
     assert finding.difference is None, finding
-    # A model that its first step builds has no weights before it.
-    assert finding.steps == (2 if name == "weights of the first step" else 3)
+    # A model that its first step builds has no weights before it. JAX builds it before.
+    is_built = keras.backend.backend() == "jax" or name != "weights of the first step"
+    assert finding.steps == (3 if is_built else 2)
     # Runs write into copies of the folder.
     assert [entry.name for entry in tmp_path.iterdir()] == ["fit.py"]
 
