@@ -71,9 +71,9 @@ def digest(data: bytes | NDArray[np.uint8]) -> str:
     flat = np.frombuffer(data, np.uint8)
     count = flat.size - flat.size % (8 * _COLUMNS)
     words = flat[:count].view(np.uint64).reshape(-1, _COLUMNS)
-    checksum = zlib.crc32(flat[count:])
+    checksum = zlib.crc32(flat[count:].tobytes())
     for sums in (words.sum(0), words.sum(1)) if count else ():
-        checksum = zlib.crc32(sums, checksum)
+        checksum = zlib.crc32(sums.tobytes(), checksum)
     return f"{checksum:08x}"
 
 
