@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from harness import peer, results
 from harness.timing import in_turn, ratio, seconds
-from idmatters_tf.data._pipelines import without_autotuning
+from idmatters_tf._tensorflow_internals.pipelines import without_autotuning
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
 from trainers.training.measure import make_metrics

@@ -10,7 +10,7 @@ import numpy as np
 from idmatters_tf._keras_internals.keras_source import data_adapters
 from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf._tensorflow_internals.patching import Patch
-from idmatters_tf._tensorflow_internals.pipelines import is_dataset
+from idmatters_tf._tensorflow_internals.pipelines import is_dataset, without_autotuning
 
 Observer = Callable[[Sequence[np.ndarray]], None]
 
@@ -74,10 +74,7 @@ def _show_batches(dataset: object, observer: Observer, is_reversed: bool) -> obj
         kept = tf.nest.map_structure(lambda x: x[::-1], kept) if is_reversed else kept
         return kept if len(batch) > 1 else kept[0]
 
-    # At its end, an iterator waits for the thread of autotuning.
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.map(tf.autograph.experimental.do_not_convert(observed)).with_options(options)
+    return without_autotuning(dataset.map(tf.autograph.experimental.do_not_convert(observed)))
 
 
 def observe_executions(model: keras.Model, observer: Observer, is_reversed: bool = False) -> None:

@@ -187,3 +187,16 @@ def sharding_policy(data: "Dataset") -> str:
 def is_dataset(data: object) -> TypeGuard["Dataset"]:
     """Return True for a `tf.data.Dataset`, without importing TensorFlow."""
     return any(kind.__name__ == "DatasetV2" for kind in type(data).__mro__)
+
+
+def without_autotuning(dataset: "Dataset") -> "Dataset":
+    """Return a data set with autotuning turned off, for data sets that have no parameters to tune.
+
+    An iterator that ends waits for the autotuning thread, which may sleep for up to a minute in long runs (TensorFlow
+    2.21).
+    """
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

@@ -7,21 +7,11 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from idmatters_tf._tensorflow_internals.pipelines import without_autotuning
 from idmatters_tf.data.protocols import Int, Share
 
 # Maps (step, start, stop) to arrays of `stop - start` examples.
 PureBatch: TypeAlias = Callable[[int, int, int], tuple[NDArray[np.generic], ...]]
-
-
-def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Return the data set with autotuning turned off. The data sets of this package have no parameters to tune.
-
-    An iterator that ends waits for the autotuning thread, which may sleep for up to a minute in long runs (TensorFlow
-    2.21).
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.with_options(options)
 
 
 def replica_elements(

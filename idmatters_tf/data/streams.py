@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._environment import cores
+from idmatters_tf._tensorflow_internals.pipelines import without_autotuning
 from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
-from idmatters_tf.data._pipelines import replica_elements, without_autotuning
+from idmatters_tf.data._pipelines import replica_elements
 from idmatters_tf.data.imagenet import StreamedImageData
 from idmatters_tf.data.images import ImageData
 from idmatters_tf.data.protocols import (

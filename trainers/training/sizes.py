@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from idmatters_tf.data._pipelines import without_autotuning
+from idmatters_tf._tensorflow_internals.pipelines import without_autotuning
 from idmatters_tf.data.protocols import ALONE, Int, Share, TrainBatchSource
 
 
