@@ -89,8 +89,8 @@ from idmatters_tf._keras_internals.losses import (
     couples_examples,
     for_one_replica,
     has_compiled_loss,
+    loss_function,
     overrides_compute_loss,
-    plain_function,
 )
 from idmatters_tf._keras_internals.optimizers import GradientObserver, inner_optimizer, variable_index
 from idmatters_tf._keras_internals.scope import kept_training_state, substitute_values

@@ -6,14 +6,26 @@ from typing import Any, TypeAlias
 import keras
 
 from idmatters_tf._keras_internals.keras_source import CompileLoss, LossFunctionWrapper, data_adapters, loss_functions
-from idmatters_tf._keras_types import Loss, Structure, Tensor
+from idmatters_tf._keras_types import Loss, Options, Structure, Tensor
 
 # Labels, an output and sample weights.
 Arguments: TypeAlias = tuple[Structure, Structure, Structure]
 
-# Losses that are quotients of sums over the examples of a batch by default, or sums over pairs of examples.
-_COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
-_COUPLING_FUNCTIONS = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
+_FUNCTIONS = """
+    binary_crossentropy binary_focal_crossentropy categorical_crossentropy categorical_focal_crossentropy
+    categorical_generalized_cross_entropy categorical_hinge cosine_similarity ctc hinge huber kl_divergence log_cosh
+    mean_absolute_error mean_absolute_percentage_error mean_squared_error mean_squared_logarithmic_error poisson
+    sparse_categorical_crossentropy squared_hinge
+"""
+# Functions of Keras whose values depend on the entries along an axis, and the default of this axis. None: all entries.
+_AXES: dict[object, int | None] = {
+    **{getattr(keras.losses, name): -1 for name in _FUNCTIONS.split()},
+    keras.losses.dice: None,
+    keras.losses.tversky: None,
+}
+# Their labels have one axis less than their outputs.
+_SPARSE = (keras.losses.ctc, keras.losses.sparse_categorical_crossentropy)
+_OF_KERAS = tuple(vars(keras.losses).values())
 
 
 def has_compiled_loss(model: keras.Model) -> bool:
@@ -91,15 +103,45 @@ def checked_arrays(data: tuple[Structure, ...]) -> tuple[Structure, ...]:
     return adapter._inputs if len(data) == 3 else data
 
 
-def plain_function(loss: object) -> Callable[..., Tensor] | None:
-    """Return the function of a loss that was given as a function or by name; None for other losses."""
-    return loss.fn if type(loss) is LossFunctionWrapper else None
+def loss_function(loss: object) -> Callable[..., Tensor] | None:
+    """Return the function of a loss that was given as a function, by name or as a class of Keras; None for others."""
+    return getattr(loss, "fn", None) if type(loss) in (LossFunctionWrapper, *_OF_KERAS) else None
 
 
-def couples_examples(loss: keras.losses.Loss, output: Structure) -> bool:
-    """Return True if a loss couples the examples of a batch, for example by a reduction over the first axis."""
-    axis = getattr(loss, "_fn_kwargs", {}).get("axis")
-    if axis is None:
-        return isinstance(loss, _COUPLING) or (plain_function(loss) or loss) in _COUPLING_FUNCTIONS
-    rank = len(keras.tree.flatten(output)[0].shape)
-    return any(part == 0 or part == -rank < -1 for part in keras.tree.flatten(axis))
+def couples_examples(loss: object, y: Structure, output: Structure) -> bool:
+    """Return True for a loss of Keras whose values depend on several examples of a batch."""
+    function = loss_function(loss) or type(loss)
+    return function in _OF_KERAS and not is_separable(function, getattr(loss, "_fn_kwargs", {}), y, output)
+
+
+def is_separable(function: object, arguments: Options, y: Structure, output: Structure) -> bool:
+    """Return True for a function of Keras with a value for each example that depends on this example only.
+
+    Args:
+        function: a function.
+        arguments: its further arguments by name.
+        y: labels.
+        output: output of a model.
+    """
+    # A callable object may have no hash.
+    if function not in tuple(_AXES):
+        return False
+    axis = arguments.get("axis", _AXES[function])
+    return has_axis_of_values(axis, y, output, is_sparse=function in _SPARSE)
+
+
+def has_axis_of_values(axis: Structure, y: Structure, output: Structure, is_sparse: bool = False) -> bool:
+    """Return True if an axis is not that of the examples, and each example has values along it.
+
+    Args:
+        axis: an axis or a list of axes; None for all.
+        y: labels.
+        output: output of a model.
+        is_sparse: True for labels that are the indices of classes.
+    """
+    ranks = [len(leaf.shape) for leaf in keras.tree.flatten(output)]
+    label_ranks = [len(leaf.shape) for leaf in keras.tree.flatten(y)]
+    is_inner = axis is not None and all(
+        rank > 1 and all(part % rank for part in keras.tree.flatten(axis)) for rank in ranks
+    )
+    return is_inner and all(rank > 0 if is_sparse else rank > 1 for rank in label_ranks)

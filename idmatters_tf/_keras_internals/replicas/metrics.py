@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 
 from idmatters_tf._keras_internals.keras_source import CompileMetrics
+from idmatters_tf._keras_internals.losses import has_axis_of_values, is_separable
 from idmatters_tf._keras_internals.replicas.collectives import gather, step, sum_over_replicas, value_of_first, within
-from idmatters_tf._keras_internals.replicas.losses import SEPARABLE_FUNCTIONS, has_axis_of_values
 
 _SPARSE_NAMES = "SparseCategoricalAccuracy SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy"
 _NAMES = """
@@ -102,12 +102,11 @@ def _is_sum(metric, y_true=None, y_pred=None, sample_weight=None, **arguments):
             )
         # A loss of the global batch, which all replicas have, with the number of examples of the part.
         return weights is not None
+    given = getattr(metric, "_fn_kwargs", {})
     if type(metric) is keras.metrics.MeanMetricWrapper:
-        is_known = metric._fn in SEPARABLE_FUNCTIONS
-        is_sparse = metric._fn is keras.losses.sparse_categorical_crossentropy
-    else:
-        is_known, is_sparse = type(metric) in _SUMS, type(metric) in _SPARSE
-    return is_known and has_axis_of_values(getattr(metric, "_fn_kwargs", {}), y_true, y_pred, is_sparse)
+        return is_separable(metric._fn, given, y_true, y_pred)
+    is_sparse = type(metric) in _SPARSE
+    return type(metric) in _SUMS and has_axis_of_values(given.get("axis", -1), y_true, y_pred, is_sparse)
 
 
 def _rank(values):
