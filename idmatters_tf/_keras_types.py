@@ -67,7 +67,7 @@ Arrays: TypeAlias = NDArray[np.generic] | Sequence["Arrays"] | Mapping[str, "Arr
 Activation: TypeAlias = Any
 # A tuple of arrays (x, y) or (x, y, sample_weight), or an iterable of such batches, as a `tf.data.Dataset`.
 Data: TypeAlias = Iterable[Structure]
-# A loss as in `model.compile`, a function of labels and outputs or of model and batch, or None for the compiled loss.
+# A loss as in `model.compile`, a function of labels and outputs, or None for the compiled loss.
 Loss: TypeAlias = str | keras.losses.Loss | Callable[..., Tensor] | Mapping[str, Any] | Sequence[Any] | None
 # Variables, layers for their trainable variables, or None for all trainable variables of a model.
 Variables: TypeAlias = keras.Variable | keras.layers.Layer | Iterable[keras.Variable | keras.layers.Layer] | None

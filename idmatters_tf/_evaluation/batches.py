@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import checked_arrays
-from idmatters_tf._keras_types import Data, Loss, Structure
+from idmatters_tf._keras_types import Data, Structure
 
 
 class RepeatableBatches:
@@ -92,7 +92,7 @@ class TrainingBatches:
             yield _rows(self._data, order[start : start + self._batch_size])
 
 
-def check_data(loss: Loss | Data, data: Data | None) -> None:
+def check_data(loss: object, data: Data | None) -> None:
     """Raise ValueError if the argument `data` is missing, with a hint if the data were passed as `loss`."""
     if data is None:
         is_data = isinstance(loss, tuple) or hasattr(loss, "__array__") or hasattr(loss, "cardinality")

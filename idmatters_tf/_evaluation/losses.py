@@ -7,7 +7,6 @@ outputs, see `idmatters_tf._keras_internals.losses`, and applies masks and sampl
 
 import contextlib
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
@@ -15,6 +14,18 @@ from keras import ops
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Loss, Structure, Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelLoss:
+    """Loss of a model and a batch, for losses that are no function of labels and outputs.
+
+    Args:
+        function: function (model, batch) -> loss, a scalar tensor, the mean over the batch. The batch is that of the
+            data: (x, y), (x, y, sample_weight) or x.
+    """
+
+    function: Callable[[keras.Model, Structure], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,15 +43,6 @@ class Term:
     weight: float = 1.0
     is_mean: bool = False
     couples_examples: bool = False
-
-    @property
-    def expects_probabilities(self) -> bool:
-        """True for a loss with an argument `from_logits` that is False."""
-        function = _keras_internals.plain_function(self.loss)
-        if function is not None:
-            argument = inspect.signature(function).parameters.get("from_logits")
-            return argument is not None and argument.default is False
-        return self.loss.get_config().get("from_logits") is False
 
     def values(self, y: Structure, output: Structure) -> Tensor:
         """Return the values of the loss without masks and sample weights, a scalar if it `is_mean`."""
@@ -116,17 +118,17 @@ class DataLoss:
         terms: one `Term` for each output with a loss. Losses of the outputs have terms after `build`.
     """
 
-    def __init__(self, model: keras.Model, loss: Loss):
-        self._loss = loss
+    def __init__(self, model: keras.Model, loss: Loss | ModelLoss):
+        self._loss = None if isinstance(loss, ModelLoss) else loss
         self.is_compute_loss = loss is None and _keras_internals.overrides_compute_loss(model)
         if loss is None and not self.is_compute_loss and not _keras_internals.has_compiled_loss(model):
             raise ValueError(
                 f"Argument `loss` is required: the model {model.name!r} was not compiled with a loss. Pass a Keras "
-                f"loss, a callable loss(y, outputs), or a callable loss(model, batch)."
+                f"loss, a callable loss(y, outputs), or ModelLoss(loss) for a callable loss(model, batch)."
             )
+        self._of_model = loss.function if isinstance(loss, ModelLoss) else None
         self._function = loss if callable(loss) and not isinstance(loss, keras.losses.Loss) else None
-        of_model = self._function is not None and _first_parameter(self._function) == "model"
-        self.takes_model = self.is_compute_loss or of_model
+        self.takes_model = self.is_compute_loss or self._of_model is not None
         value = _FunctionLoss(lambda _, value: value)
         self.terms: tuple[Term, ...] = (Term(value, is_mean=True),) if self.takes_model else ()
         self._compiled: _keras_internals.CompiledLosses | None = None
@@ -136,7 +138,7 @@ class DataLoss:
         if self.is_compute_loss:
             return f"compute_loss of {self._model_name!r}"
         losses = [term.loss for term in self.terms]
-        functions = [self._function or _keras_internals.plain_function(loss) or loss for loss in losses]
+        functions = [self._function or _keras_internals.loss_function(loss) or loss for loss in losses]
         names = [getattr(function, "__name__", type(function).__name__) for function in functions]
         return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
@@ -156,7 +158,7 @@ class DataLoss:
         if self._function is not None and y is None:
             raise ValueError(
                 "Argument `data` must contain labels for loss(y, outputs). Received: inputs alone. Pass (x, y), or "
-                "loss(model, batch)."
+                "ModelLoss(loss) for loss(model, batch)."
             )
         if self._function is not None and (keras.tree.is_nested(outputs) or keras.tree.is_nested(y)):
             terms = [Term(_FunctionLoss(self._function))]
@@ -182,10 +184,6 @@ class DataLoss:
         parts = zip(self.terms, self._parts(batch, outputs), strict=True)
         return [term.divisor(*part, _examples(batch)) for term, part in parts]
 
-    def outputs_of_terms(self, batch: Structure, outputs: Structure) -> list[Structure]:
-        """Return the output of each term."""
-        return [output for _, output, _ in self._parts(batch, outputs)]
-
     def _parts(self, batch: Structure, outputs: Structure) -> list[tuple[Structure, Structure, Structure]]:
         """Return (labels, output, sample weights) of each term; the value in place of the output if `takes_model`."""
         if self.takes_model:
@@ -195,8 +193,8 @@ class DataLoss:
 
     def evaluate(self, model: keras.Model, batch: Structure, training: bool) -> Tensor:
         """Return the value of a loss of the model and the batch, a scalar."""
-        if self._function is not None:
-            value = self._function(model, batch)
+        if self._of_model is not None:
+            value = self._of_model(model, batch)
         else:
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             outputs = model(x, training=training)
@@ -243,7 +241,7 @@ def _completed(term: Term, y: Structure, output: Structure, weights: Structure) 
         received = "a `__call__` of its own" if has_call else f"reduction={loss.reduction!r}"
         raise ValueError(
             f"Argument `loss` must be reduced by Keras, as by 'sum_over_batch_size'. Received: "
-            f"{type(loss).__name__} with {received}. Pass loss(model, batch), the mean over a batch."
+            f"{type(loss).__name__} with {received}. Pass ModelLoss(loss) of a function loss(model, batch)."
         )
     is_mean = not len(term.values(y, output).shape)
     is_masked = _keras_internals.get_mask(output) is not None
@@ -252,7 +250,7 @@ def _completed(term: Term, y: Structure, output: Structure, weights: Structure) 
             "Argument `loss` must return a value for each example with sample weights or with a mask and "
             "reduction='sum'. Received: a scalar for a batch."
         )
-    couples = _keras_internals.couples_examples(loss, output)
+    couples = _keras_internals.couples_examples(loss, y, output)
     return dataclasses.replace(term, is_mean=is_mean, couples_examples=couples)
 
 
@@ -286,10 +284,3 @@ def _errors_of_keras(model: keras.Model) -> Iterator[None]:
             f"{' '.join(str(error).split())} Use the formats of `model.compile` and `model.fit`. Pass arrays as a "
             f"tuple (x, y), because a list is a list of batches."
         ) from error
-
-
-def _first_parameter(function: Callable[..., Tensor]) -> str | None:
-    try:
-        return next(iter(inspect.signature(function).parameters), None)
-    except (TypeError, ValueError):
-        return None

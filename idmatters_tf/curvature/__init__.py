@@ -9,6 +9,9 @@ docs/explanation/curvature.md compares them.
 # Matrices, exact and never formed: products with vectors, blocks by layer.
 from idmatters_tf.curvature.operators import GaussNewtonOperator, HessianOperator
 
+# A loss of the model and a batch.
+from idmatters_tf._evaluation.losses import ModelLoss
+
 # The whole matrix.
 from idmatters_tf.curvature.operators import dense_hessian
 
@@ -32,6 +35,7 @@ __all__ = [
     "GaussNewtonOperator",
     "HessianOperator",
     "Measurement",
+    "ModelLoss",
     "SpectralDensity",
     "Summary",
     "dense_hessian",

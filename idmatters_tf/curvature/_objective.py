@@ -1,7 +1,6 @@
 """Loss of a model on a batch as a function of selected variables, its gradient, and products of the two matrices."""
 
 import itertools
-import warnings
 from collections.abc import Iterable, Sequence
 
 import keras
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._arguments import make_unique_name
 from idmatters_tf._evaluation.batches import RepeatableBatches, check_data
-from idmatters_tf._evaluation.losses import DataLoss
+from idmatters_tf._evaluation.losses import DataLoss, ModelLoss
 from idmatters_tf._keras_internals import get_mask, seed_states, set_mask, substitute_values, variable_owners
 from idmatters_tf._keras_types import Data, Loss, Options, Structure, Tensor, Variables
 from idmatters_tf.autodiff import LinearMap, current_backend
@@ -45,7 +44,7 @@ class Objective:
     def __init__(
         self,
         model: keras.Model,
-        loss: Loss,
+        loss: Loss | ModelLoss,
         data: Data | None,
         variables: Variables,
         regularization: bool,
@@ -111,7 +110,7 @@ class Objective:
         """Compute the model's outputs for a batch with other values of its variables.
 
         Returns:
-            (outputs, penalties): the outputs, or the value of a loss(model, batch); and the sum of `model.losses`, or
+            (outputs, penalties): the outputs, or the value of a loss of the model; and the sum of `model.losses`, or
             None without penalties.
         """
         mapping: list[tuple[keras.Variable, Tensor]] = [
@@ -214,19 +213,6 @@ class Objective:
         if shift is not None:
             theta = [value + part for value, part in zip(theta, self.split(shift), strict=True)]
         return theta, others
-
-    def warn_of_outputs(self, batch: Structure, outputs: Structure) -> None:
-        """Warn if a loss of probabilities receives outputs that are not probabilities."""
-        for term, output in zip(self.loss.terms, self.loss.outputs_of_terms(batch, outputs), strict=True):
-            if term.expects_probabilities and not keras.tree.is_nested(output):
-                values = np.asarray(ops.convert_to_numpy(output)).astype(np.float64)
-                if values.min() < 0 or values.max() > 1:
-                    warnings.warn(
-                        f"The loss {self.loss!r} expects probabilities, but the outputs of {self.model.name!r} are "
-                        f"between {values.min():.3g} and {values.max():.3g}. For logits, pass the loss with "
-                        f"from_logits=True.",
-                        stacklevel=2,
-                    )
 
 
 def _get_dtype(variable: keras.Variable) -> str:

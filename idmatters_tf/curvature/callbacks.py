@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._evaluation.losses import ModelLoss
 from idmatters_tf._evaluation.monitor import Monitor
 from idmatters_tf._keras_internals import model_of, read_adapted, restore_adapted
 from idmatters_tf._keras_types import Data, Loss, Options, Variables
@@ -45,7 +46,7 @@ class CurvatureMonitor(Monitor[Measurement]):
     def __init__(
         self,
         data: Data,
-        loss: Loss = None,
+        loss: Loss | ModelLoss = None,
         every: int | str = "epoch",
         log_dir: str | os.PathLike[str] | None = None,
         variables: Variables = None,

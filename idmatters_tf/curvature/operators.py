@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._evaluation.batches import length
-from idmatters_tf._evaluation.losses import check_single_batch
+from idmatters_tf._evaluation.losses import ModelLoss, check_single_batch
 from idmatters_tf._keras_types import Data, Loss, Structure, Tensor, Variables
 from idmatters_tf.curvature._objective import Objective
 from idmatters_tf.spectra.operators import Array, Operator, columns
@@ -45,7 +45,7 @@ class CurvatureOperator(Operator):
     def __init__(
         self,
         model: keras.Model,
-        loss: Loss = None,
+        loss: Loss | ModelLoss = None,
         data: Data | None = None,
         variables: Variables = None,
         *,
@@ -76,7 +76,6 @@ class CurvatureOperator(Operator):
             objective.loss.build(model, batch, outputs)
         if check:
             self._check_derivatives()
-            objective.warn_of_outputs(batch, outputs)
         else:
             _check_finite(self.loss())
 
@@ -197,7 +196,7 @@ class CurvatureOperator(Operator):
         return self._scales
 
     def _outputs(self, batch: Structure) -> Structure:
-        """Return the model's outputs for a batch of tensors, or the value of a loss(model, batch)."""
+        """Return the model's outputs for a batch of tensors, or the value of a loss of the model."""
         return self._objective.forward([variable.value for variable in self._objective.arguments], batch)[0]
 
     def _check_derivatives(self) -> None:
@@ -274,10 +273,9 @@ class HessianOperator(CurvatureOperator):
         loss: None for the compiled loss with its output weights, or for `compute_loss` if the model overrides it; a
             Keras loss or its name; a dict or list of these by output, as in `model.compile`; a callable
             `loss(y, outputs)` that returns a value for each example or a scalar, the mean over the batch, with labels
-            cast and aligned as in `fit`; or a callable `loss(model, batch)`, recognized by the name of its first
-            parameter, that returns a scalar, the mean over the batch. With reduction "sum" of a Keras loss, L is the
-            sum over the data; "mean_with_sample_weight" divides by the sum of the weights. Keras' masks count as in
-            `fit`: L is the mean over unmasked entries.
+            cast and aligned as in `fit`; or `ModelLoss(function)` with a function of the model and a batch. With
+            reduction "sum" of a Keras loss, L is the sum over the data; "mean_with_sample_weight" divides by the sum of
+            the weights. Keras' masks count as in `fit`: L is the mean over unmasked entries.
         data: a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`, arrays `(x, y)`, or an iterable of
             batches that can be iterated repeatedly. Every product uses all data. Arrays must not be changed.
         variables: variables of the model, or layers (for their trainable variables); all trainable variables if None.
@@ -322,7 +320,7 @@ class GaussNewtonOperator(CurvatureOperator):
     convex in the outputs (and convex penalties). For cross-entropy on logits and for squared errors it is the Fisher
     matrix of the model's distribution, up to a factor for squared errors.
 
-    Args, errors and shape: as `HessianOperator`, without loss(model, batch), which has no outputs.
+    Args, errors and shape: as `HessianOperator`, without `ModelLoss`, which has no outputs.
     """
 
     kind = "gauss_newton"
@@ -331,7 +329,7 @@ class GaussNewtonOperator(CurvatureOperator):
 
 def dense_hessian(
     model: keras.Model | CurvatureOperator,
-    loss: Loss = None,
+    loss: Loss | ModelLoss = None,
     data: Data | None = None,
     variables: Variables = None,
     **options: Any,
@@ -365,7 +363,7 @@ def _check_kind_of_loss(objective: Objective, needs_outputs: str | None) -> None
     """Raise ValueError if the matrix is not defined for the kind of loss."""
     loss = objective.loss
     if needs_outputs is not None and loss.takes_model:
-        received = "a `compute_loss` that the model overrides" if loss.is_compute_loss else "a loss(model, batch)"
+        received = "a `compute_loss` that the model overrides" if loss.is_compute_loss else "a `ModelLoss`"
         raise ValueError(
             f"{needs_outputs} requires a loss of the outputs, loss(y, outputs). Received: {received}. Use "
             f"HessianOperator, or pass a loss of the outputs."

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._evaluation.batches import RepeatableBatches, check_data, length, to_tensors
-from idmatters_tf._evaluation.losses import DataLoss, check_single_batch
+from idmatters_tf._evaluation.losses import DataLoss, ModelLoss, check_single_batch
 from idmatters_tf._keras_internals import CallFunction
 from idmatters_tf._keras_types import Data, Loss, Structure, Tensor
 from idmatters_tf._presentation.progress import Progress
@@ -73,7 +73,7 @@ class LayerInfluence(Result, Drawing):
 
 def layer_influence(
     model: keras.Model,
-    loss: Loss = None,
+    loss: Loss | ModelLoss = None,
     data: Data | None = None,
     *,
     blocks: Sequence[str] | None = None,

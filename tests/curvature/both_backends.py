@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from idmatters_tf.curvature import ModelLoss
+
 ROWS = 6
 # Keras 3.15 rounds float64 to float32 on JAX in `mean`, `tanh` and others, but not in sums and squares.
 ROUNDED = ("masks", "language model")
@@ -81,7 +83,7 @@ def models():
         "masks": lambda: (stack(keras.layers.Masking(), recurrent, shape=(3, 2)), _squares, (sequences, labels)),
         "repeated outputs": lambda: (keras.Model(inputs, outputs), _sum_of_squares, (x, y)),
         "language model": lambda: language_model(rank=1),
-        "of the model": lambda: (stack(squared(3)), _of_model, (x, np.eye(2)[np.arange(ROWS) % 2])),
+        "of the model": lambda: (stack(squared(3)), ModelLoss(_of_model), (x, np.eye(2)[np.arange(ROWS) % 2])),
     }
 
 

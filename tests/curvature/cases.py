@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf.curvature import ModelLoss
 from tests.autodiff.test_derivatives import differences as by_differences
 from tests.autodiff.test_derivatives import flat
 
@@ -51,6 +52,9 @@ def _by_hand(model, batch):
     return tf.reduce_mean(tf.reduce_sum(tf.nn.softplus(model(x) * (2 * y - 1)), -1))
 
 
+BY_HAND = ModelLoss(_by_hand)
+
+
 def case(name, seed=0):
     """Return smooth cases (model, loss, (x, y)) in float64, by name."""
     keras.config.set_dtype_policy("float64")
@@ -76,7 +80,7 @@ def case(name, seed=0):
             (rng.normal(size=(ROWS, 5, 5, 2)), labels),
         ),
         "two outputs": lambda: (_two_outputs(), _both_squares, (x, rng.normal(size=(ROWS, 2)))),
-        "of the model": lambda: (_dense("tanh"), _by_hand, (x, one_hot)),
+        "of the model": lambda: (_dense("tanh"), BY_HAND, (x, one_hot)),
     }[name]()
 
 
@@ -87,8 +91,8 @@ def differences(model, function):
 
 def plain_loss(model, loss, x, y, weights=None):
     """Return the loss of `model.fit` on one batch, including penalties."""
-    if loss is _by_hand:
-        return loss(model, (x, y))
+    if loss is BY_HAND:
+        return loss.function(model, (x, y))
     outputs = model(x, training=False)
     if isinstance(loss, keras.losses.Loss):
         # Keras' reduction, in the dtype of the loss.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, dense_hessian
+from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, ModelLoss, dense_hessian
 from tests.curvature import cases
 
 X, Y = np.ones((6, 4), np.float32) * np.arange(6, dtype=np.float32)[:, None], np.ones((6, 2), np.float32)
@@ -47,13 +47,13 @@ class Called(keras.losses.Loss):
         (3, (X, Y), "Keras cannot compute the loss .*Could not interpret loss identifier: 3"),
         ({"c": "mse"}, (X, Y), "Keras cannot compute the loss"),
         (None, (X, Y), "`loss` is required: the model .* was not compiled with a loss"),
-        (lambda model, batch: model(batch[0]), (X, Y), "must return a scalar tensor"),
+        (ModelLoss(lambda model, batch: model(batch[0])), (X, Y), "must return a scalar tensor"),
         (mean_output, (X,), "must contain labels for loss.y, outputs.. Received: inputs alone"),
         (mean_output, (X, Y, Y[:, 0]), "must return a value for each example"),
         (
             Called(),
             (X, Y),
-            "must be reduced by Keras.*Called with a `__call__` of its own. Pass loss.model, ",
+            "must be reduced by Keras.*Called with a `__call__` of its own. Pass ModelLoss",
         ),
         (keras.losses.MeanSquaredError(reduction="none"), (X, Y), "Received: MeanSquaredError with reduction='none'"),
         (MEAN, (X, Y, np.zeros(6)), "sample weights with a positive sum"),

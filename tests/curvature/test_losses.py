@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import warnings
 
 import keras
 import numpy as np
@@ -151,18 +150,3 @@ def test_losses_that_couple_examples_require_a_single_batch(loss):
         assert operator.loss() == pytest.approx(expected, rel=1e-6)
     with pytest.raises(ValueError, match=r"couples the examples of a batch.*data in 3 batches.*batch_size=7"):
         HessianOperator(model, loss, (rows(), y), batch_size=3)
-
-
-@pytest.mark.parametrize("loss", [keras.losses.SparseCategoricalCrossentropy(), "binary_crossentropy"])
-def test_outputs_that_are_not_probabilities_warn(loss):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    labels = np.eye(3)[np.arange(7) % 3] if loss == "binary_crossentropy" else np.arange(7) % 3
-    with pytest.warns(UserWarning, match=r"expects probabilities, but the outputs of .*from_logits"):
-        HessianOperator(model, loss, (rows(), labels))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        if loss != "binary_crossentropy":
-            HessianOperator(model, keras.losses.SparseCategoricalCrossentropy(from_logits=True), (rows(), labels))
-        model.layers[-1].activation = keras.activations.softmax
-        HessianOperator(model, loss, (rows(), labels))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from idmatters_tf.curvature import HessianOperator
+from idmatters_tf.curvature import HessianOperator, ModelLoss
 from idmatters_tf.isometry import block_distances, find_blocks, layer_influence
 from idmatters_tf.layers import ResidualDense
 from idmatters_tf.surgery import remove_identities
@@ -140,7 +140,7 @@ def test_the_model_does_not_change_and_data_need_targets():
     with pytest.raises(ValueError, match="Keras cannot compute the loss of"):
         layer_influence(model, data=data[:1])
     # A loss of the model and the batch needs no targets.
-    given = layer_influence(model, lambda model, batch: ops.mean(model(batch[0]) ** 2), data[:1])
+    given = layer_influence(model, ModelLoss(lambda model, batch: ops.mean(model(batch[0]) ** 2)), data[:1])
     assert given.loss == pytest.approx(layer_influence(model, "mse", data).loss)
     with pytest.raises(ValueError, match="`loss` is required"):
         layer_influence(keras.Model(inputs, x), data=data)
