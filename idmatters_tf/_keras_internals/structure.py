@@ -40,7 +40,7 @@ class Step:
     @property
     def kind(self) -> str:
         """Name of the class of one of Keras' operations, such as "Add"; empty for layers."""
-        return type(self.operation).__name__ if is_kind_of_keras(type(self.operation), "ops") else ""
+        return "" if isinstance(self.operation, keras.layers.Layer) else name_in_keras(self.operation)
 
 
 def read_steps(model: keras.Model) -> tuple[list[Step], list[keras.KerasTensor]] | None:
@@ -94,6 +94,12 @@ def _nested_graph(node: Node, nodes: Sequence[Node], inputs: Sequence[keras.Kera
 def is_kind_of_keras(kind: type, part: str) -> bool:
     """Return True for a class of a part of Keras' source, such as "layers" or "applications"."""
     return kind.__module__.startswith(f"keras.src.{part}.")
+
+
+def name_in_keras(operation: object) -> str:
+    """Return the name of the class of one of Keras' operations or layers, such as "Add"; empty for other classes."""
+    kind = type(operation)
+    return kind.__name__ if is_kind_of_keras(kind, "ops") or is_kind_of_keras(kind, "layers") else ""
 
 
 def nested_models(layer: keras.layers.Layer) -> list[keras.Model]:

@@ -1,7 +1,6 @@
 """Checks of a deepened model: equal outputs, and a nonzero gradient for each new block."""
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence, Set
 
 import keras
@@ -9,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf import _keras_internals
+from idmatters_tf._keras_internals.structure import name_in_keras
 from idmatters_tf._keras_types import Structure, Tensor
 from idmatters_tf.surgery._blocks import concrete_shape, gradients
 
@@ -16,15 +16,21 @@ from idmatters_tf.surgery._blocks import concrete_shape, gradients
 UNKNOWN_SIZE = 32
 # Tolerance for rounding with 16 bits or on a GPU, relative to the largest output.
 ROUNDING = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
-# Activations whose outputs are probabilities or have another range, and operations that keep the values, by lower-case
-# names of functions and classes. Rectified units and recurrent layers usually return features.
-_WITH_RANGE = re.compile(
-    "(log|hard|sparse)?_?(softmax|sigmoid|tanh)|sparsemax|softplus|softsign|exp(onential)?|squareplus|clip|"
-    "unitnormalization|normalize"
-)
-_KEEPING_VALUES = re.compile(
-    "activation|identity|reshape|flatten|permute|transpose|squeeze|expanddims|getitem|cast|(spatial)?dropout(.d)?"
-)
+# Activations whose outputs are probabilities or have another range. Rectified units usually return features.
+_NAMES = """
+    exponential hard_sigmoid hard_tanh log_sigmoid log_softmax sigmoid softmax softplus softsign sparse_sigmoid
+    sparsemax squareplus tanh
+"""
+_ACTIVATIONS = tuple(getattr(keras.activations, name) for name in _NAMES.split())
+# Classes of Keras' operations and layers with such outputs, and of those that keep the values.
+_WITH_RANGE = """
+    Clip Exp HardSigmoid HardTanh LogSigmoid LogSoftmax Normalize Sigmoid Softmax Softplus Softsign SparseSigmoid
+    Sparsemax Squareplus Tanh UnitNormalization
+"""
+_KEEPING_VALUES = """
+    Activation Cast Dropout ExpandDims Flatten GetItem Identity Permute Reshape SpatialDropout1D SpatialDropout2D
+    SpatialDropout3D Squeeze Transpose
+"""
 
 
 def check_not_quantized(model: object) -> None:
@@ -48,10 +54,8 @@ def check_ranges(model: keras.Model, targets: Set[int]) -> None:
             passed.add(id(operation))
             if call.way is not None:
                 continue
-            activation = getattr(operation, "activation", None) or operation
-            name = getattr(activation, "__name__", type(activation).__name__).removesuffix("_v2")
-            has_range = _WITH_RANGE.fullmatch(name.lower()) and not isinstance(operation, keras.layers.RNN)
-            if has_range and targets & passed:
+            name = _range(operation)
+            if name is not None and targets & passed:
                 before = producers.get(id(tensor))
                 while before is not None and before.way == "in":
                     before = producers.get(id(before.inputs[0]))
@@ -60,8 +64,17 @@ def check_ranges(model: keras.Model, targets: Set[int]) -> None:
                     f"Argument `after`: {call.name!r} returns an output of the model in the range of {name}, which a "
                     f"block would leave. {remedy}"
                 )
-            if not _KEEPING_VALUES.fullmatch(type(operation).__name__.lower()):
+            if name_in_keras(operation) not in _KEEPING_VALUES.split():
                 break
+
+
+def _range(operation: object) -> str | None:
+    """Return the name of the activation or operation of Keras that limits the outputs of an operation, or None."""
+    # Recurrent layers usually return features.
+    activation = None if isinstance(operation, keras.layers.RNN) else getattr(operation, "activation", None)
+    if activation in _ACTIVATIONS:
+        return activation.__name__
+    return next((name for name in map(name_in_keras, (activation, operation)) if name in _WITH_RANGE.split()), None)
 
 
 def example_inputs(model: keras.Model, data: Structure | None = None, unknown: int = UNKNOWN_SIZE) -> Structure:
