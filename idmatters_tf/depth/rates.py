@@ -2,7 +2,6 @@
 
 import dataclasses
 import gc
-import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -153,7 +152,7 @@ class RateProfile(Result, Drawing):
 
 
 def rate_profile(
-    build: Callable[..., keras.Model],
+    build: Callable[[int, int], keras.Model],
     depths: Sequence[int],
     data: Data,
     loss: Loss = None,
@@ -182,8 +181,8 @@ def rate_profile(
     only thing that changes: for the transfer of rates between widths use a parametrization such as muP.
 
     Args:
-        build: function of a depth, and of an argument `seed` if it has one, that returns a model. Keras' random seed is
-            set before.
+        build: function (depth, seed) that returns a model. Keras' random seed is set before, so that it may ignore the
+            seed unless it passes one to initializers or networks.
         depths: different depths.
         data: tuple of arrays or tensors (x, y), also lists and dicts of them, of which random batches are drawn by the
             seed; or batches that can be iterated repeatedly, such as a list, a `tf.data.Dataset` or a `PyDataset`. Of
@@ -270,7 +269,7 @@ def find_rate(
     return _measure(Trials(model, optimizer, data, loss, steps, batch_size), starts, rates)
 
 
-def _build_models(build: Callable[..., keras.Model], depth: int, seeds: int) -> Iterator[keras.Model]:
+def _build_models(build: Callable[[int, int], keras.Model], depth: int, seeds: int) -> Iterator[keras.Model]:
     """Yield a model for each seed, one at a time.
 
     Raises:
@@ -278,20 +277,19 @@ def _build_models(build: Callable[..., keras.Model], depth: int, seeds: int) -> 
     """
     if isinstance(build, keras.Model) or not callable(build):
         raise ValueError(
-            f"Argument `build` must be a function of a depth that returns a model. Received: {type(build).__name__}. "
-            f"Pass a function, such as lambda depth: make_model(depth)."
+            f"Argument `build` must be a function (depth, seed) that returns a model. Received: "
+            f"{type(build).__name__}. Pass a function, such as lambda depth, seed: make_model(depth)."
         )
-    takes_seed = "seed" in inspect.signature(build).parameters
     seen: dict[int, int] = {}
     for seed in range(positive_integer("seeds", seeds)):
         gc.collect()
         keras.utils.set_random_seed(seed)
-        model = build(depth, **({"seed": seed} if takes_seed else {}))
+        model = build(depth, seed)
         weights = hash(b"".join(array.tobytes() for array in model.get_weights()))
         if (first := seen.setdefault(weights, seed)) != seed:
             raise ValueError(
                 f"Function `build` must return different weights for different seeds. Received: equal weights "
-                f"for the seeds {first} and {seed}. Add an argument `seed` to it, or use seeds=1."
+                f"for the seeds {first} and {seed}. Pass the seed to initializers and networks, or use seeds=1."
             )
         yield model
         # Models contain reference cycles.

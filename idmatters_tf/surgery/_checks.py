@@ -72,7 +72,7 @@ def _range(operation: object) -> str | None:
     """Return the name of the activation or operation of Keras that limits the outputs of an operation, or None."""
     # Recurrent layers usually return features.
     activation = None if isinstance(operation, keras.layers.RNN) else getattr(operation, "activation", None)
-    if activation in _ACTIVATIONS:
+    if activation is not None and activation in _ACTIVATIONS:
         return activation.__name__
     return next((name for name in map(name_in_keras, (activation, operation)) if name in _WITH_RANGE.split()), None)
 
