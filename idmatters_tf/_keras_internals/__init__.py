@@ -21,8 +21,8 @@ scope         evaluation and training of models without changing them: `get_stat
               `_clear_losses`, `_losses`, `_loss_ids`, `_metrics`, `_value`
 structure     operations of models in order, with those of nested models in their place: `_nodes_by_depth`
 variables     variables of random generators, recurrent layers and optimizers: `_trainable_variables`, `_path`,
-              `_var_key`, `_model_variables_moving_average`, `_exclude_from_weight_decay`, `_learning_rate`,
-              `_layout_map`
+              `_seed_generators`, `_var_key`, `_model_variables_moving_average`, `_exclude_from_weight_decay`,
+              `_learning_rate`, `_layout_map`
 versions      `OrbaxCheckpoint`, `ScheduleFreeAdamW` and the division of activity losses (since 3.14), `OptimizerMap`
               (since 3.15), and `_epoch` of data adapters (since 3.16)
 """

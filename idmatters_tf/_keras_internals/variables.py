@@ -20,7 +20,7 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 
     They are in `model.variables`, but not in `model.weights`, and are not saved.
     """
-    return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
+    return [generator.state for layer in layers_within(model) for generator in layer._seed_generators]
 
 
 def recurrent_states(layer: keras.layers.Layer) -> list[keras.Variable]:

@@ -116,7 +116,7 @@ def _generators(difference, records, against, is_race):
             f"The state of {name} was not restored.",
             "callbacks=[ExactResume(folder)]  # restores generators; or seed by the number of the epoch",
         )
-    if "seed_generator" in difference.path:
+    if difference.phase == "generators":
         return Cause(f"A layer's generator of random numbers has another seed or position: {name}.", SEED)
     return Cause(
         f"{name} is in another state before step {difference.step}, although all else is equal: code around the steps "

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._environment import collect_versions, describe_numerics
-from idmatters_tf._keras_internals import global_seed_state
+from idmatters_tf._keras_internals import global_seed_state, seed_states
 from idmatters_tf._keras_internals.observation import observe_batches, observe_executions, observe_step
 from idmatters_tf.callbacks import ExactResume
 from idmatters_tf.callbacks._state_callback import StateCallback
@@ -193,7 +193,8 @@ class Recorder(keras.callbacks.Callback):
 
     def _record_state(self) -> None:
         model, write = self._network, functools.partial(self._trace.write, self._step)
-        seeds = {id(variable) for variable in model.variables if "seed_generator_state" in variable.path}
+        generators = seed_states(model)
+        seeds = set(map(id, generators))
         write("epoch", "index", {"digest": str(self._epochs)})
         rate: Any = getattr(getattr(model, "optimizer", None), "learning_rate", None)
         if rate is not None:
@@ -202,7 +203,7 @@ class Recorder(keras.callbacks.Callback):
             "weights": model.trainable_variables,
             "optimizer": getattr(getattr(model, "optimizer", None), "variables", []),
             "state": [v for v in model.non_trainable_variables if id(v) not in seeds],
-            "generators": [v for v in model.variables if id(v) in seeds],
+            "generators": generators,
         }
         for phase, variables in phases.items():
             for index, variable in enumerate(variables):
