@@ -66,7 +66,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _installed(distribution):
+def _installed(distribution: str) -> str | None:
     # The import takes longer than that of this package.
     import importlib.metadata
 
@@ -76,7 +76,7 @@ def _installed(distribution):
         return None
 
 
-def _default_threads():
+def _default_threads() -> int:
     """Return TensorFlow's default number of threads per operation."""
     asked = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     if asked.isdecimal() and int(asked):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    Dataset: TypeAlias = tf.data.Dataset
+    Dataset: TypeAlias = tf.data.Dataset[Any]
     Strategy: TypeAlias = tf.distribute.Strategy
 else:
     # TensorFlow is imported on use.

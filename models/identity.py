@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import keras
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Initializer
 from idmatters_tf._seeds import mix_seed
 from idmatters_tf.initializers import IdentityNormal, StandardNormal
 from idmatters_tf.layers import ResidualConv2D
@@ -80,7 +81,7 @@ def identity_network(
     return keras.Model(inputs, classify(features, kind, classes, seed, regularizer), name=name)
 
 
-def _branch_initializers(name: str, branches: int) -> tuple[Callable, Callable]:
+def _branch_initializers(name: str, branches: int) -> tuple[Callable[[int], Initializer], Callable[[int], Initializer]]:
     """Return the initializers of a branch's first and second kernel, each as a function of a seed."""
     if name == "fixup":
         return lambda seed: keras.initializers.VarianceScaling(2 / branches, seed=seed), lambda _: "zeros"

@@ -41,7 +41,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
     prefix: ClassVar[str]
     size = (12.0, 8.0)
 
-    def __init__(self, every: int | str = "epoch", log_dir: str | os.PathLike | None = None):
+    def __init__(self, every: int | str = "epoch", log_dir: str | os.PathLike[str] | None = None):
         super().__init__()
         self._every, self.unit = interval(every, "step", ("epoch", "step"), self)
         # If True, Keras calls `on_train_batch_end` in another thread, in which measurements are not possible.
@@ -155,7 +155,7 @@ class Monitor(keras.callbacks.Callback, Drawing, Generic[Measured]):
         return measured
 
 
-def _make_writer(log_dir: str | os.PathLike) -> "tf.summary.SummaryWriter":
+def _make_writer(log_dir: str | os.PathLike[str]) -> "tf.summary.SummaryWriter":
     require("tensorflow", "tensorboard")
     import tensorflow as tf
 

@@ -5,6 +5,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import collective_ops
 
+from idmatters_tf._keras_types import Tensor
+
 # Types that collective operations lack, with types that have them and contain all of their values.
 CARRIERS: dict[Any, Any] = {
     tf.bool: tf.int32,
@@ -26,11 +28,11 @@ def broadcast_all_types() -> None:
     `MultiWorkerMirroredStrategy` broadcasts the initial values of variables, and fails for bfloat16.
     """
 
-    def send(value, shape, kind, *keys, **options):
+    def send(value: Tensor, shape: Tensor, kind: tf.DType, *keys: object, **options: object) -> Tensor:
         carrier = CARRIERS.get(kind, kind)
         return _broadcast_send(tf.cast(value, carrier), shape, carrier, *keys, **options)
 
-    def receive(shape, kind, *keys, **options):
+    def receive(shape: Tensor, kind: tf.DType, *keys: object, **options: object) -> Tensor:
         return tf.cast(_broadcast_recv(shape, CARRIERS.get(kind, kind), *keys, **options), kind)
 
     _ops.broadcast_send, _ops.broadcast_recv = send, receive

@@ -1,9 +1,10 @@
 """Internals of `tf.data` in TensorFlow 2.21: operations of a pipeline. TensorFlow is imported on use."""
 
 import itertools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeGuard
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf._tensorflow_internals.patching import Patch
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def is_unseeded(operation: "Dataset") -> bool:
     return _seeds_of(operation) in _drawn | {(0, 0)}
 
 
-def _seeds_of(operation):
+def _seeds_of(operation: object) -> tuple[int, int] | None:
     first, second = (getattr(operation, name, None) for name in ("_seed", "_seed2"))
     return None if first is None or second is None else (int(first), int(second))
 
@@ -66,7 +67,7 @@ def global_seed() -> int | None:
     return context.global_seed() if tf.executing_eagerly() else tf.compat.v1.get_default_graph().seed
 
 
-def _choose_seeds(seed, original):
+def _choose_seeds(seed: int | None, original: Callable[[int | None], tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
     import tensorflow as tf
 
     if seed is not None or global_seed() is not None:
@@ -102,11 +103,11 @@ def describe_order(data: "Dataset") -> list[str]:
     return described
 
 
-def _has_seeds(node):
+def _has_seeds(node: Any) -> bool:
     return bool(node.attr["seed"].i or node.attr["seed2"].i)
 
 
-def _nodes(operation):
+def _nodes(operation: Any) -> Iterator[Any]:
     """Yield the nodes of the graphs of the functions of an operation."""
     for function in operation._functions():
         graph = function.function.graph.as_graph_def()

@@ -7,6 +7,7 @@ differ between workers. Batches are compared in each step, see `_keras_internals
 
 import contextlib
 import functools
+from collections.abc import Iterator, Sequence
 
 import keras
 
@@ -16,6 +17,7 @@ from idmatters_tf._keras_types import Options, Strategy
 from idmatters_tf._tensorflow_internals.pipelines import global_seed
 from idmatters_tf._tensorflow_internals.runtime import wait_for_all_tasks
 from idmatters_tf.distribute.callbacks import WRITE_FILES, StopTogether, is_chief_only, refuse_backup
+from idmatters_tf.distribute.description import ClusterDescription
 from idmatters_tf.distribute.order import (
     count_rows,
     describe_arrays,
@@ -49,7 +51,7 @@ def check_fit(model: keras.Model, arguments: Options) -> contextlib.AbstractCont
     callbacks = [] if given is None else keras.tree.flatten(getattr(given, "callbacks", given))
     cluster = describe_cluster(strategy)
 
-    def check():
+    def check() -> dict[str, object]:
         _check_model(model, arguments, strategy)
         return {} if cluster is None else _check_worker(model, arguments, callbacks)
 
@@ -78,7 +80,9 @@ def check_call(strategy: Strategy, name: str, arguments: Options) -> None:
 
 
 @contextlib.contextmanager
-def _surround(cluster, callbacks, order):
+def _surround(
+    cluster: ClusterDescription | None, callbacks: Sequence[keras.callbacks.Callback], order: SharedOrder | None
+) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(explain_lost_tasks(cluster))
         stack.enter_context(use_order(order))
@@ -89,7 +93,7 @@ def _surround(cluster, callbacks, order):
         wait_for_all_tasks()
 
 
-def _check_model(model, arguments, strategy):
+def _check_model(model: keras.Model, arguments: Options, strategy: Strategy) -> None:
     """Check the model of a `fit` on several replicas, and that arrays leave no replica without examples."""
     check_scope(model, known_cluster() is not None)
     check_steps(model, ("train_step", "compute_metrics"))
@@ -109,7 +113,9 @@ def _check_model(model, arguments, strategy):
         )
 
 
-def _check_worker(model, arguments, callbacks):
+def _check_worker(
+    model: keras.Model, arguments: Options, callbacks: Sequence[keras.callbacks.Callback]
+) -> dict[str, object]:
     """Check a `fit` on one of several workers, and return a description that must be equal on all."""
     for callback in callbacks:
         refuse_backup(callback)

@@ -111,7 +111,7 @@ def find_cluster() -> ClusterDescription | None:
 
 
 def _from_tf_config(text: str) -> ClusterDescription | None:
-    def wrong(problem):
+    def wrong(problem: str) -> ClusterError:
         return ClusterError(
             f'TF_CONFIG {problem}. It must look like {{"cluster": {{"worker": ["host1:5000", "host2:5000"]}}, '
             f'"task": {{"type": "worker", "index": 0}}}}; unset it to train on this machine only.'
@@ -146,12 +146,12 @@ def _from_tf_config(text: str) -> ClusterDescription | None:
     return ClusterDescription(jobs, job, index, "TF_CONFIG")
 
 
-def _is_address(value):
+def _is_address(value: object) -> bool:
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:./]+(?:\.[^\s:./]+)*\.?):([0-9]{1,5})", str(value))
     return isinstance(value, str) and match is not None and 1 <= int(match[2]) <= 65535
 
 
-def _slurm_tasks():
+def _slurm_tasks() -> int:
     text = os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
     if not text.isdecimal():
         raise ClusterError(
@@ -161,7 +161,7 @@ def _slurm_tasks():
     return int(text)
 
 
-def _from_slurm():
+def _from_slurm() -> ClusterDescription:
     tasks = _slurm_tasks()
     try:
         resolver = _slurm_resolver(tasks)
@@ -177,7 +177,7 @@ def _from_slurm():
     return ClusterDescription(jobs, job, index, "Slurm")
 
 
-def _slurm_resolver(tasks):
+def _slurm_resolver(tasks: int) -> "tf.distribute.cluster_resolver.ClusterResolver":
     import tensorflow as tf
 
     # Slurm's --gpus-per-task assigns the GPUs: the resolver divides by zero on machines without GPUs.

@@ -21,7 +21,7 @@ from idmatters_tf.distribute.tasks import (
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from idmatters_tf._keras_types import Structure
+    from idmatters_tf._keras_types import Dataset, Structure
 
 # Ends its parent after some seconds. TensorFlow holds Python's lock while it waits, so that no thread can do this.
 _PROGRAM = """
@@ -89,7 +89,7 @@ def multi_worker_strategy(
     return _declare(_strategies[key], added_losses, own_steps)
 
 
-def _connect(cluster, timeout):
+def _connect(cluster: ClusterDescription, timeout: float) -> "tf.distribute.Strategy":
     """Return the strategy of a cluster when all tasks have been connected."""
     import tensorflow as tf
 
@@ -172,7 +172,9 @@ def mirrored_strategy(
 _strategies: dict[tuple[str, ...], "tf.distribute.Strategy"] = {}
 
 
-def _declare(strategy, added_losses, own_steps):
+def _declare(
+    strategy: "tf.distribute.Strategy", added_losses: Literal["mean", "sum"] | None, own_steps: bool
+) -> "tf.distribute.Strategy":
     from idmatters_tf._keras_internals.replicas.parts import Declarations, declare
 
     if added_losses not in (None, "mean", "sum"):
@@ -182,7 +184,7 @@ def _declare(strategy, added_losses, own_steps):
 
 
 def distribute_dataset(
-    strategy: "tf.distribute.Strategy | None", make_dataset: Callable[[Share], "tf.data.Dataset"]
+    strategy: "tf.distribute.Strategy | None", make_dataset: Callable[[Share], "Dataset"]
 ) -> "Iterable[Structure]":
     """Return a distributed data set; `make_dataset(share)` builds the data set of one input pipeline.
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import describe_differences
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf._tensorflow_internals.runtime import report_error, wait_for_all_tasks
 from idmatters_tf.checkpointing import FolderInUse, FolderLost
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError
@@ -121,7 +122,7 @@ def add_over_workers(strategy: "tf.distribute.Strategy", vector: NDArray[np.int3
 
     if strategy not in _sums:
         # Collective operations on GPUs support few other types than float32.
-        def add(vector):
+        def add(vector: Tensor) -> Tensor:
             replica = tf.distribute.get_replica_context()
             is_first = replica.replica_id_in_sync_group % len(strategy.extended.worker_devices) == 0
             return replica.all_reduce(tf.distribute.ReduceOp.SUM, vector * tf.cast(is_first, tf.float32))
@@ -246,24 +247,24 @@ def explain_lost_tasks(description: ClusterDescription | None, advice: Callable[
         raise TaskLost(" ".join(filter(None, (reason, advice(), remedy)))) from error
 
 
-def _is_loss(error):
+def _is_loss(error: Exception) -> bool:
     # Errors of other kinds, such as collective operations of different shapes, name tasks as well.
     return _is_of_tensorflow(error, "UnavailableError", "AbortedError") or (
         _HEARTBEATS in str(error) and _is_of_tensorflow(error, "OpError")
     )
 
 
-def _is_mismatch(error):
+def _is_mismatch(error: Exception) -> bool:
     """Return True for the error of a worker whose collective operation is not that of the others."""
     return _is_of_tensorflow(error, "OpError") and ("ollective instance" in str(error) or _MISMATCH in str(error))
 
 
-def _is_of_tensorflow(error, *kinds):
+def _is_of_tensorflow(error: Exception, *kinds: str) -> bool:
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)
     return errors is not None and isinstance(error, tuple(getattr(errors, kind) for kind in kinds))
 
 
-def _find_lost_task(message, description):
+def _find_lost_task(message: str, description: ClusterDescription) -> str | None:
     """Return the task whose loss an error message of TensorFlow describes, or None if it is unknown.
 
     A task that has detected the loss ends as well. The message on the third one may name it instead.
@@ -283,7 +284,7 @@ def _find_lost_task(message, description):
     return named[0] if len(named) == 1 else None
 
 
-def _listen(port):
+def _listen(port: int) -> socket.socket:
     """Return a socket that listens at a port, on IPv6 too if this machine has it."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
@@ -291,7 +292,7 @@ def _listen(port):
     return socket.create_server(("", port))
 
 
-def _connect_to(absent, task, timeout, say):
+def _connect_to(absent: dict[str, str], task: str, timeout: float, say: Callable[[str], object]) -> None:
     began = time.monotonic()
     notice = began + FIRST_NOTICE_SECONDS
     while True:
@@ -310,7 +311,7 @@ def _connect_to(absent, task, timeout, say):
         time.sleep(0.2)
 
 
-def _answers(address):
+def _answers(address: str) -> bool:
     try:
         socket.create_connection(_split(address), timeout=2).close()
     except (OSError, UnicodeError):
@@ -318,6 +319,6 @@ def _answers(address):
     return True
 
 
-def _split(address):
+def _split(address: str) -> tuple[str, int]:
     host, port = address.rsplit(":", 1)
     return host.strip("[]"), int(port)

@@ -1,11 +1,14 @@
 """Causes and remedies of a difference, by the first record that differs."""
 
 import dataclasses
+from typing import TypeAlias
 
 from idmatters_tf.doctor._differences import Difference, is_result
 from idmatters_tf.doctor._runs import Against, Records
 from idmatters_tf.doctor._summaries import differ
 
+# Records of both runs.
+Pair: TypeAlias = tuple[Records, Records]
 # What data and models depend on, by the kind of the second run, and the remedy.
 CHANGED = {
     "listdir": ("the order of the entries of a folder", "sorted(os.listdir(folder))"),
@@ -31,7 +34,7 @@ def find_cause(
     difference: Difference,
     detail: Difference | None,
     noise: Difference | None,
-    records: tuple[Records, Records],
+    records: Pair,
     against: Against,
     is_race: bool,
 ) -> Cause:
@@ -69,7 +72,7 @@ def find_cause(
     return dataclasses.replace(cause, text=text)
 
 
-def _weights(difference, records, against, is_race):
+def _weights(difference: Difference, records: Pair, against: Against, is_race: bool) -> Cause:
     if against.is_killed:
         return Cause(
             f"The second process did not restore {difference.path}.",
@@ -86,7 +89,7 @@ def _weights(difference, records, against, is_race):
     return Cause(f"The initial weights differ{', and ' + ', '.join(names) if names else ''}.", SEED)
 
 
-def _optimizer(difference, records, against, is_race):
+def _optimizer(difference: Difference, records: Pair, against: Against, is_race: bool) -> Cause:
     if against.is_killed:
         if difference.path == "learning rate" and "callbacks" in difference.phases:
             name = _differing(difference, records, "callbacks")[0]
@@ -102,14 +105,14 @@ def _optimizer(difference, records, against, is_race):
     return Cause(f"The optimizer begins in another state ({difference.path}).", "compile the model in the same way")
 
 
-def _state(difference, records, against, is_race):
+def _state(difference: Difference, records: Pair, against: Against, is_race: bool) -> Cause:
     return Cause(
         f"A variable that is not trained differs at the start: {difference.path}.",
         "restore it with the weights, as ExactResume does; adapt preprocessing layers on the same data",
     )
 
 
-def _generators(difference, records, against, is_race):
+def _generators(difference: Difference, records: Pair, against: Against, is_race: bool) -> Cause:
     name = difference.path
     if against.is_killed and difference.other_step == 1:
         return Cause(
@@ -125,7 +128,7 @@ def _generators(difference, records, against, is_race):
     )
 
 
-def _callbacks(difference, records, against, is_race):
+def _callbacks(difference: Difference, records: Pair, against: Against, is_race: bool) -> Cause:
     owner, _, attribute = difference.path.rpartition(".")
     if against.is_killed:
         kind = "callback's state" if difference.phase == "callbacks" else "attribute"
@@ -136,7 +139,7 @@ def _callbacks(difference, records, against, is_race):
     return Cause(f"The attribute `{attribute}` of {owner} differs.", "set it from the arguments alone")
 
 
-def _differing(difference, records, phase="global generators"):
+def _differing(difference: Difference, records: Pair, phase: str = "global generators") -> list[str]:
     """Return the names of the records of a phase before a step that differ."""
     first, second = (
         part.get((number, phase), {})
@@ -145,7 +148,7 @@ def _differing(difference, records, phase="global generators"):
     return [row["name"] for path, row in first.items() if path in second and differ(row, second[path])]
 
 
-def _batch(difference, records, against, is_race):
+def _batch(difference: Difference, records: Pair, against: Against, is_race: bool) -> Cause:
     first, second = records
     step, other = difference.step, difference.other_step
     if against.is_killed:
@@ -182,7 +185,7 @@ def _batch(difference, records, against, is_race):
     )
 
 
-def _describe_batch(difference, records):
+def _describe_batch(difference: Difference, records: Pair) -> str:
     numbers = difference.step, difference.other_step
     pairs = (part.get((number, "examples"), {}) for part, number in zip(records, numbers, strict=True))
     first, second = (each.get("in any order") for each in pairs)
@@ -190,7 +193,7 @@ def _describe_batch(difference, records):
     return "The batch has the same examples in another order" if is_order else "The batch differs"
 
 
-def _step(difference, detail, noise, against):
+def _step(difference: Difference, detail: Difference | None, noise: Difference | None, against: Against) -> Cause:
     """Return the cause of a difference that a step computes from equal states and batches."""
     step = difference.step
     if noise is not None:

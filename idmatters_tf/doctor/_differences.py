@@ -180,17 +180,22 @@ def _first_in_order(a: dict[str, Any], b: dict[str, Any], step: int, other: int)
     return None
 
 
-def _differing(first, second, steps, phase, tolerances):
+def _differing(
+    first: Records, second: Records, steps: tuple[int, int], phase: str, tolerances: dict[tuple[int, str], float] | None
+) -> list[str]:
     """Return the paths of a phase that differ, in the order of the first run."""
     a, b = first.get((steps[0], phase), {}), second.get((steps[1], phase), {})
     found = []
     for path in [*a, *(name for name in b if name not in a)]:
-        pair = a.get(path), b.get(path)
-        # What one of the runs lacks is derived, such as attributes that a callback sets at its first event.
-        if not differ(*pair) or (phase in ("callbacks", "attributes") and None in pair):
+        one, other = a.get(path), b.get(path)
+        if not differ(one, other):
             continue
-        both = pair[0] is not None and pair[1] is not None and bool(pair[0].get("sample"))
-        if tolerances is not None and both and is_rounding(*pair, tolerances.get((steps[0], phase), 0.0)):
-            continue
-        found.append(path)
+        if one is None or other is None:
+            # What one of the runs lacks is derived, such as attributes that a callback sets at its first event.
+            if phase not in ("callbacks", "attributes"):
+                found.append(path)
+        elif tolerances is None or not (
+            one.get("sample") and is_rounding(one, other, tolerances.get((steps[0], phase), 0.0))
+        ):
+            found.append(path)
     return found

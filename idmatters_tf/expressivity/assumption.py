@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.expressivity._samples import check_sample, distinct_rows, slices
+from idmatters_tf.expressivity._samples import Floats, check_sample, distinct_rows, slices
 from idmatters_tf.expressivity._surrogates import directions
 from idmatters_tf.expressivity.construction import PANEL, highest_products, project
 
@@ -110,14 +110,14 @@ def check_assumption(
     )
 
 
-def _largest_product(Z, surrogates):
+def _largest_product(Z: Floats, surrogates: Floats) -> float:
     """Return the largest product of two rows of Z, or of a row and a surrogate label."""
     panels = list(slices(len(Z), PANEL))
     later = [highest_products(Z[panel], Z, np.arange(panel.start, panel.stop)).max() for panel in panels]
     return float(max(*later, *((Z[panel] @ surrogates.T).max() for panel in panels)))
 
 
-def _smallest_squared_distance(Z, surrogates):
+def _smallest_squared_distance(Z: Floats, surrogates: Floats) -> float:
     """Return the smallest squared distance of two rows of Z, or of a row and a surrogate label."""
     # The largest <z_i, z_j> - ||z_j||^2 / 2 gives the smallest distance, with one more coordinate in the product.
     squares = np.concatenate([np.einsum("nk,nk->n", A, A) for A in (Z, surrogates)])

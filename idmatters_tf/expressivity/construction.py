@@ -156,18 +156,20 @@ def highest_products(units: Points, Z: Points, own: Integers) -> Points:
     return highest
 
 
-def _unit_by_unit(Z, norms, surrogates, order, progress):
+def _unit_by_unit(
+    Z: Floats, norms: Floats, surrogates: Floats, order: str, progress: Callable[[int, int], object] | None
+) -> tuple[Floats, Floats, Floats]:
     """Return directions (n, k), the largest product that must not fire each unit (n,), and relative margins (n,)."""
     n = len(Z)
     units = Z.copy()
     highest = np.empty(n)
     single = Z.astype(np.float32)
 
-    def compute_margins(units, highest, panel):
+    def compute_margins(units: Floats, highest: Floats, panel: slice) -> Floats:
         own = np.einsum("nk,nk->n", units, Z[panel])
         return (own - highest) / (np.linalg.norm(units, axis=1) * norms[panel])
 
-    def compute_highest(units, panel):
+    def compute_highest(units: Floats, panel: slice) -> Floats:
         # float32 is twice as fast and accurate enough for a threshold in the middle of a margin. Small margins are
         # recomputed in float64.
         own = np.arange(panel.start, panel.stop)
@@ -226,12 +228,12 @@ def _directions_away(Z: Floats, panel: slice, surrogates: Floats) -> tuple[Float
     return _normalize(away), _normalize(points - candidates[nearest])
 
 
-def _normalize(vectors):
+def _normalize(vectors: Floats) -> Floats:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms > 0, norms, 1)
 
 
-def _neighbors(Z, panel):
+def _neighbors(Z: Floats, panel: slice) -> tuple[Integers, Integers]:
     """Return indices of near points after each point of a panel, and the index of the nearest.
 
     The index n marks missing neighbors. Only the nearest point of each strip of adjacent columns is considered, because
@@ -321,7 +323,7 @@ def _fill_blocks(
     return np.pad(U, [(0, 0), *unused]), np.pad(s, unused), np.pad(V, [*unused, (0, 0)]), largest
 
 
-def _check_margins(margins, rows, Z, norms, units):
+def _check_margins(margins: Floats, rows: Integers, Z: Floats, norms: Floats, units: Floats) -> None:
     """Raise ValueError if two points cannot be separated in float64 after the projection; `rows` are their names."""
     if margins.min() < SMALLEST_MARGIN:
         worst = min(int(np.argmin(margins)), len(Z) - 2)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
 from idmatters_tf._keras_types import Options
@@ -271,7 +271,7 @@ def verify(
     return Verification(len(x), len(x) - len(wrong), largest, tuple(sorted(wrong)[:10]))
 
 
-def _by_norm(model, x):
+def _by_norm(model: keras.Model, x: NDArray[np.floating]) -> NDArray[np.intp]:
     """Sort the rows by the norms of their projections, or keep their order for other models.
 
     The rows of a batch then fire in the same few blocks, and the layer skips the others.
@@ -308,5 +308,5 @@ def network(weights: Weights, dtype: str) -> keras.Model:
     return model
 
 
-def _with_title(progress, title):
+def _with_title(progress: Callable[[str, int, int], object] | None, title: str) -> Callable[[int, int], object] | None:
     return None if progress is None else lambda done, total: progress(title, done, total)

@@ -43,7 +43,7 @@ def as_operator(operator: Matrix) -> scipy.sparse.linalg.LinearOperator:
     if is_matrix and converted.dtype.kind in "biuf":
         converted = converted.astype(np.result_type(converted.dtype, np.float32))
     operator = scipy.sparse.linalg.aslinearoperator(converted)
-    if operator.dtype not in (np.float32, np.float64):
+    if operator.dtype.name not in ("float32", "float64"):
         raise ValueError(
             f"Argument `operator` must be a real matrix, or an operator of dtype float32 or float64. Received: dtype "
             f"{operator.dtype}"

@@ -114,7 +114,17 @@ def deepen(
         return _deepen(model, after, block, count, optimizer, last, init, tolerance, data)
 
 
-def _deepen(model, after, block, count, optimizer, last, init, tolerance, data):
+def _deepen(
+    model: Model,
+    after: str | int | Sequence[str | int],
+    block: keras.layers.Layer | Callable[..., keras.layers.Layer] | None,
+    count: int,
+    optimizer: keras.optimizers.Optimizer | None,
+    last: str | Sequence[str],
+    init: Init,
+    tolerance: float,
+    data: Structure | None,
+) -> Model:
     last = [last] if isinstance(last, str) else list(last)
     count = positive_integer("count", count)
     check_choice("init", init, get_args(Init))
