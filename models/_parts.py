@@ -4,11 +4,10 @@ from typing import Unpack
 
 import keras
 
+from idmatters_tf._conventions import batch_normalization, wide_dtype
 from idmatters_tf._keras_types import Initializer, LayerOptions, Regularizer, Tensor
 from idmatters_tf._seeds import mix_seed
 from idmatters_tf.layers import RandomProjection
-from idmatters_tf.layers._arguments import wide_dtype
-from idmatters_tf.layers._images import batch_normalization
 from idmatters_tf.layers.basic_block import TORCH_NORM
 from idmatters_tf.models.layout import Head
 

@@ -6,9 +6,9 @@ This is the row "All-CNN" of Hardt & Ma's Table 2, with 7.25 % error on CIFAR-10
 import keras
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._conventions import decay_regularizer, wide_dtype
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf._seeds import mix_seed
-from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
 
 # Channels, kernel size, stride and padding of all convolutions but the last. Dropout follows the strided ones.
 CONVOLUTIONS = (

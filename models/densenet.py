@@ -8,10 +8,9 @@ import itertools
 import keras
 
 from idmatters_tf._arguments import check_choice, positive_integer
+from idmatters_tf._conventions import channel_axis, decay_regularizer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf._seeds import mix_seed
-from idmatters_tf.layers._arguments import decay_regularizer
-from idmatters_tf.layers._images import channel_axis
 from idmatters_tf.models._parts import logits, normalize_and_rectify
 from idmatters_tf.models.layout import densenet_layers
 

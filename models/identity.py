@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 import keras
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._conventions import batch_normalization, decay_regularizer
 from idmatters_tf._keras_types import Initializer
 from idmatters_tf._seeds import mix_seed
 from idmatters_tf.initializers import IdentityNormal, StandardNormal
 from idmatters_tf.layers import ResidualConv2D
-from idmatters_tf.layers._arguments import decay_regularizer
-from idmatters_tf.layers._images import batch_normalization
 from idmatters_tf.models._parts import classify
 from idmatters_tf.models.layout import Layout
 

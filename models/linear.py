@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._conventions import decay_regularizer
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf._seeds import reseed
 from idmatters_tf.initializers import ScaledGlorot
 from idmatters_tf.layers import LinearResidual, ShortcutUnit
-from idmatters_tf.layers._arguments import decay_regularizer
 
 Initializer: TypeAlias = str | keras.initializers.Initializer | None
 Activation: TypeAlias = str | Callable[[Tensor], Tensor] | None

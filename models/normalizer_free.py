@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 import keras
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._conventions import decay_regularizer
 from idmatters_tf._seeds import mix_seed
 from idmatters_tf.layers import ScaledResidualConv2D
-from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.models._parts import classify
 from idmatters_tf.models.layout import Layout
 

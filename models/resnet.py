@@ -10,10 +10,10 @@ from typing import Any, get_args
 import keras
 
 from idmatters_tf._arguments import check_choice, positive_integer
+from idmatters_tf._conventions import decay_regularizer
 from idmatters_tf._keras_types import Initializer, Shape
 from idmatters_tf._seeds import mix_seed
 from idmatters_tf.layers import BasicBlock2D
-from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.models._parts import logits, normalize_and_rectify
 from idmatters_tf.models.layout import RESNET_IMAGENET, Shortcut, resnet_blocks
 

@@ -18,7 +18,7 @@ from idmatters_tf._keras_internals import (
 from idmatters_tf._keras_internals.structure import Step, is_kind_of_keras, nested_models, read_steps
 from idmatters_tf.branches.last_weights import POSITIVE, last_weights
 from idmatters_tf.layers import LinearResidual, ResidualDense, ShortcutUnit
-from idmatters_tf.layers._images import ConvolutionBlock
+from idmatters_tf.layers.images import ConvolutionBlock
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Initializer, LayerOptions, Shape, Tensor
 from idmatters_tf._seeds import reseed
-from idmatters_tf.layers._arguments import WideLayer
 from idmatters_tf.layers.dense import ResidualDense, last_dimension
+from idmatters_tf.layers.wide import WideLayer
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

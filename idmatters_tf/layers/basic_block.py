@@ -7,9 +7,10 @@ import keras
 from keras import ops
 
 from idmatters_tf._arguments import check_choice
+from idmatters_tf._conventions import batch_normalization
 from idmatters_tf._keras_types import Initializer, LayerOptions, Options, Regularizer, Shape, Tensor
-from idmatters_tf.layers._images import ConvolutionBlock, batch_normalization
 from idmatters_tf.layers.convolutional import SHORTCUTS, make_skip
+from idmatters_tf.layers.images import ConvolutionBlock
 
 # Constants of batch normalization in the published Torch code.
 TORCH_NORM: Options = {"momentum": 0.9, "epsilon": 1e-5}

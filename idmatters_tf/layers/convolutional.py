@@ -6,10 +6,10 @@ import keras
 from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
+from idmatters_tf._conventions import batch_normalization, wide_dtype
 from idmatters_tf._keras_types import Activation, Initializer, LayerOptions, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import IdentityNormal, StandardNormal
-from idmatters_tf.layers._arguments import wide_dtype
-from idmatters_tf.layers._images import ConvolutionBlock, ImageLayer, batch_normalization
+from idmatters_tf.layers.images import ConvolutionBlock, ImageLayer
 
 SHORTCUTS = ("pad", "projection", "none")
 NORMS = (None, "batch", "synchronized")

@@ -17,7 +17,7 @@ from idmatters_tf._arguments import positive_integer, seed_number
 from idmatters_tf._keras_types import Activation, Initializer, LayerOptions, Regularizer, Shape, Tensor
 from idmatters_tf._seeds import reseed
 from idmatters_tf.initializers import ScaledGlorot
-from idmatters_tf.layers._arguments import WideLayer
+from idmatters_tf.layers.wide import WideLayer
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from idmatters_tf._keras_types import LayerOptions, Shape, Tensor
-from idmatters_tf.layers._arguments import WideLayer
+from idmatters_tf.layers.wide import WideLayer
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

@@ -8,7 +8,7 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, LayerOptions, Regularizer, Shape, Tensor
-from idmatters_tf.layers._images import ConvolutionBlock
+from idmatters_tf.layers.images import ConvolutionBlock
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

@@ -7,34 +7,10 @@ import keras
 from keras import ops
 
 from idmatters_tf._arguments import check_choice, positive_integer
+from idmatters_tf._conventions import channel_axis, wide_dtype
 from idmatters_tf._keras_types import Activation, Initializer, LayerOptions, Regularizer, Shape, Tensor
 from idmatters_tf._seeds import reseed
-from idmatters_tf.layers._arguments import serialize_arguments, wide_dtype
-
-
-def channel_axis(data_format: str | None = None) -> int:
-    """Return the axis of the channels in a batch of images; for None, with Keras' setting."""
-    return 1 if (data_format or keras.config.image_data_format()) == "channels_first" else 3
-
-
-def batch_normalization(
-    norm: str, regularizer: Regularizer = None, data_format: str | None = None, **options: Any
-) -> keras.layers.BatchNormalization:
-    """Return a batch normalization of the channels.
-
-    Args:
-        norm: "batch", or "synchronized" for statistics over all replicas.
-        regularizer: regularizer of scale and shift.
-        data_format: "channels_last", "channels_first" or None for Keras' setting.
-        options: see `keras.layers.BatchNormalization`.
-    """
-    return keras.layers.BatchNormalization(
-        axis=channel_axis(data_format),
-        gamma_regularizer=regularizer,
-        beta_regularizer=regularizer,
-        synchronized=norm == "synchronized",
-        **options,
-    )
+from idmatters_tf.layers.wide import serialize_arguments
 
 
 class ImageLayer(keras.layers.Layer):

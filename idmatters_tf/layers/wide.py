@@ -1,4 +1,4 @@
-"""Serialization of arguments, regularizers for decay rates, and sums in 32 bits under 16-bit policies."""
+"""Base class of layers whose sums have 32 bits under 16-bit policies, and serialization of arguments."""
 
 import inspect
 import types
@@ -7,6 +7,7 @@ from typing import Unpack
 import keras
 from keras import ops
 
+from idmatters_tf._conventions import wide_dtype
 from idmatters_tf._keras_types import Initializer, LayerOptions, Regularizer, Shape, Tensor
 
 
@@ -24,19 +25,6 @@ def _serialize(value: object) -> object:
     if isinstance(value, types.FunctionType):
         return keras.activations.serialize(value)
     return keras.saving.serialize_keras_object(value)
-
-
-def decay_regularizer(weight_decay: float) -> keras.regularizers.Regularizer | None:
-    """Return the regularizer `weight_decay * sum(w^2) / 2`, or None for 0. Keras' L2 has no factor 1/2."""
-    if not weight_decay >= 0:
-        raise ValueError(f"Argument `weight_decay` must be 0 or more. Received: weight_decay={weight_decay}")
-    return keras.regularizers.L2(weight_decay / 2) if weight_decay else None
-
-
-def wide_dtype(owner: keras.layers.Layer | keras.dtype_policies.DTypePolicy) -> str:
-    """Return the dtype of sums and logits: the compute dtype of a layer or policy, or float32 if that has 16 bits."""
-    compute_dtype = keras.backend.standardize_dtype(owner.compute_dtype)
-    return "float32" if compute_dtype in ("float16", "bfloat16") else compute_dtype
 
 
 class WideLayer(keras.layers.Layer):
