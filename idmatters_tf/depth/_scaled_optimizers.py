@@ -11,8 +11,8 @@ from idmatters_tf._keras_internals import dense_gradient, inner_optimizer, optim
 from idmatters_tf._keras_types import Config, Regularizer, Tensor
 from idmatters_tf._presentation.results import Result, tabulate
 from idmatters_tf.optimizers import Momentum, Muon
+from idmatters_tf.optimizers.building import new_optimizer
 from idmatters_tf.optimizers.kernels import are_equal_paths
-from idmatters_tf.surgery._carrying import new_optimizer
 
 Use = Literal["last", "inner", "other"]
 

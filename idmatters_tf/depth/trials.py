@@ -22,8 +22,7 @@ from idmatters_tf._keras_internals import (
 from idmatters_tf._keras_internals.random_state import kept_outer_state, seeded
 from idmatters_tf._keras_types import Data, Logs, Loss, Options, Strategy, Structure, Tensor
 from idmatters_tf.depth._scaled_optimizers import DepthScaling, make_scaled
-from idmatters_tf.optimizers.building import build_optimizer
-from idmatters_tf.surgery._carrying import new_optimizer
+from idmatters_tf.optimizers.building import build_optimizer, new_optimizer
 
 WINDOWS, LIMIT = 10, 2.0
 """Number of windows of a training; largest mean loss of a window of a stable one, relative to that without steps."""
