@@ -3,11 +3,13 @@
 import contextlib
 import importlib
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import json
 import os
 import runpy
 import sys
+import types
 from typing import Any
 
 # Until the process ends.
@@ -20,7 +22,7 @@ class _AfterKeras(importlib.abc.MetaPathFinder):
     def __init__(self, plan: dict[str, Any]):
         self._plan = plan
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
         if name != "keras":
             return None
         sys.meta_path.remove(self)
@@ -30,7 +32,7 @@ class _AfterKeras(importlib.abc.MetaPathFinder):
         loader: Any = spec.loader
         execute, plan = loader.exec_module, self._plan
 
-        def exec_module(module: Any) -> None:
+        def exec_module(module: types.ModuleType) -> None:
             execute(module)
             start(plan)
 

@@ -1,11 +1,10 @@
 """First difference between the records of two runs."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from idmatters_tf.doctor._runs import Against, Records
-from idmatters_tf.doctor._summaries import constant_ratio, describe_size, differ, is_rounding
+from idmatters_tf.doctor._summaries import Summary, constant_ratio, describe_size, differ, is_rounding
 
 # Parts of the state before a step, in the order in which one determines the next, then the step.
 PHASES = ("weights", "optimizer", "state", "generators", "callbacks", "attributes", "batch", "logs")
@@ -30,7 +29,7 @@ class Difference:
     other_step: int
     phase: str
     path: str
-    summaries: tuple[dict[str, Any] | None, dict[str, Any] | None]
+    summaries: tuple[Summary | None, Summary | None]
     also: int
     phases: tuple[str, ...]
     size: str
@@ -87,7 +86,7 @@ def first_offset(first: Records, second: Records, against: Against) -> int:
     return epochs[0] - 1 if epochs else 0
 
 
-def _iteration(records: Records, step: int) -> dict[str, Any] | None:
+def _iteration(records: Records, step: int) -> Summary | None:
     rows = records.get((step, "optimizer"), {}).values()
     return next((row for row in rows if row["name"].endswith("iteration")), None)
 
@@ -154,9 +153,9 @@ def find_detail(first: Records, second: Records, step: int, other: int, against:
     return None
 
 
-def _sum_gradients(rows: dict[str, Any]) -> dict[str, Any]:
+def _sum_gradients(rows: Mapping[str, Summary]) -> Summary:
     """Return the sums of the sampled entries of gradients over the replicas, by path."""
-    sums: dict[str, Any] = {}
+    sums: Summary = {}
     for row in rows.values():
         name = row["name"].partition(" (call ")[0]
         if name.startswith("gradient:"):
@@ -171,7 +170,7 @@ def find_nondeterminism(records: Records, step: int) -> Difference | None:
     return _first_in_order(records.get((step, DETAIL), {}), records.get((step, "repetition"), {}), step, step)
 
 
-def _first_in_order(a: dict[str, Any], b: dict[str, Any], step: int, other: int) -> Difference | None:
+def _first_in_order(a: Mapping[str, Summary], b: Mapping[str, Summary], step: int, other: int) -> Difference | None:
     for key in sorted({*a, *b}, key=int):
         pair = a.get(key), b.get(key)
         if differ(*pair):

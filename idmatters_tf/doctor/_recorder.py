@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from idmatters_tf._environment import collect_versions, describe_numerics
 from idmatters_tf._keras_internals import global_seed_state, seed_states
 from idmatters_tf._keras_internals.observation import observe_batches, observe_executions, observe_step
+from idmatters_tf._keras_types import Logs, Options, Structure, Tensor
 from idmatters_tf.callbacks import ExactResume
 from idmatters_tf.callbacks._state_callback import StateCallback
 from idmatters_tf.callbacks._walk import FORMS, LEAVES, is_variable, walk
@@ -58,7 +59,7 @@ class Trace:
         self._file = pathlib.Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - closed with the process
         self._lock = threading.Lock()
 
-    def write(self, step: int, phase: str, path: str, summary: dict[str, Any]) -> None:
+    def write(self, step: int, phase: str, path: str, summary: Summary) -> None:
         """Write a record."""
         line = json.dumps({"step": step, "phase": phase, "path": path, **summary})
         with self._lock:
@@ -84,7 +85,7 @@ def observed(plan: Plan, end: Callable[[], None]) -> Iterator[None]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def fit(self: keras.Model, *args: object, **kwargs: object) -> keras.callbacks.History:
         if seen:
             return original(self, *args, **kwargs)
         seen.append(self)
@@ -127,7 +128,7 @@ class Recorder(keras.callbacks.Callback):
     def set_state(self, state: None) -> None:
         """Do nothing, see `get_state`."""
 
-    def record_batch(self, arrays: Sequence[NDArray[Any]]) -> None:
+    def record_batch(self, arrays: Sequence[NDArray[np.generic]]) -> None:
         """Record a batch. On TensorFlow it may be read before its step begins."""
         self._batches += 1
         for index, array in enumerate(arrays):
@@ -135,12 +136,12 @@ class Recorder(keras.callbacks.Callback):
         rows = [summarize_rows(array) for array in arrays]
         self._trace.write(self._batches, "examples", "in any order", {"digest": digest("".join(rows).encode())})
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         if self._step and self._plan.killed_at == "epoch":
             self._kill()
         self._epochs += bool(self._step)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if self._step == 0:
             self._record_settings()
             if keras.backend.backend() == "jax":
@@ -155,7 +156,7 @@ class Recorder(keras.callbacks.Callback):
             self._original = model.train_function
             model.train_function = self._detailed
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         if keras.backend.backend() == "jax":
             self._network.jax_state_sync()
         for name, value in (logs or {}).items():
@@ -165,7 +166,7 @@ class Recorder(keras.callbacks.Callback):
         if self._plan.detail == self._step:
             self._stop()
 
-    def on_train_end(self, logs: Any = None) -> None:
+    def on_train_end(self, logs: Logs = None) -> None:
         if self._step and self._counted <= self._plan.steps:
             self._step += 1
             self._record_state()
@@ -180,7 +181,7 @@ class Recorder(keras.callbacks.Callback):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _record_settings(self) -> None:
-        settings: dict[str, Any] = {
+        settings: Options = {
             **collect_versions(),
             **describe_numerics(keras.backend.backend()),
             "backend": keras.backend.backend(),
@@ -196,7 +197,7 @@ class Recorder(keras.callbacks.Callback):
         generators = seed_states(model)
         seeds = set(map(id, generators))
         write("epoch", "index", {"digest": str(self._epochs)})
-        rate: Any = getattr(getattr(model, "optimizer", None), "learning_rate", None)
+        rate: Tensor = getattr(getattr(model, "optimizer", None), "learning_rate", None)
         if rate is not None:
             write("optimizer", "learning rate", summarize(_value(rate)))
         phases = {
@@ -229,20 +230,22 @@ class Recorder(keras.callbacks.Callback):
                 if summary is not None:
                     write(phase, path, summary)
 
-    def _detailed(self, *arguments: Any) -> Any:
+    def _detailed(self, *arguments: Structure) -> Structure:
         """Execute a step eagerly and twice, from the same state, and record its parts."""
         model = self._network
         model.train_function = self._original
         *state, iterator = arguments
         batch = iterator[0] if isinstance(iterator, list) else next(iterator)
         variables = [*model.variables, *getattr(model.optimizer, "variables", ()), *model.metrics_variables]
-        result: Any = None
+        result: Structure = None
         for attempt in ("detail", "repetition"):
             values = [] if state else [_value(variable) for variable in variables]
             generators = random.getstate(), np.random.get_state()  # noqa: NPY002
             counts: dict[str, int] = {}
 
-            def record(kind: str, path: str, value: Any, attempt: str = attempt, counts: Any = counts) -> None:
+            def record(
+                kind: str, path: str, value: Tensor, attempt: str = attempt, counts: dict[str, int] = counts
+            ) -> None:
                 number = counts[path] = counts.get(path, 0) + 1
                 name = path if number == 1 else f"{path} (call {number})"
                 order = sum(counts.values())
@@ -258,7 +261,7 @@ class Recorder(keras.callbacks.Callback):
         return result
 
 
-def _train_eagerly(model: Any, state: Sequence[Any], batch: Any) -> Any:
+def _train_eagerly(model: Any, state: Sequence[Structure], batch: Structure) -> Structure:
     """Execute a step without compilation, for TensorFlow or, with its state, for JAX."""
     if state:
         result = model.train_step(*state, batch)
@@ -276,15 +279,15 @@ def _train_eagerly(model: Any, state: Sequence[Any], batch: Any) -> Any:
         tf.config.run_functions_eagerly(before)
 
 
-def _value(tensor: Any) -> NDArray[Any]:
+def _value(tensor: Tensor) -> NDArray[np.generic]:
     if not isinstance(tensor, keras.Variable):
         return np.asarray(keras.ops.convert_to_numpy(tensor))
-    value: Any = tensor.value
+    value: Tensor = tensor.value
     # The array shares the memory of a tensor, but a variable of TensorFlow would be copied twice.
     return np.asarray(value.read_value() if keras.backend.backend() == "tensorflow" else value)
 
 
-def _summarize_found(value: Any) -> Summary | None:
+def _summarize_found(value: object) -> Summary | None:
     """Return the summary of a variable, array, generator or leaf of plain data; None for containers and others."""
     if is_variable(value):
         return summarize(_value(value))

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from idmatters_tf.doctor._causes import Cause, find_cause
 from idmatters_tf.doctor._differences import (
@@ -71,7 +70,7 @@ class Finding:
         lines += [f"  note:             {self.note}"] if self.note else []
         return "\n".join([*lines, f"  not examined:     {UNEXAMINED}"])
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the result as JSON values."""
         return {**dataclasses.asdict(self), "not_examined": UNEXAMINED}
 

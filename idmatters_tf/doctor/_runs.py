@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from idmatters_tf.distribute.description import make_local_cluster
+from idmatters_tf.doctor._summaries import Summary
 
 # Records of a process by (step, phase), in order of execution: dicts from paths to summaries.
-Records: TypeAlias = dict[tuple[int, str], dict[str, dict[str, Any]]]
+Records: TypeAlias = dict[tuple[int, str], dict[str, Summary]]
 LARGEST_FOLDER = 2**30
 KINDS = ("again", "restart", "resume", "workers", "replicas", "threads", "hashseed", "listdir", "folder")
 
@@ -79,7 +80,7 @@ class Runner:
     steps: int = 3
     timeout: float = 3600.0
 
-    def plain(self, against: Against | None = None, **options: Any) -> Records:
+    def plain(self, against: Against | None = None, **options: object) -> Records:
         """Return the records of an undisturbed run, long enough for a comparison with `against`.
 
         The options are those of `Plan`.
@@ -88,7 +89,7 @@ class Runner:
         if against is not None and against.kind == "restart":
             plan["epoch"] = 1
         elif against is not None and against.kind == "resume":
-            plan["steps"] += against.number
+            plan["steps"] = self.steps + against.number
         # Without a value, each process has another one.
         seed = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
         extra = seed if against is not None and against.kind == "hashseed" else {}
@@ -99,7 +100,7 @@ class Runner:
         """Return the records of the second run of a comparison, of each worker."""
         plan = self._plan(detail=detail)
         extra: dict[str, str] = {}
-        options: dict[str, Any] = {}
+        options: dict[str, object] = {}
         with self._folder() as folder:
             if against.is_killed:
                 first = {**plan, "steps": 2**31, "detail": None}
@@ -118,7 +119,7 @@ class Runner:
                 return self._run([(plan, extra, options)], folder)
             return self._run([(plan, each, {}) for each in make_local_cluster(against.number).values()], folder)
 
-    def _plan(self, **options: Any) -> dict[str, Any]:
+    def _plan(self, **options: object) -> dict[str, object]:
         return {"steps": self.steps, "detail": None, **options}
 
     @contextlib.contextmanager
@@ -150,7 +151,7 @@ class Runner:
 
     def _run(
         self,
-        parts: Sequence[tuple[dict[str, Any], dict[str, str], dict[str, Any]]],
+        parts: Sequence[tuple[dict[str, object], dict[str, str], dict[str, object]]],
         folder: pathlib.Path,
         may_be_killed: bool = False,
     ) -> list[Records]:
@@ -167,8 +168,15 @@ class Runner:
             path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
             environment = {**os.environ, **extra, "PYTHONPATH": path}
             output = (folder.parent / f"output-{index}.txt").open("w+b")
-            options_of_process: Any = {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
-            processes.append((subprocess.Popen(command, cwd=folder, env=environment, **options_of_process), output))
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            processes.append((process, output))
         try:
             for process, output in processes:
                 code = process.wait(self.timeout)

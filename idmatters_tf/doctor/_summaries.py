@@ -4,7 +4,6 @@ import functools
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ _COLUMNS = 1024
 ROUNDING = {2: 2e-2, 4: 1e-4, 8: 1e-10}
 
 
-def summarize(array: NDArray[Any]) -> Summary:
+def summarize(array: NDArray[np.generic]) -> Summary:
     """Return the summary of an array: a digest of its bytes, and up to 64 entries at equal distances."""
     array = np.asarray(array)
     if array.dtype.hasobject or array.dtype.kind in "US":
@@ -42,7 +41,7 @@ def _sampled(size: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, size - 1, SAMPLE).astype(np.intp)) if size else np.empty(0, np.intp)
 
 
-def summarize_value(value: Any) -> Summary:
+def summarize_value(value: object) -> Summary:
     """Return the summary of plain data, which are compared by their text."""
     text = write_plainly(value)
     shown = text if len(text) <= 80 else text[:77] + "..."
@@ -54,7 +53,7 @@ def write_plainly(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=lambda x: x.tolist() if isinstance(x, np.ndarray) else repr(x))
 
 
-def summarize_rows(array: NDArray[Any]) -> str:
+def summarize_rows(array: NDArray[np.generic]) -> str:
     """Return a digest of the rows of an array that does not depend on their order."""
     rows = np.asarray(array)
     if not rows.ndim:
@@ -145,9 +144,6 @@ def describe_size(first: Summary | None, second: Summary | None, tolerance: floa
     return f"other values, up to {size:.2g} of the largest entry"
 
 
-def _pairs(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    samples: Sequence[Any] = [first.get("sample"), second.get("sample")]
-    if None in samples or len(samples[0]) != len(samples[1]) or not samples[0]:
-        return None
-    a, b = (np.asarray(sample, np.float64) for sample in samples)
-    return a, b
+def _pairs(first: Summary, second: Summary) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    a, b = (np.asarray(each.get("sample") or (), np.float64) for each in (first, second))
+    return (a, b) if len(a) and len(a) == len(b) else None
