@@ -78,6 +78,7 @@ from idmatters_tf._keras_internals.hub import (
     hub_block,
     hub_blocks_within,
     is_from_hub,
+    is_task,
     is_unlisted,
     lora_rank,
     repeated_blocks,

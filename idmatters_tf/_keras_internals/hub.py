@@ -4,6 +4,7 @@ Backbones have no functional constructor. A backbone that is not in the table, o
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -106,6 +107,13 @@ BACKBONES: dict[str, RepeatedLayers] = {
     # The first block of a stage changes the shape.
     "ResNetBackbone": RepeatedLayers(_stages, "stackwise_num_blocks", _is_first),
 }
+
+
+def is_task(model: object) -> bool:
+    """Return True for a task of KerasHub, also for one of a derived class."""
+    # Without an import of KerasHub, which takes seconds.
+    hub = sys.modules.get("keras_hub")
+    return hub is not None and isinstance(model, hub.models.Task)
 
 
 def backbone_of(model: keras.layers.Layer) -> tuple[keras.Model, RepeatedLayers] | None:

@@ -15,6 +15,7 @@ from idmatters_tf._evaluation.batches import TrainingBatches
 from idmatters_tf._keras_internals import (
     compile_arguments,
     inner_optimizer,
+    is_task,
     kept_training_state,
     learning_rate_schedule,
     model_of,
@@ -178,7 +179,7 @@ def _check_model(model: keras.Model) -> None:
             f"first."
         )
     # Tasks of KerasHub have a `compile` with other defaults.
-    if type(model).compile is not keras.Model.compile and not hasattr(model, "preprocessor"):
+    if type(model).compile is not keras.Model.compile and not is_task(model):
         raise ValueError(
             f"Argument `model` must have the method `compile` of keras.Model. Received: {type(model).__name__}, which "
             f"overrides it. Move the additional arguments to its constructor."

@@ -71,10 +71,11 @@ def _compile_arguments(model: keras.Model) -> Options | None:
     """Return the arguments of `model.compile`, as objects; None if they are unknown or the model is not compiled."""
     arguments = _keras_internals.compile_arguments(model)
     # Tasks of KerasHub have a `compile` with other defaults, and those of language models have a sampler.
-    is_task = hasattr(model, "preprocessor")
+    is_task = _keras_internals.is_task(model)
     if arguments is None or (type(model).compile is not keras.Model.compile and not is_task):
         return None
-    return arguments | ({"sampler": getattr(model, "sampler", None)} if hasattr(model, "sampler") else {})
+    sampler = getattr(model, "sampler", None) if is_task else None
+    return arguments if sampler is None else arguments | {"sampler": sampler}
 
 
 def _carry_optimizer(

@@ -172,9 +172,8 @@ def _evaluate(model: keras.Model, data: Data, batches: RepeatableBatches, batch_
     values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
     try:
         # The `evaluate` of KerasHub's tasks would preprocess the examples again.
-        evaluate: Callable[..., Options] = (
-            keras.Model.evaluate if hasattr(model, "preprocessor") else type(model).evaluate
-        )
+        kind = keras.Model if _keras_internals.is_task(model) else type(model)
+        evaluate: Callable[..., Options] = kind.evaluate
         results = evaluate(model, *arguments, **options)
     finally:
         # On JAX, an evaluation that fails would leave the variables without values.
