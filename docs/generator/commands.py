@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import trainers
 from generator import table
-from trainers.cli.arguments import Parser
+from trainers.cli.settings import Parser
 from trainers.report import cell
 
 _INTRODUCTION = """# Command lines

@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from idmatters_tf.checkpointing import list_steps
 from idmatters_tf.models.layout import CIFAR, IMAGENET
 from tests.conftest import ROOT
 from tests.support.programs import run_here, run_in_process
@@ -91,7 +90,7 @@ def test_invalid_input_exits_with_code_2_and_one_line(tmp_path, arguments, messa
 
 
 def test_an_interrupted_program_prints_one_line():
-    code = run_in_process(lambda _argv: signal.raise_signal(signal.SIGINT) or 0)
+    code = run_in_process(lambda: signal.raise_signal(signal.SIGINT) or 0)
     assert code == (130, "stopped by Ctrl-C; saved files are intact\n")
 
 
@@ -163,6 +162,7 @@ def test_resuming_with_other_settings_is_rejected(finished, how):
     words = ["--resume"] if how == "--resume" else TINY.split()
     for changes, message in (
         (["--seed", 3, "--learning-rate", 0.2], "learning_rate was 0.1, now 0.2; seed was 0, now 3"),
+        (["--steps", 8], "steps was 6, now 8"),
         (["--log-every", 3, "--checkpoint-every", 3], "log_every was 1, now 3. Use the same settings"),
         (["--test-images", 40], "test_images was 48, now 40; the checksum of the data was"),
     ):
@@ -182,10 +182,7 @@ def test_resuming_with_other_settings_is_rejected(finished, how):
         ({"label_smoothing": "much"}, "label_smoothing: expected a number of at least 0 and below 1, received 'much'"),
         ({"widths": [64, 64, 32]}, "--stem and --widths must not decrease with shortcut 'pad'"),
         ({"program": "trainers.imagenet"}, "is a run of trainers.imagenet, not of trainers.cifar."),
-        (
-            {"nesterov": True, "mirror": 0},
-            "is a run of an earlier version, with the settings nesterov, mirror. Use that",
-        ),
+        ({"nesterov": True}, "there is no setting 'nesterov'. It was removed. Use --optimizer nesterov."),
     ],
 )
 def test_each_command_validates_an_edited_config(tmp_path, option, saved, message):
@@ -232,29 +229,6 @@ def test_a_run_without_checkpoints_is_neither_evaluated_nor_exported(finished, t
     with pytest.raises(UsageError, match="is finished, but its checkpoints are missing. Use the same settings"):
         main([*TINY.split(), "--seed", "1", "--out", str(run)])
     assert (run / "model.keras").exists()
-
-
-def test_more_steps_extend_a_run(finished, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
-    done = run_here("trainers.cifar", "--resume", "--out", run, "--steps", 4)
-    assert (done.returncode, "is finished" in done.stdout) == (0, True)
-    done = run_here("trainers.cifar", "--resume", "--out", run, "--steps", 8, code=0)
-    assert "resuming from step 6" in done.stderr
-    config = json.loads((run / "config.json").read_text())
-    assert (config["settings"]["steps"], config["extended"][0]["steps"]) == (8, 6)
-    assert json.loads((run / "result.json").read_text())["steps"] == 8
-    (run / "result.json").unlink()
-    done = run_here("trainers.cifar", "--resume", "--out", run, "--steps", 4)
-    assert (done.returncode, "--steps must be at least the 8 steps of the run" in done.stderr) == (2, True)
-    assert list_steps(run / "checkpoints")[-1] == 8
-
-
-def test_a_run_whose_updates_depend_on_its_steps_is_not_extended(tmp_path):
-    words = [*TINY.split(), "--schedule", "linear", "--out", tmp_path / "run"]
-    run_here("trainers.cifar", *words, code=0)
-    done = run_here("trainers.cifar", *words, "--steps", 8)
-    assert (done.returncode, "steps was 6, now 8" in done.stderr) == (2, True), done.stderr
 
 
 def test_the_networks_and_the_recipe_of_the_command_lines_are_the_papers():

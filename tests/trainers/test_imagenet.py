@@ -10,8 +10,8 @@ from tests.support.processes import assert_same_run, cut_back, records, run_fork
 from tests.support.programs import run_here
 from trainers.datasets import Folder, FolderInMemory
 from trainers.imagenet import PROGRAM
-from trainers.training.optimizers import find_drop_steps
 from trainers.training.settings import Recipe
+from trainers.training.train import find_drop_steps
 
 SMALL = ["--size", 24, "--blocks", 1, "--widths", 4, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
 SMALL += ["--learning-rate", 0.05, "--clip-norm", 1, "--log-every", 5, "--augment", "standard"]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
-    """Run `main(argv)` and exit with its code. Known errors become one line on standard error.
+def run_program(main: Callable[[], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
+    """Run `main()` and exit with its code. Known errors become one line on standard error.
 
     Python's development mode (`python -X dev`) shows tracebacks too.
 
@@ -25,7 +25,7 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
     errors have the attribute `exit_code`.
 
     Args:
-        main: the program.
+        main: the program, which reads `sys.argv`.
         backends: backends of Keras on which it runs. The first one is the default.
     """
     backend = os.environ.get("KERAS_BACKEND") or backends[0]
@@ -41,7 +41,7 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
         # See `trainers.__init__`.
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = main(sys.argv[1:])
+        code = main()
     except KeyboardInterrupt:
         print_message("stopped by Ctrl-C; saved files are intact")
         code = 130

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 
 from idmatters_tf._imports import require
 from idmatters_tf._presentation.progress import Progress
-from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import as_dict, make_parser, setting, with_defaults
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import Parser, as_dict, make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, print_message
 from trainers.datasets import OfficialFiles
 from trainers.run.figures import save_figure

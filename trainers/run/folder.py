@@ -5,7 +5,7 @@ metrics.jsonl    records, {"kind": ..., "step": ..., ...}, of kinds "train", "te
 checkpoints/     of `ExactResume`, with the identity of the run and the records up to its step
 events/          TensorBoard
 result.json      best and last error, written when the run is finished
-convergence.png, model.keras, saved_model/; best/ with the exports of the checkpoint with the lowest test error
+convergence.png, model.keras, saved_model/
 """
 
 import contextlib
@@ -36,14 +36,14 @@ from trainers.cli.settings import MOST, make, setting
 # An object in a JSON file, whose values are checked by `read_object` or are those that `Run.record` has written.
 JsonObject: TypeAlias = dict[str, Any]
 
-# Marks of runs, exports to other folders and comparisons.
-RUN, EXPORT, REPORT = "config.json", "export.json", "report.json"
+# Marks of runs and comparisons.
+RUN, REPORT = "config.json", "report.json"
 WHERE_DATA_ARE = ("data_dir", "download")
 # Remedy for a run with other settings.
 SAME = "Use the same settings to resume it, or another --out for a new run."
 # Outputs of a run, besides its config.json and the tables of experiments.
 FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")
-FOLDERS = ("saved_model", "best", "checkpoints", "events")
+FOLDERS = ("saved_model", "checkpoints", "events")
 # Types of the fields that programs read from JSON files. A float is any finite number, an int is not negative.
 CONFIG = {"settings": dict, "data": dict}
 TRAINED: dict[str, type] = dict.fromkeys(("steps", "best_step", "parameters"), int)
@@ -91,8 +91,7 @@ def hold_lock(folder: str | os.PathLike) -> Iterator[None]:
         raise UsageError(f"--out {folder} cannot be written: {reason}. Use another folder.") from error
     try:
         # Incomplete files of killed processes, except for checkpoints.
-        for written in (pathlib.Path(folder), pathlib.Path(folder, "best")):
-            remove_unfinished(written)
+        remove_unfinished(pathlib.Path(folder))
         yield
     except FolderLost as error:
         raise RunError(f"{error} Start again with another --out, or restore the folder first.") from error
@@ -196,15 +195,10 @@ class Run:
         write_atomically(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def update(self, settings: Mapping[str, object]) -> None:
-        """Record other settings of a run that continues, such as more steps. It is no longer finished."""
+        """Record other settings of a run that continues, such as intervals."""
         config = self.config()
-        if config["settings"] == settings:
-            return
-        before = {"steps": config["settings"].get("steps"), "command": config.get("command")}
-        if before["steps"] != settings.get("steps"):
-            config["extended"] = [*config.get("extended", ()), before]
-        self._write("config.json", config | {"settings": settings, "command": sys.argv})
-        self.result_path.unlink(missing_ok=True)
+        if config["settings"] != settings:
+            self._write("config.json", config | {"settings": settings, "command": sys.argv})
 
     def metrics(self) -> list[JsonObject]:
         """Return the valid records of metrics.jsonl; none if there is no file.

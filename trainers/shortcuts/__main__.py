@@ -5,7 +5,8 @@ import sys
 from collections.abc import Sequence
 
 from trainers.backends import import_tensorflow
-from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import Parser
 from trainers.cli.startup import print_message, run_program
 from trainers.experiments.program import EXIT_CODES, ExperimentProgram, Results
 from trainers.shortcuts.settings import COMMANDS, CommandSettings
