@@ -113,7 +113,6 @@ class NormalizerFree:
     )
     stem: int = setting(48, help="channels of the first convolution", at_least=1, at_most=MOST_CHANNELS)
     stem_size: int = setting(3, help="rows and columns of the first kernel", at_least=1, at_most=99)
-    last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
 
     def __post_init__(self) -> None:
         # Its stages have stride 2.

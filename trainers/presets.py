@@ -19,7 +19,6 @@ _NORMALIZER_FREE: Settings = {
     "weight_decay": 0.0,
     "optimizer": "muon",
     "learning_rate": 0.03,
-    "other_rate": 1.5,
     "schedule": "linear",
 }
 # Normalizer-free network in 50 minutes on two CPU cores, 6.37 %: docs/explanation/fast.md.
@@ -65,7 +64,7 @@ _CIFAR_QUICK: Settings = {
     "evaluate_every": 200,
     "checkpoint_every": 200,
 }
-# He et al. (2015, 2016), section 4.2: 64,000 steps, at depth 110 the first 400 of them at a tenth of the rate.
+# He et al. (2015, 2016), section 4.2: 64,000 steps. Only depth 110 has the warm-up of 400 steps at a tenth of the rate.
 _CIFAR_RESNET: Settings = {
     "depth": 110,
     "steps": 64_000,
