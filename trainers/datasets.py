@@ -41,7 +41,11 @@ class Files:
     """Location of a data set in files."""
 
     data_dir: str | None = setting(
-        None, help="folder with the data", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR", common=True
+        None,
+        help="folder with the data, required for folders of images",
+        unset="$TFDS_DATA_DIR or ~/tensorflow_datasets",
+        metavar="DIR",
+        common=True,
     )
 
 
@@ -188,13 +192,18 @@ class Folder(Files, DataOptions):
         """Selected images, listed but not read."""
         from idmatters_tf.data import imagenet
 
-        location = imagenet.locate(self.data_dir)
-        if location is not None and location.kind == "tfds":
-            import_tensorflow()
+        if self.data_dir is None:
+            raise UsageError(f"--dataset {self.dataset} requires --data-dir, the folder of the images.")
         data = imagenet.load(self.data_dir, size=self.size, train_only=self.held_out is not None)
         if self.skip_broken:
             import_tensorflow()
-            data = data.without_broken(_find_broken)
+            from idmatters_tf.data.streams import find_broken
+
+            broken = find_broken(data.train), find_broken(data.test)
+            for images, indices in zip((data.train, data.test), broken, strict=True):
+                for index in indices[:10]:
+                    print_message(f"skipped: {images.describe(index)}")
+            data = data.without(*broken)
         return self.select(data)
 
     @property
@@ -358,15 +367,3 @@ def _explain_unreadable(error: Exception, more: str, *parts: "tuple[ImageFiles, 
             remedy = f"Replace it, or skip all broken images with --skip-broken{more}."
             return f"{path} cannot be read as a JPEG or PNG image. {remedy}"
     return ""
-
-
-def _find_broken(images: "ImageFiles") -> list[int]:
-    """Return the indices of the images that cannot be decoded, with a message about the first ten."""
-    from idmatters_tf._presentation.progress import Progress
-    from idmatters_tf.data.streams import find_broken
-
-    with Progress(len(images) // 100, "looking for broken images", unit="hundreds", delay=0) as progress:
-        bad = find_broken(images, advance=progress.advance)
-    for index in bad[:10]:
-        print_message(f"skipped: {images.describe(index)}")
-    return bad
