@@ -96,11 +96,8 @@ def check(words):
         module.parser().parse_args(argv)
     else:
         module = module if program == "predict" else importlib.import_module(f"{name}.__main__")
-        if program != "shortcuts":
-            settings = module.PROGRAM.settings if hasattr(module, "PROGRAM") else module.parser.args[-1]
-            with_defaults(settings, module.parser().parse(argv))
-        elif argv:
-            with_defaults(module.COMMANDS[argv[0]], module.parser(argv[0]).parse(argv[1:]))
+        settings = module.PROGRAM.settings if hasattr(module, "PROGRAM") else module.parser.args[-1]
+        with_defaults(settings, module.parser().parse(argv))
 
 
 @pytest.mark.parametrize(("words", "where"), list(all_commands().items()), ids=lambda value: str(value)[:60])

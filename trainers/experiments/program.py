@@ -200,9 +200,9 @@ Settings = TypeVar("Settings", bound=ExperimentSettings)
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentProgram(Generic[Settings]):
-    """A program, or one command of a program."""
+    """A program of experiments."""
 
-    name: str  # words of the command line after `python -m`
+    name: str  # module, such as "trainers.landscape"
     description: str | None
     epilog: str  # end of the help
     settings: type[Settings]
@@ -218,8 +218,6 @@ class ExperimentProgram(Generic[Settings]):
         settings = with_defaults(self.settings, self.parser().parse(argv))
         require(*self.packages)
         saved = {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
-        _, *command = self.name.split()
-        saved |= {"command": command[0]} if command else {}
         run = Run(settings.run.out)
         run.check_usable()
         with hold_lock(run.path):
