@@ -42,7 +42,7 @@ class Files:
 
     data_dir: str | None = setting(
         None,
-        help="folder with the data, required for folders of images",
+        help="folder with the data",
         unset="$TFDS_DATA_DIR or ~/tensorflow_datasets",
         metavar="DIR",
         common=True,
@@ -73,7 +73,7 @@ class DataOptions(abc.ABC):
 
     dataset: str = setting(
         "cifar10",
-        help="data set: shapes is built in; folder is ImageNet or any folder of labeled images, decoded during "
+        help="data set: shapes is built in; folder is ImageNet or labeled images in --data-dir, decoded during "
         "training; folder-in-memory decodes all of them once, for the augmentation and preprocessing of cifar10",
         common=True,
     )

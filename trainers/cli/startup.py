@@ -8,12 +8,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import NoReturn
 
 from idmatters_tf._imports import EXTRAS, describe_missing
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 
 def run_program(main: Callable[[], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
@@ -35,16 +32,26 @@ def run_program(main: Callable[[], int], backends: Sequence[str] = ("tensorflow"
     # Also if Keras' configuration file selects another backend.
     os.environ["KERAS_BACKEND"] = backend
     enable_onednn()
-    sys.stdout, sys.stderr = _tolerate_closed(sys.stdout), _tolerate_closed(sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names of files may not be UTF-8, and not all terminals print all characters.
+            stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         # See `trainers.__init__`.
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = main()
+        try:
+            code = main()
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print_message("stopped by Ctrl-C; saved files are intact")
         code = 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has ended. Python would write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 1
     except Exception as error:
         sentence = describe_error(error)
         if sentence is None:
@@ -54,25 +61,6 @@ def run_program(main: Callable[[], int], backends: Sequence[str] = ("tensorflow"
         print_message(f"error: {sentence}")
         code = getattr(error, "exit_code", 1)
     sys.exit(code)
-
-
-class _Output(io.FileIO):
-    """Output that is dropped once its reader has ended, such as `head`."""
-
-    def write(self, data: "ReadableBuffer", /) -> int:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            return len(memoryview(data))
-
-
-def _tolerate_closed(stream: TextIO) -> TextIO:
-    """Return a stream in place of standard output or standard error that never raises BrokenPipeError."""
-    if stream not in (sys.__stdout__, sys.__stderr__) or not isinstance(stream, io.TextIOWrapper):
-        return stream
-    output = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
-    # Names of files may not be UTF-8, and not all terminals print all characters.
-    return io.TextIOWrapper(output, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
 
 
 def enable_onednn() -> None:
