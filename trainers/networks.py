@@ -4,14 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from idmatters_tf.models.layout import (
-    DENSENET_IMAGENET,
-    Head,
-    Layout,
-    Shortcut,
-    densenet_layers,
-    resnet_blocks,
-)
+from idmatters_tf.models.layout import Head, Layout, Shortcut, densenet_layers, resnet_blocks
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 
@@ -44,7 +37,7 @@ class Identity:
     strides: tuple[int, ...] = setting(
         (),
         help="stride of the first convolution and of the first block of each stage, or one number for all of them; by "
-        "default 1, 1 and then 2; with --model all-cnn, one number for the first convolution",
+        "default 1, 1 and then 2",
         at_least=1,
         at_most=MOST_CHANNELS,
         may_be_empty=True,
@@ -129,7 +122,7 @@ class ResNet:
     depth: int = setting(
         110,
         help="number of layers: 6 n + 2 (resnet, preresnet) or 3 n + 4 (densenet); for ImageNet 18 or 34 (resnet, "
-        "preresnet), or 121, 169 or 201 with bottlenecks and a growth of 32 (densenet)",
+        "preresnet)",
         at_least=1,
         at_most=MOST_BLOCKS,
         common=True,
@@ -146,26 +139,13 @@ class DenseNet:
 
     depth: int = setting(100, help="number of layers", at_least=1, at_most=MOST_BLOCKS)
 
-    @property
-    def bottleneck(self) -> bool:
-        """True for the networks for ImageNet."""
-        return self.depth in DENSENET_IMAGENET
-
     def __post_init__(self) -> None:
-        densenet_layers(self.depth, self.bottleneck)
+        densenet_layers(self.depth, bottleneck=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class AllCNN:
-    """Options of `--model all-cnn`."""
-
-    strides: tuple[int, ...] = setting((1,), help="stride of the first convolution", at_least=1, at_most=MOST_CHANNELS)
-
-    def __post_init__(self) -> None:
-        if len(self.strides) != 1:
-            raise UsageError(
-                f"--strides must be one number with --model all-cnn. Received: {' '.join(map(str, self.strides))}"
-            )
+    """`--model all-cnn`, which has no options."""
 
 
 Network: TypeAlias = Identity | NormalizerFree | ResNet | DenseNet | AllCNN
@@ -223,12 +203,11 @@ def _build(model: str, options: Network, replicas: int, arguments: dict[str, Any
     if isinstance(options, DenseNet):
         from idmatters_tf.models.densenet import densenet
 
-        growth = 32 if options.bottleneck else 24
-        return densenet(depth=options.depth, growth=growth, bottleneck=options.bottleneck, norm=norm, **arguments)
+        return densenet(depth=options.depth, growth=24, norm=norm, **arguments)
     if isinstance(options, AllCNN):
         from idmatters_tf.models.all_cnn import all_cnn_c
 
-        return all_cnn_c(stem_strides=options.strides[0], **arguments)
+        return all_cnn_c(**arguments)
     arguments |= vars(options)
     if model == "normalizer-free":
         from idmatters_tf.models.normalizer_free import normalizer_free_resnet

@@ -59,7 +59,7 @@ from trainers.training.settings import TrainingSettings
         (["--lookahead", 0.9], "unrecognized arguments: --lookahead 0.9. It was removed. Use --schedule airbench."),
         (["--nesterov"], "unrecognized arguments: --nesterov. It was removed. Use --optimizer nesterov."),
         (["--strides", 1, 2, 2], "--strides must be one number, or one for the first convolution and one for each of"),
-        (["--model", "all-cnn", "--strides", 1, 2], "--strides must be one number with --model all-cnn. Received: 1 2"),
+        (["--model", "densenet", "--depth", 20], "error: Argument --depth must be 3 n + 4"),
         (
             ["--augment", "large-crops"],
             "--augment must be one of paper, standard, all-cnn, alternating, none with --da",

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import signal
 import sys
 import traceback
 import warnings
@@ -38,9 +37,6 @@ def run_program(main: Callable[[], int], backends: Sequence[str] = ("tensorflow"
             stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        # See `trainers.__init__`.
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             code = main()
         finally:

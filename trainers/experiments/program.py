@@ -14,7 +14,7 @@ from trainers.cli.settings import Parser, as_dict, make_parser, setting, with_de
 from trainers.cli.startup import print_lines, print_message
 from trainers.datasets import OfficialFiles
 from trainers.run.figures import save_figure
-from trainers.run.folder import RUN, JsonObject, Run, hold_lock, list_names, write_csv
+from trainers.run.folder import JsonObject, Run, hold_lock, write_csv
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,7 +108,7 @@ class Results:
         for array in arrays:
             digest.update(array.tobytes())
         data = {"origin": origin, "digest": digest.hexdigest()}
-        if _has_results(self._run):
+        if self._run.exists():
             self._run.check_data(**data)
         else:
             self._run.start(self._settings, data)
@@ -231,8 +231,6 @@ class ExperimentProgram(Generic[Settings]):
 def is_finished(run: Run, settings: Mapping[str, object]) -> bool:
     """Return True, after a message, if a run is finished, and False if it is to be started or resumed.
 
-    A run that was stopped before it had any results counts as new, also with other settings.
-
     Raises:
         UsageError: the folder has a run with other settings, or of a training program.
     """
@@ -241,15 +239,8 @@ def is_finished(run: Run, settings: Mapping[str, object]) -> bool:
     program = run.config().get("program")
     if program is not None:
         raise UsageError(f"{run.path} is a run of {program}. Use another --out.")
-    if not _has_results(run):
-        return False
     run.check_same(settings)
     result = run.result({"verdicts": list})
     if result is not None:
         print_lines(" ".join([f"{run.path} is finished.", *map(str, result["verdicts"]), "Use another --out."]))
     return result is not None
-
-
-def _has_results(run: Run) -> bool:
-    """Return True if the folder has tables, figures or other results beside the settings of the run."""
-    return run.exists() and list_names(run.path) != [RUN]

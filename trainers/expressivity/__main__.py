@@ -5,7 +5,7 @@ from typing import Literal
 
 from trainers.backends import import_tensorflow
 from trainers.cli.settings import group, setting
-from trainers.cli.startup import print_lines, run_program
+from trainers.cli.startup import run_program
 from trainers.experiments.program import EXIT_CODES, DataSettings, ExperimentProgram, Results, RunSettings
 
 EXAMPLES = f"""
@@ -54,7 +54,7 @@ def _measure(settings: MemorizeSettings, results: Results) -> None:
     import_tensorflow()
     import numpy as np
 
-    from trainers.expressivity.memorizing import describe, memorize_and_verify
+    from trainers.expressivity.memorizing import memorize_and_verify, verdict
 
     data = settings.data
     network = settings.network
@@ -65,7 +65,7 @@ def _measure(settings: MemorizeSettings, results: Results) -> None:
     results.start(images.origin, images.train_images, labels)
     path = results.path / "model.keras"
     results.values |= memorize_and_verify(images, labels, path, **dataclasses.asdict(network))
-    print_lines(*(f"{name + ':':18}{text}" for name, text in describe(results.values).items()))
+    results.add(verdict(results.values))
 
 
 PROGRAM = ExperimentProgram("trainers.expressivity", __doc__, EXAMPLES, MemorizeSettings, _measure, ("tensorflow",))

@@ -31,9 +31,9 @@ from idmatters_tf.checkpointing import (
     write_atomically,
 )
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.settings import MOST, make, setting
+from trainers.cli.settings import make, setting
 
-# An object in a JSON file, whose values are checked by `read_object` or are those that `Run.record` has written.
+# An object in a JSON file of a program.
 JsonObject: TypeAlias = dict[str, Any]
 
 # Marks of runs and comparisons.
@@ -44,14 +44,10 @@ SAME = "Use the same settings to resume it, or another --out for a new run."
 # Outputs of a run, besides its config.json and the tables of experiments.
 FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")
 FOLDERS = ("saved_model", "checkpoints", "events")
-# Types of the fields that programs read from JSON files. A float is any finite number, an int is not negative.
-CONFIG = {"settings": dict, "data": dict}
+# Types of the fields that programs read from JSON files.
+CONFIG: dict[str, type] = {"settings": dict, "data": dict}
 TRAINED: dict[str, type] = dict.fromkeys(("steps", "best_step", "parameters"), int)
 TRAINED |= dict.fromkeys(("best_error", "last_error", "last_loss", "seconds"), float)
-RECORD = {"kind": str, "step": int}
-MEASURED = {"error": float}
-# Numbers that some of the records contain.
-_OPTIONAL = ("top5_error", "learning_rate", "images_per_second", "seconds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,12 +197,9 @@ class Run:
             self._write("config.json", config | {"settings": settings, "command": sys.argv})
 
     def metrics(self) -> list[JsonObject]:
-        """Return the valid records of metrics.jsonl; none if there is no file.
-
-        Damaged lines, such as a last line that a crash has truncated, are ignored.
-        """
+        """Return the records of metrics.jsonl, without a last line that a crash has truncated; none without a file."""
         path = self.path / "metrics.jsonl"
-        return [record for record in read_lines(path) if _is_record(record)] if path.is_file() else []
+        return [record for record in read_lines(path) if {"kind", "step"} <= record.keys()] if path.is_file() else []
 
     def restore_metrics(self, saved: list[JsonObject]) -> None:
         """Replace the records by those saved with the checkpoint from which the run resumes."""
@@ -314,10 +307,11 @@ def read_object(path: pathlib.Path, remedy: str = "", fields: Mapping[str, type]
         UsageError: the file is damaged; the message ends with the remedy.
     """
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        value = dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{path} is damaged ({error}). {remedy}") from error
-    invalid = _find_invalid(value, fields or {})
+    fields = fields or {}
+    invalid = next((name for name in fields if not isinstance(value.get(name), fields[name])), None)
     if invalid is not None:
         raise UsageError(f"{path} is damaged (there is no valid {invalid!r}). {remedy}")
     return value
@@ -330,26 +324,6 @@ def read_lines(path: pathlib.Path) -> list[JsonObject]:
         with contextlib.suppress(ValueError, RecursionError):
             values.append(json.loads(line))
     return [value for value in values if isinstance(value, dict)]
-
-
-def _find_invalid(value: object, fields: Mapping[str, type]) -> str | None:
-    """Return the name of the first field that a JSON object lacks or that has another type, or None."""
-    if not isinstance(value, dict):
-        return "object"
-    return next((name for name, kind in fields.items() if not _has_type(value.get(name), kind)), None)
-
-
-def _has_type(value: object, kind: type) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return type(value) is kind
-    # Comparisons with NaN are false, and integers of JSON may exceed all floats.
-    return abs(value) <= sys.float_info.max if kind is float else type(value) is kind is int and 0 <= value <= MOST
-
-
-def _is_record(value: Mapping[str, object]) -> bool:
-    measured = MEASURED if value.get("kind") in ("train", "test") else {}
-    optional = {name: float for name in _OPTIONAL if name in value}
-    return _find_invalid(value, {**RECORD, **measured, **optional}) is None
 
 
 def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, object]]) -> None:
