@@ -56,7 +56,7 @@ def measure(settings, results):
         lambda rows: [Verdict(rows[0].name, len(rows) > 1, "rows", {"count": len(rows)})],
         by="name",
     )
-    results.add("in words")
+    results.add(Verdict("x", None, "in words"))
 
 
 def test_a_program_measures_its_cases_and_writes_its_results(tmp_path, capsys):
@@ -67,7 +67,7 @@ def test_a_program_measures_its_cases_and_writes_its_results(tmp_path, capsys):
         return code, capsys.readouterr().out + stderr
 
     code, output = run("--sizes", 1, 2, "--format", "svg")
-    verdicts = ["SEEN: rows: count 2.", "NOT SEEN: rows: count 1.", "in words"]
+    verdicts = ["SEEN: rows: count 2.", "NOT SEEN: rows: count 1.", "OPEN: in words."]
     assert code == 0
     assert "\n".join(verdicts) in output
     # The fields of the rows are the columns, and cells for None are empty.

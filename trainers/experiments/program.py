@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import operator
-import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -122,66 +121,45 @@ class Results:
         verdicts: "Callable[[Sequence[Row]], Iterable[Verdict]] | None" = None,
         by: str | None = None,
     ) -> None:
-        """Measure all cases, see `measure`, and save the rows, see `save`.
+        """Measure all cases, write the rows to NAME.csv and the figures, and add verdicts.
 
         Args:
             name: name of the table.
-            measure: function of a case that returns rows.
+            measure: function of a case that returns rows, which are dataclasses.
             cases: arguments of the function.
             figures: functions that draw the rows, by name of the figure.
             verdicts: function that compares a claim with the rows.
             by: column of the rows; there are verdicts for each of its values.
         """
-        rows = self.measure(name, measure, cases)
-        groups = [rows] if by is None else group_by(rows, by).values()
-        self.save(name, rows, figures, [each for own in groups if verdicts for each in verdicts(own)])
-
-    def measure(
-        self, name: str, measure: Callable[..., Iterable[Row]], cases: Iterable[tuple[object, ...]]
-    ) -> list[Row]:
-        """Return the rows of `measure(*case)` for all cases, with a progress bar."""
         cases = list(cases)
-        rows = []
+        rows: list[Row] = []
         with Progress(len(cases), name, unit="cases", delay=0, leave=True) as progress:
             for case in cases:
                 rows += measure(*case)
                 progress.advance()
-        return rows
-
-    def save(
-        self,
-        name: str,
-        rows: Sequence[Row],
-        figures: "Mapping[str, Callable[[Sequence[Row]], Figure]]",
-        verdicts: Iterable[Verdict | str] = (),
-    ) -> None:
-        """Write rows, dicts or dataclasses, to NAME.csv with figures drawn by functions, and add verdicts."""
         if not rows:
             print_message(f"{name}: skipped, no case applies")
             return
         import matplotlib
 
-        paths = [self.path / f"{name}.csv", *map(self.figure_path, figures)]
-        write_csv(paths[0], [row if isinstance(row, dict) else vars(row) for row in rows])
+        paths = [self.path / f"{name}.csv", *(self.path / f"{figure}.{self._format}" for figure in figures)]
+        write_csv(paths[0], list(map(vars, rows)))
         # Font sizes in points.
         with matplotlib.rc_context({"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}):
             for path, draw in zip(paths[1:], figures.values(), strict=True):
                 save_figure(draw(rows), path)
         self.values["tables"][name] = len(rows)
         print_lines(f"{name}: {', '.join(map(str, paths))}")
-        self.add(*verdicts)
+        groups = [rows] if by is None else group_by(rows, by).values()
+        for verdict in (each for own in groups if verdicts for each in verdicts(own)):
+            self.add(verdict)
 
-    def figure_path(self, name: str) -> pathlib.Path:
-        """Return the path of a figure."""
-        return self.path / f"{name}.{self._format}"
-
-    def add(self, *verdicts: Verdict | str) -> None:
-        """Print verdicts and record them with their numbers."""
-        for verdict in verdicts:
-            self.values["verdicts"].append(str(verdict))
-            print_lines(str(verdict))
-            if isinstance(verdict, Verdict) and verdict.numbers:
-                self.values["numbers"][verdict.name] = verdict.numbers
+    def add(self, verdict: Verdict) -> None:
+        """Print a verdict and record it with its numbers."""
+        self.values["verdicts"].append(str(verdict))
+        print_lines(str(verdict))
+        if verdict.numbers:
+            self.values["numbers"][verdict.name] = verdict.numbers
 
 
 class ExperimentSettings(Protocol):
