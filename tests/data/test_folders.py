@@ -33,18 +33,14 @@ def test_a_tree(tree):
     assert imagenet.load(tree).digest() != digest
 
 
-def test_all_endings_of_jpeg_files_are_read(tree):
-    for number, ending in enumerate((".jpg", ".jpe", ".jfif", ".JFIF")):
-        (tree / "train" / "n01" / f"1_{number}.JPEG").rename(tree / "train" / "n01" / f"1_{number}{ending}")
-    assert len(imagenet.load(tree).train) == 12
-
-
-@pytest.mark.parametrize("ending", [".WebP", ".avif", ".heic", ".ppm"])
-def test_other_formats_are_rejected(tree, ending):
+@pytest.mark.parametrize("ending", [".jpg", ".jpe", ".jfif", ".JFIF", ".WebP", ".avif", ".heic", ".ppm"])
+def test_formats(tree, ending):
     (tree / "val" / "n02" / "2_3.JPEG").rename(tree / "val" / "n02" / f"2_3{ending}")
-    with pytest.raises(
-        DataError, match=rf"val/n02 contains images that are not JPEG or PNG files .1, such as 2_3{ending}"
-    ):
+    if ending.lower().startswith(".j"):
+        assert len(imagenet.load(tree).test) == 12
+        return
+    message = rf"val/n02 contains images that are not JPEG or PNG files .1, such as 2_3{ending}"
+    with pytest.raises(DataError, match=message):
         imagenet.load(tree)
 
 
@@ -60,20 +56,6 @@ def test_other_layouts_are_rejected(tree):
         DataError, match=r"train/n01 contains no images .* itself, but its folder images/ does. Move the"
     ):
         imagenet.load(tree)
-
-
-def test_class_folders_without_validation_images(tree):
-    with pytest.raises(
-        DataError, match="there are no validation images: .*/train/val is not a folder. Add it"
-    ) as raised:
-        imagenet.load(tree / "train")
-    assert raised.value.arguments == ("held_out",)
-    data = imagenet.load(tree / "train", train_only=True)
-    assert data.test is data.train
-    held = data.hold_out(6)
-    # Images remain held out when others are renamed.
-    (tree / "train" / held.train.names[0]).rename(tree / "train" / "n00" / "new.png")
-    assert set(held.test.names) <= set(imagenet.load(tree / "train", train_only=True).hold_out(7).test.names)
 
 
 def test_missing_and_empty_folders_raise(tree, tmp_path):
@@ -108,16 +90,20 @@ def test_missing_and_empty_folders_raise(tree, tmp_path):
     assert imagenet.load(tmp_path / os.fsdecode(b"\xe9"), train_only=True).name == r"\udce9"
 
 
-def test_first_and_held_out_images_of_folders(tree):
-    data = imagenet.load(tree)
+def test_first_and_held_out_images(tree):
+    with pytest.raises(DataError, match="no validation images: .*/train/val is not a folder. Add it") as raised:
+        imagenet.load(tree / "train")
+    assert raised.value.arguments == ("held_out",)
+    data = imagenet.load(tree / "train", train_only=True)
     first = data.first(6, 4)
     assert (len(first.train), len(first.test)) == (6, 4)
     assert len(set(first.train.labels)) > 1
     assert set(first.train.names) < set(data.first(7).train.names)
-    held = imagenet.load(tree / "train", train_only=True).hold_out(5)
-    assert (len(held.train), len(held.test)) == (7, 5)
-    assert set(held.train.names) | set(held.test.names) == set(data.train.names)
+    held = data.hold_out(5)
     assert set(held.train.names) == set(data.first(7).train.names)
-    assert data.first(100) == data
+    assert sorted(held.train.names + held.test.names) == sorted(data.train.names)
     with pytest.raises(DataError, match="less than the 12 training images"):
         data.hold_out(12)
+    # Images remain held out when others are renamed.
+    (tree / "train" / held.train.names[0]).rename(tree / "train" / "n00" / "new.png")
+    assert set(held.test.names) <= set(imagenet.load(tree / "train", train_only=True).hold_out(6).test.names)
