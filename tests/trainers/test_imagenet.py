@@ -64,7 +64,7 @@ def test_a_broken_image_in_memory_is_named(tree, tmp_path):
         done = run_here("trainers.imagenet", *SMALL, *arguments, code=2)
     finally:
         extra.unlink()
-    remedy = "Replace it, or skip all broken images with --skip-broken."
+    remedy = "Replace it, or skip all broken images with --skip-broken and another --out."
     assert done.stderr == f"error: {extra} cannot be read as a JPEG or PNG image. {remedy}\n"
 
 
@@ -74,27 +74,26 @@ def test_files_that_are_not_read_are_named_also_in_memory(tmp_path):
     (data / "train" / "n01" / "broken.jpe").write_text("not an image")
     for kind in (Folder, FolderInMemory):
         options = kind(data_dir=str(data), size=24, skip_broken=True)
-        source = options.source(4, 0)
-        assert (source.training_images, source.test_images) == (8, 8)
+        assert options.counts == (8, 8)
         assert options.note == " of 2 classes, 1 broken image skipped, not read as images: 1 (n01/notes.txt)"
 
 
 @pytest.mark.parametrize(("augment", "area"), [("standard", 0.08), ("large-crops", 0.35)])
 def test_crops_of_images_in_files_have_a_least_area(augment, area, tree):
-    source = Folder(data_dir=str(tree), size=24, augment=augment).source(4, 0)
-    batches = source.train_batches()
-    found = batches.augmentation, batches.smallest_area, source.test_batches().augmentation
+    options = Folder(data_dir=str(tree), size=24, augment=augment)
+    batches = options.train_batches(4, 0)
+    found = batches.augmentation, batches.smallest_area, options.test_batches(4).augmentation
     assert found == ("standard", area, "standard")
 
 
 def test_images_that_are_moved_during_the_training(tmp_path):
     data = make_tree(tmp_path / "images", classes=2, each=4)
     options = Folder(dataset="folder", data_dir=str(data), size=24)
-    source = options.source(4, 0)
+    batches = options.train_batches(4, 0)
     data.rename(tmp_path / "moved")
     with pytest.raises(tf.errors.NotFoundError) as raised:
-        source.train_batches().batch(0)
-    message = source.explain(raised.value, 0)
+        batches.batch(0)
+    message = options.explain(raised.value)
     assert message.startswith(f"{data}/train/n0")
     assert message.endswith("was not found. Restore it, or pass the new folder of the data as --data-dir.")
 

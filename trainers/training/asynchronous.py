@@ -149,15 +149,16 @@ def fit_asynchronously(
     intervals = task.settings.run
     done = saved.restore(model, run.checkpoints_path, task.identity, VARIABLES, repair=True) or 0
     trainer = AsynchronousTrainer(model, rate, task.settings.recipe.clip_norm, cluster.workers, done)
-    images = task.source.test_batches()
+    batch_size, options = task.settings.recipe.batch_size, task.settings.data
+    images = options.test_batches(batch_size)
 
     def test() -> Measured:
         local.set_weights(model.get_weights())
-        return measure(local, images, task.source.test_images)
+        return measure(local, images, options.counts[1])
 
     reports = Reports(task, local, test)
     reports.begin(done, [record for record in run.metrics() if record["step"] <= done] if done else [])
-    batches = trainer.batches(task.source.train_batches())
+    batches = trainer.batches(options.train_batches(batch_size, task.settings.recipe.seed))
     print_message("compiling the training step ...")
     with reports:
 

@@ -48,7 +48,7 @@ class Program:
             task = Task(self.name, self.saved_settings(run, typed), run)
             if command.evaluate:
                 # Before TensorFlow is imported, so that missing files are reported at once.
-                _ = task.source
+                _ = task.data
             import_tensorflow()
             from trainers.training.train import evaluate, export_newest
 
@@ -119,7 +119,7 @@ def start(task: Task) -> int:
     with hold_lock(run.path) if run.writes else contextlib.nullcontext(), explain_lost_tasks(cluster, advice):
         if cluster is None:
             # Before TensorFlow is imported, so that missing files are reported at once.
-            _ = task.source
+            _ = task.data
         import_tensorflow()
         if cluster is not None:
             if cluster.asynchronous and not cluster.is_chief:

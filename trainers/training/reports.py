@@ -68,7 +68,7 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
         steps = self.task.settings.recipe.steps
         if self._run.writes:
             self._run.update(as_dict(self.task.settings))
-            fitted = self.task.source.preprocessing
+            fitted = self.task.settings.data.preprocessing
             if fitted is not None:
                 # For exports without the data.
                 preprocessing.save(fitted, self.task.data.image_shape, self._run.path)

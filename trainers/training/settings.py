@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, group, make, options, setting
-from trainers.datasets import DATA_SETS, DataOptions, ImageSource
+from trainers.datasets import DATA_SETS, DataOptions
 from trainers.networks import NETWORKS, Network, build, describe
 from trainers.run.folder import WHERE_DATA_ARE, Run
 
@@ -220,16 +220,10 @@ class Task:
     settings: TrainingSettings
     run: Run
 
-    @functools.cached_property
-    def source(self) -> ImageSource:
-        """Loaded data as batches. Raises DataError or UsageError if there are none."""
-        recipe = self.settings.recipe
-        return self.settings.data.source(recipe.batch_size, recipe.seed)
-
     @property
     def data(self) -> "DataSet":
-        """Data set."""
-        return self.source.data
+        """Data set, loaded once. Raises DataError or UsageError if there is none."""
+        return self.settings.data.data
 
     @functools.cached_property
     def identity(self) -> dict[str, object]:
@@ -258,7 +252,7 @@ class Task:
 
     def check_batch_size(self, replicas: int) -> None:
         """Raise UsageError unless there are enough images for a batch, which replicas can divide evenly."""
-        images, batch_size = self.source.training_images, self.settings.recipe.batch_size
+        (images, _), batch_size = self.settings.data.counts, self.settings.recipe.batch_size
         # A larger batch would repeat images, and TensorFlow's kernels crash with 2^31 numbers per batch.
         if batch_size > images:
             raise UsageError(

@@ -60,8 +60,8 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
     # Data. Several workers must be connected before TensorFlow computes anything.
     strategy = make_strategy(cluster)
     task.check_batch_size(replicas_of(strategy))
-    source = task.source
-    images = f"{source.training_images:,} + {source.test_images:,} images{task.settings.data.note}"
+    training_images, test_images = task.settings.data.counts
+    images = f"{training_images:,} + {test_images:,} images{task.settings.data.note}"
     say_once(f"{task.data.name}: {images} ({task.data.origin})")
     if cluster is not None and not cluster.asynchronous:
         _check_agreement(task, cluster, strategy)
@@ -95,7 +95,8 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
             else:
                 is_complete = _fit(task, model, handler)
     except Exception as error:
-        unreadable = source.explain(error, int(as_float(model.optimizer.iterations)))
+        step = int(as_float(model.optimizer.iterations))
+        unreadable = task.settings.data.explain(error, recipe.batch_size, recipe.seed, step)
         if unreadable:
             raise RunError(unreadable) from error
         raise
@@ -169,7 +170,7 @@ def make_optimizer(recipe: Recipe, schedule: "RecipeSchedule") -> RecipeMomentum
 def make_schedule(task: Task) -> "RecipeSchedule":
     """Return the learning rate of a task."""
     recipe = task.settings.recipe
-    return RecipeSchedule(recipe, find_drop_steps(recipe, task.source.training_images))
+    return RecipeSchedule(recipe, find_drop_steps(recipe, task.settings.data.counts[0]))
 
 
 def find_drop_steps(recipe: Recipe, images: int) -> tuple[int, ...]:
@@ -222,7 +223,8 @@ def _fit(task: Task, model: keras.Model, handler: SignalHandler) -> bool:
     """Train by Keras' `fit`, whose epochs are the log interval. Return False if a signal has stopped the training."""
     run, settings, recipe = task.run, task.settings, task.settings.recipe
     network = with_image_size(model, *task.data.image_shape[:2]) if recipe.train_sizes else model
-    test = functools.partial(measure, model, task.source.test_batches(), task.source.test_images, run.writes)
+    _, count = settings.data.counts
+    test = functools.partial(measure, model, settings.data.test_batches(recipe.batch_size), count, run.writes)
     recorded = reports.Reports(task, network, test)
     resume = ExactResume(run.checkpoints_path, settings.run.checkpoint_every, reports.KEPT, identity=task.identity)
     listed = [reports.ReportEpochs(recorded, resume, handler, make_schedule(task)), resume]
@@ -243,12 +245,13 @@ def _fit(task: Task, model: keras.Model, handler: SignalHandler) -> bool:
 
 def make_train_batches(task: Task) -> FunctionBatches:
     """Return the training batches, whose epochs are the log interval."""
-    source = task.source.train_batches()
+    recipe = task.settings.recipe
+    source = task.settings.data.train_batches(recipe.batch_size, recipe.seed)
     is_in_memory = isinstance(source, TrainBatches)
-    if task.settings.recipe.train_sizes:
+    if recipe.train_sizes:
         from trainers.training.sizes import ScaledBatches
 
-        source = ScaledBatches(source, task.settings.recipe.sizes)
+        source = ScaledBatches(source, recipe.sizes)
     if is_in_memory and keras.backend.backend() == "jax":
         source = compute_ahead(source.batch, min(4, cores()))
     return FunctionBatches(source, task.settings.run.log_every)
@@ -274,7 +277,7 @@ def evaluate(task: Task) -> None:
     task.check_batch_size(replicas_of(strategy))
     model = build_model(task, strategy)
     step = restore(task, model, task.identity)
-    batches, count = task.source.test_batches(), task.source.test_images
+    batches, (_, count) = task.settings.data.test_batches(task.settings.recipe.batch_size), task.settings.data.counts
     measured = measure(model, batches, count)
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
     print_lines(
