@@ -11,13 +11,8 @@ from trainers.cli.settings import setting
 if TYPE_CHECKING:
     import keras
 
-# Bounds of sizes, far above those of any network that fits into memory.
+# Bounds far above the sizes of networks that fit into memory.
 MOST_BLOCKS, MOST_CHANNELS = 10_000, 65_536
-
-
-def _check_blocks(blocks: Sequence[int]) -> None:
-    if sum(blocks) > MOST_BLOCKS:
-        raise UsageError(f"--blocks must be at most {MOST_BLOCKS:,} in all stages. Received: {sum(blocks):,}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +76,6 @@ class Identity:
                 f"{len(self.widths)} stages. Received: {' '.join(map(str, self.strides))}"
             )
         layout = self.layout()
-        _check_blocks(layout.blocks)
         # One number stands for all stages.
         object.__setattr__(self, "blocks", layout.blocks)
         object.__setattr__(self, "strides", (layout.stem_strides, *layout.strides))
@@ -109,9 +103,7 @@ class NormalizerFree:
 
     def __post_init__(self) -> None:
         # Its stages have stride 2.
-        strides = (2,) * len(self.widths)
-        layout = Layout(self.blocks, self.widths, strides, self.stem, self.stem_size)
-        _check_blocks(layout.blocks)
+        layout = Layout(self.blocks, self.widths, (2,) * len(self.widths), self.stem, self.stem_size)
         object.__setattr__(self, "blocks", layout.blocks)
 
 
