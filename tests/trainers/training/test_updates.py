@@ -150,12 +150,19 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
     assert all(each is not variable for each in optimizer.variables)
 
 
-def test_free_muon_decays_weights_as_keras_does():
-    recipe = Recipe(batch_size=16, optimizer="muon-free", weight_decay=0.3, learning_rate=0.2)
-    assert (recipe.weight_penalty, Recipe(weight_decay=0.3).weight_penalty) == (0.0, 0.3)
+@pytest.mark.parametrize(
+    ("optimizer", "penalty", "plain"),
+    [
+        ("muon", 0.3, lambda: Muon(0.2, 0.9, nesterov=True, other_rate=1.5)),
+        # It decays the weights as Keras does.
+        ("muon-free", 0.0, lambda: Muon(0.2, 0.9, nesterov=True, norm="free", other_rate=0.5, weight_decay=0.3)),
+    ],
+)
+def test_both_forms_of_muon(optimizer, penalty, plain):
+    recipe = Recipe(batch_size=16, optimizer=optimizer, weight_decay=0.3, learning_rate=0.2)
+    assert recipe.weight_penalty == penalty
     models = [build(), build()]
-    plain = Muon(0.2, 0.9, nesterov=True, norm="free", other_rate=0.5, weight_decay=0.3)
-    optimizers = make_optimizer(recipe, RecipeSchedule(recipe)), plain
+    optimizers = make_optimizer(recipe, RecipeSchedule(recipe)), plain()
     rng = np.random.default_rng(0)
     for _ in range(3):
         gradients = [tf.constant(rng.normal(size=v.shape), tf.float32) for v in models[0].trainable_variables]
