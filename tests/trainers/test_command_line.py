@@ -124,7 +124,7 @@ def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):
         "print([name for name in ('tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
     )
     (tmp_path / "script.py").write_text(code)
-    names = ["expressivity.__main__", "landscape.__main__", "shortcuts.__main__", "cifar"]
+    names = ["expressivity", "landscape.__main__", "shortcuts.__main__", "cifar"]
     missing = f"cifar --data-dir {tmp_path}"
     result = program("script", *(f"{name} --help" for name in names), missing, env={"PYTHONPATH": str(tmp_path)})
     assert result.stdout.count("SystemExit\n") == len(names)
