@@ -31,7 +31,6 @@ from idmatters_tf.checkpointing import (
     write_atomically,
 )
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.settings import make, setting
 
 # An object in a JSON file of a program.
 JsonObject: TypeAlias = dict[str, Any]
@@ -54,18 +53,11 @@ TRAINED |= dict.fromkeys(("best_error", "last_error", "last_loss", "seconds"), f
 class DataDescription:
     """Description of the data in config.json."""
 
-    origin: str = setting(help="source of the data")
-    image_shape: tuple[int, ...] = setting(help="rows, columns and channels", at_least=1, at_most=16_384)
-    classes: int = setting(help="number of classes", at_least=1, at_most=10_000_000)
-    digest: str = setting(help="checksum of the data")
-    class_names: tuple[str, ...] = setting((), help="the name of each class", metavar="NAME", may_be_empty=True)
-
-    def __post_init__(self) -> None:
-        if len(self.class_names) not in (0, self.classes):
-            raise UsageError(
-                f"class_names must have one name for each of the {self.classes} classes, or none. Received: "
-                f"{len(self.class_names)} names"
-            )
+    origin: str
+    image_shape: Sequence[int]  # rows, columns and channels
+    classes: int
+    digest: str
+    class_names: Sequence[str]
 
 
 @contextlib.contextmanager
@@ -149,7 +141,10 @@ class Run:
 
     def data(self) -> DataDescription:
         """Return the description of the data in config.json. Raises UsageError if it is damaged."""
-        return make(DataDescription, self.config()["data"], f"{self.config_path}, data")
+        try:
+            return DataDescription(**self.config()["data"])
+        except TypeError as error:
+            raise UsageError(f"{self.config_path}, data: {error}. Start the run again with another --out.") from error
 
     def check_data(self, digest: str, origin: str) -> None:
         """Raise UsageError unless the run was trained on the data with this checksum, from the source `origin`."""

@@ -78,12 +78,11 @@ def train(task: Task, cluster: ClusterDescription | None) -> int:
     if not list_steps(run.checkpoints_path):
         if run.result() is not None:
             raise UsageError(f"{run.path} is finished, but its checkpoints are missing. {SAME}")
-        names = tuple(task.data.class_names)
         described = DataDescription(
-            task.data.origin, tuple(task.data.image_shape), task.data.classes, task.data.digest(), names
+            task.data.origin, task.data.image_shape, task.data.classes, task.data.digest(), task.data.class_names
         )
         numerics = describe_numerics(keras.backend.backend())
-        run.start(as_dict(task.settings), as_dict(described), task.program, numerics)
+        run.start(as_dict(task.settings), vars(described), task.program, numerics)
 
     # Updates
     try:
