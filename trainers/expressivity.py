@@ -142,7 +142,7 @@ def verdict(result: JsonObject) -> Verdict:
     loaded = result["loaded"]
     numbers = {name: result[name] for name in ("blocks", "parameters", "constant", "smallest_margin", "total_seconds")}
     numbers |= {"largest error": loaded["largest_error"], "test accuracy": result["test"]["accuracy"]}
-    claim = f"the network classifies all {loaded['rows']:,} rows, with constant (n ln n + r^2) parameters"
+    claim = f"the network classifies all {loaded['rows']:,} rows; parameters = constant (n ln n + r^2)"
     return Verdict("memorized", loaded["correct"] == loaded["rows"], claim, numbers)
 
 
