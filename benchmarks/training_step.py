@@ -30,8 +30,8 @@ from idmatters_tf._tensorflow_internals.pipelines import without_autotuning
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
 from trainers.training.measure import make_metrics
-from trainers.training.optimizers import make_optimizer
 from trainers.training.settings import Recipe
+from trainers.training.train import RecipeSchedule, make_optimizer
 
 RATE, DECAY, STEPS = 0.05, 1e-4, 3
 MEMORY_FORMATS = {"PyTorch": "contiguous_format", "PyTorch, channels last": "channels_last"}
@@ -44,7 +44,8 @@ def network(options):
 
 def by_program(options, images, labels):
     """Return a function that takes several steps as `trainers.cifar` does and returns the losses."""
-    optimizer = make_optimizer(Recipe(learning_rate=RATE))
+    recipe = Recipe(learning_rate=RATE)
+    optimizer = make_optimizer(recipe, RecipeSchedule(recipe))
     return by_fit(options, images, labels, optimizer, weighted_metrics=make_metrics(10))
 
 

@@ -1,6 +1,6 @@
 """Draw the first figure of README.md: both papers at a glance.
 
-    python -m trainers.shortcuts conditions --data-dir MNIST --out runs/conditions
+    python -m trainers.shortcuts --experiment conditions --data-dir MNIST --out runs/conditions
     python docs/draw_first_figure.py RUN runs/conditions
 
 RUN is a run of the network of Hardt & Ma's Table 1 on CIFAR-10, with 50,000 training images.
@@ -30,7 +30,7 @@ KINDS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=pathlib.Path, help="folder of the run")
-    parser.add_argument("conditions", type=pathlib.Path, help="folder of trainers.shortcuts conditions")
+    parser.add_argument("conditions", type=pathlib.Path, help="folder of trainers.shortcuts --experiment conditions")
     arguments = parser.parse_args()
     figure = Figure(figsize=(10, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -34,7 +34,7 @@ SMALLER = {"shapes.load(4000, 1000)": "shapes.load(400, 100)", "shapes.load(1000
 SMALLER |= {"(2, 4, 8)": "(1, 2)", "seeds=3": "seeds=1", "shapes.load(32, 10)": "shapes.load(10, 10)"}
 SMALLER |= {"size=(4096, 8)": "size=(64, 8)", "steps=200)": "steps=40)", "build(64)": "build(16)"}
 PROGRAMS = ("cifar", "imagenet", "launch", "predict", "report", "landscape.__main__", "shortcuts.__main__")
-PROGRAMS += ("expressivity.__main__", "reproduce.__main__")
+PROGRAMS += ("expressivity", "reproduce.__main__")
 # NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
 PLACEHOLDER = re.compile(r"\bNAME|\bCOMMAND|\bN\b|\.\.\.|\$")
 
@@ -95,12 +95,9 @@ def check(words):
     elif program == "report":
         module.parser().parse_args(argv)
     else:
-        module = module if program == "predict" else importlib.import_module(f"{name}.__main__")
-        if program != "shortcuts":
-            settings = module.PROGRAM.settings if hasattr(module, "PROGRAM") else module.parser.args[-1]
-            with_defaults(settings, module.parser().parse(argv))
-        elif argv:
-            with_defaults(module.COMMANDS[argv[0]], module.parser(argv[0]).parse(argv[1:]))
+        module = module if program in ("predict", "expressivity") else importlib.import_module(f"{name}.__main__")
+        settings = module.PROGRAM.settings if hasattr(module, "PROGRAM") else module.parser.args[-1]
+        with_defaults(settings, module.parser().parse(argv))
 
 
 @pytest.mark.parametrize(("words", "where"), list(all_commands().items()), ids=lambda value: str(value)[:60])

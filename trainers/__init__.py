@@ -10,11 +10,3 @@ trainers.landscape      landscape theory of deep linear networks
 trainers.shortcuts      experiments of Demystifying ResNet
 trainers.expressivity   networks that memorize a data set
 """
-
-import signal
-import sys
-
-# Until `run_program` handles it, Ctrl-C ends a program at once instead of with the traceback of an import.
-_is_program = sys.argv[:1] == ["-m"] and any(word.startswith("trainers.") for word in sys.orig_argv)
-if _is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

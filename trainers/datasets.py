@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from idmatters_tf.data.batches import AUGMENTATIONS
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from idmatters_tf.data._folders import ImageFiles
     from idmatters_tf.data.batches import EvaluationBatches, Pixels, TrainBatches
     from idmatters_tf.data.imagenet import StreamedImageData
     from idmatters_tf.data.images import ImageData
@@ -41,7 +40,11 @@ class Files:
     """Location of a data set in files."""
 
     data_dir: str | None = setting(
-        None, help="folder with the data", unset="$TFDS_DATA_DIR or ~/tensorflow_datasets", metavar="DIR", common=True
+        None,
+        help="folder with the data",
+        unset="$TFDS_DATA_DIR or ~/tensorflow_datasets",
+        metavar="DIR",
+        common=True,
     )
 
 
@@ -69,7 +72,7 @@ class DataOptions(abc.ABC):
 
     dataset: str = setting(
         "cifar10",
-        help="data set: shapes is built in; folder is ImageNet or any folder of labeled images, decoded during "
+        help="data set: shapes is built in; folder is ImageNet or labeled images in --data-dir, decoded during "
         "training; folder-in-memory decodes all of them once, for the augmentation and preprocessing of cifar10",
         common=True,
     )
@@ -109,6 +112,11 @@ class DataOptions(abc.ABC):
         return False
 
     @property
+    def preprocessing(self) -> "keras.layers.Layer | None":
+        """That layer; None if each image is standardized on its own."""
+        return None
+
+    @property
     def note(self) -> str:
         """End of the description of the data."""
         return ""
@@ -119,13 +127,27 @@ class DataOptions(abc.ABC):
             return data.first(self.train_images, self.test_images)
         return data.first(self.train_images).hold_out(self.held_out).first(test=self.test_images)
 
+    @property
     @abc.abstractmethod
-    def source(self, batch_size: int, seed: int) -> "ImageSource":
-        """Load the data, as batches of this global size, in an order and with augmentation determined by the seed.
+    def data(self) -> "DataSet":
+        """Selected images, loaded once. Raises DataError or UsageError if they were not found."""
 
-        Raises:
-            DataError, UsageError: the data were not found.
-        """
+    @property
+    @abc.abstractmethod
+    def counts(self) -> tuple[int, int]:
+        """Numbers of training and test images."""
+
+    @abc.abstractmethod
+    def train_batches(self, batch_size: int, seed: int) -> TrainBatchSource:
+        """Return batches of this global size, in an order and with augmentation determined by the seed."""
+
+    @abc.abstractmethod
+    def test_batches(self, batch_size: int) -> EvaluationBatchSource:
+        """Return the batches of test images."""
+
+    def explain(self, error: Exception, batch_size: int = 0, seed: int = 0, step: int = 0) -> str:
+        """Return an error message if images could not be read, in training near a step, and "" for other errors."""
+        return ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,16 +164,51 @@ class InMemory(DataOptions):
         "(He et al.)",
     )
 
-    @property
-    def has_preprocessing(self) -> bool:
-        return self.preprocess != "standardize"
-
     @abc.abstractmethod
     def load(self) -> "ImageData":
         """Return the selected images. Raises DataError if the data were not found."""
 
-    def source(self, batch_size: int, seed: int) -> "ImageSource":
-        return InMemorySource(self, self.load(), batch_size, seed)
+    @functools.cached_property
+    def data(self) -> "ImageData":  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.load()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return len(self.data.train_images), len(self.data.test_images)
+
+    @property
+    def has_preprocessing(self) -> bool:
+        return self.preprocess != "standardize"
+
+    @functools.cached_property
+    def preprocessing(self) -> "keras.layers.Layer | None":  # pyright: ignore[reportIncompatibleVariableOverride]
+        if not self.has_preprocessing:
+            return None
+        from trainers import preprocessing
+
+        return preprocessing.fit(self.preprocess, self.data.train_images)
+
+    def _prepare(self, images: "NDArray[np.uint8]") -> "Pixels":
+        """Return the images; without `preprocessing`, as bytes that are standardized batch by batch."""
+        if self.preprocessing is None:
+            return images
+        from trainers import preprocessing
+
+        return preprocessing.apply(self.preprocessing, images)
+
+    def train_batches(self, batch_size: int, seed: int) -> "TrainBatches":
+        from idmatters_tf.data.batches import TrainBatches
+
+        augmentation = AUGMENTATIONS[self.augment]
+        if augmentation is not None:
+            augmentation = dataclasses.replace(augmentation, cutout=self.cutout)
+        images = self._prepare(self.data.train_images)
+        return TrainBatches(images, self.data.train_labels, batch_size, seed, augmentation)
+
+    def test_batches(self, batch_size: int) -> "EvaluationBatches":
+        from idmatters_tf.data.batches import EvaluationBatches
+
+        return EvaluationBatches(self._prepare(self.data.test_images), self.data.test_labels, batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,13 +245,18 @@ class Folder(Files, DataOptions):
         """Selected images, listed but not read."""
         from idmatters_tf.data import imagenet
 
-        location = imagenet.locate(self.data_dir)
-        if location is not None and location.kind == "tfds":
-            import_tensorflow()
+        if self.data_dir is None:
+            raise UsageError(f"--dataset {self.dataset} requires --data-dir, the folder of the images.")
         data = imagenet.load(self.data_dir, size=self.size, train_only=self.held_out is not None)
         if self.skip_broken:
             import_tensorflow()
-            data = data.without_broken(_find_broken)
+            from idmatters_tf.data.streams import find_broken
+
+            broken = find_broken(data.train), find_broken(data.test)
+            for images, indices in zip((data.train, data.test), broken, strict=True):
+                for index in indices[:10]:
+                    print_message(f"skipped: {images.describe(index)}")
+            data = data.without(*broken)
         return self.select(data)
 
     @property
@@ -209,12 +271,51 @@ class Folder(Files, DataOptions):
             note += f", not read as images: {len(ignored):,} ({named})"
         return note
 
-    def source(self, batch_size: int, seed: int) -> "ImageSource":
-        return StreamedSource(self, batch_size, seed)
+    @property
+    def data(self) -> "StreamedImageData":
+        return self.files
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return len(self.files.train), len(self.files.test)
+
+    def train_batches(self, batch_size: int, seed: int) -> "StreamTrainBatches":
+        from idmatters_tf.data.streams import StreamTrainBatches
+
+        window, area = STREAMED[self.augment]
+        return StreamTrainBatches(self.files.train, batch_size, seed, window, self.size, smallest_area=area)
+
+    def test_batches(self, batch_size: int) -> "StreamEvaluationBatches":
+        from idmatters_tf.data.streams import StreamEvaluationBatches
+
+        return StreamEvaluationBatches(self.files.test, batch_size, STREAMED[self.augment][0], self.size)
+
+    def explain(self, error: Exception, batch_size: int = 0, seed: int = 0, step: int = 0) -> str:
+        import tensorflow as tf
+
+        kinds = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
+        if not isinstance(error, (*kinds, tf.errors.DataLossError)):
+            return ""
+        from idmatters_tf.data.streams import find_broken
+
+        near = None
+        if batch_size:
+            # The pipeline reads up to 8 batches ahead of the failed step.
+            positions = tf.range(step * batch_size, (step + 8) * batch_size, dtype=tf.int64)
+            near = self.train_batches(batch_size, seed).indices(positions).numpy().tolist()
+        for images, indices in ((self.files.train, near), (self.files.test, None)):
+            bad = find_broken(images, indices)
+            if bad:
+                path = images.describe(bad[0])
+                if isinstance(error, tf.errors.NotFoundError):
+                    return f"{path} was not found. Restore it, or pass the new folder of the data as --data-dir."
+                remedy = "Replace it, or skip all broken images with --skip-broken and another --out."
+                return f"{path} cannot be read as a JPEG or PNG image. {remedy}"
+        return ""
 
 
 @dataclasses.dataclass(frozen=True)
-class FolderInMemory(InMemory, Folder):
+class FolderInMemory(InMemory, Folder):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Options of `--dataset folder-in-memory`."""
 
     def load(self) -> "ImageData":
@@ -224,10 +325,10 @@ class FolderInMemory(InMemory, Folder):
         try:
             return decode_all(self.files)
         except Exception as error:
-            sentences = _explain_unreadable(error, "", (self.files.train, None), (self.files.test, None))
-            if not sentences:
+            explained = self.explain(error)
+            if not explained:
                 raise
-            raise UsageError(sentences) from error
+            raise UsageError(explained) from error
 
 
 DATA_SETS: Mapping[str, type[DataOptions]] = {
@@ -237,136 +338,3 @@ DATA_SETS: Mapping[str, type[DataOptions]] = {
     "folder": Folder,
     "folder-in-memory": FolderInMemory,
 }
-
-
-class ImageSource(abc.ABC):
-    """Loaded images as batches of a global size.
-
-    Attributes:
-        data: the data set.
-        training_images, test_images: numbers of images.
-        preprocessing: layer fitted to the training images, for exports; None if each image is standardized on its own.
-    """
-
-    preprocessing: "keras.layers.Layer | None" = None
-
-    def __init__(self, data: "DataSet", training_images: int, test_images: int):
-        self.data, self.training_images, self.test_images = data, training_images, test_images
-
-    @abc.abstractmethod
-    def train_batches(self) -> TrainBatchSource:
-        """Return the training batches."""
-
-    @abc.abstractmethod
-    def test_batches(self) -> EvaluationBatchSource:
-        """Return the batches of test images."""
-
-    def explain(self, error: Exception, step: int) -> str:
-        """Return an error message if data could not be read near a step, and "" for other errors."""
-        return ""
-
-
-class InMemorySource(ImageSource):
-    """Batches of images in memory, computed by NumPy."""
-
-    def __init__(self, options: InMemory, data: "ImageData", batch_size: int, seed: int):
-        super().__init__(data, len(data.train_images), len(data.test_images))
-        self._options, self._data, self._batch_size, self._seed = options, data, batch_size, seed
-
-    @functools.cached_property
-    def preprocessing(self) -> "keras.layers.Layer | None":  # pyright: ignore[reportIncompatibleVariableOverride]
-        if not self._options.has_preprocessing:
-            return None
-        from trainers import preprocessing
-
-        return preprocessing.fit(self._options.preprocess, self._data.train_images)
-
-    def _prepare(self, images: "NDArray[np.uint8]") -> "Pixels":
-        """Return the images; without `preprocessing`, as bytes that are standardized batch by batch."""
-        if self.preprocessing is None:
-            return images
-        from trainers import preprocessing
-
-        return preprocessing.apply(self.preprocessing, images)
-
-    def train_batches(self) -> "TrainBatches":
-        from idmatters_tf.data.batches import TrainBatches
-
-        augmentation = AUGMENTATIONS[self._options.augment]
-        if augmentation is not None:
-            augmentation = dataclasses.replace(augmentation, cutout=self._options.cutout)
-        images = self._prepare(self._data.train_images)
-        return TrainBatches(images, self._data.train_labels, self._batch_size, self._seed, augmentation)
-
-    def test_batches(self) -> "EvaluationBatches":
-        from idmatters_tf.data.batches import EvaluationBatches
-
-        return EvaluationBatches(self._prepare(self._data.test_images), self._data.test_labels, self._batch_size)
-
-
-class StreamedSource(ImageSource):
-    """Images that are read and decoded during training."""
-
-    def __init__(self, options: Folder, batch_size: int, seed: int):
-        self._options, self._files, self._batch_size, self._seed = options, options.files, batch_size, seed
-        super().__init__(options.files, len(options.files.train), len(options.files.test))
-
-    def train_batches(self) -> "StreamTrainBatches":
-        from idmatters_tf.data.streams import StreamTrainBatches
-
-        window, area = STREAMED[self._options.augment]
-        images, size = self._files.train, self._options.size
-        return StreamTrainBatches(images, self._batch_size, self._seed, window, size, smallest_area=area)
-
-    def test_batches(self) -> "StreamEvaluationBatches":
-        from idmatters_tf.data.streams import StreamEvaluationBatches
-
-        window, _ = STREAMED[self._options.augment]
-        return StreamEvaluationBatches(self._files.test, self._batch_size, window, self._options.size)
-
-    def explain(self, error: Exception, step: int) -> str:
-        """Return an error message with the first broken image near a step, and "" for other errors."""
-        import tensorflow as tf
-
-        # The pipeline reads up to 8 batches ahead of the failed step.
-        positions = tf.range(step * self._batch_size, (step + 8) * self._batch_size, dtype=tf.int64)
-        ahead = self.train_batches().indices(positions).numpy().tolist()
-        return _explain_unreadable(error, " and another --out", (self._files.train, ahead), (self._files.test, None))
-
-
-def _explain_unreadable(error: Exception, more: str, *parts: "tuple[ImageFiles, Sequence[int] | None]") -> str:
-    """Return an error message about the first image that is missing or broken, and "" for errors of other kinds.
-
-    Args:
-        error: error of TensorFlow.
-        more: end of the remedy for broken images.
-        parts: pairs of images and the indices of those to search, or None for all.
-    """
-    import tensorflow as tf
-
-    errors = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
-    if not isinstance(error, (*errors, tf.errors.DataLossError)):
-        return ""
-    from idmatters_tf.data.streams import find_broken
-
-    for images, indices in parts:
-        bad = find_broken(images, indices)
-        if bad:
-            path = images.describe(bad[0])
-            if isinstance(error, tf.errors.NotFoundError):
-                return f"{path} was not found. Restore it, or pass the new folder of the data as --data-dir."
-            remedy = f"Replace it, or skip all broken images with --skip-broken{more}."
-            return f"{path} cannot be read as a JPEG or PNG image. {remedy}"
-    return ""
-
-
-def _find_broken(images: "ImageFiles") -> list[int]:
-    """Return the indices of the images that cannot be decoded, with a message about the first ten."""
-    from idmatters_tf._presentation.progress import Progress
-    from idmatters_tf.data.streams import find_broken
-
-    with Progress(len(images) // 100, "looking for broken images", unit="hundreds", delay=0) as progress:
-        bad = find_broken(images, advance=progress.advance)
-    for index in bad[:10]:
-        print_message(f"skipped: {images.describe(index)}")
-    return bad

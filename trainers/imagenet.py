@@ -22,8 +22,8 @@ examples:
   python -m trainers.launch --workers 2 -- imagenet ...        two processes on this machine
   python -m trainers.imagenet --resume --out runs/trial        resume, as the same command does
 
---data-dir contains train/CLASS/*.JPEG and val/CLASS/*.JPEG, or only CLASS/*.JPEG with --held-out N, or imagenet2012 as
-prepared by TensorFlow Datasets. Images are .jpeg, .jpg or .png. Several machines: docs/howto/clusters.md.
+--data-dir contains train/CLASS/*.JPEG and val/CLASS/*.JPEG, or only CLASS/*.JPEG with --held-out N. Images are .jpeg,
+.jpg or .png. Several machines: docs/howto/clusters.md.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from idmatters_tf.distribute.description import make_local_cluster
-from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import make_parser, setting, with_defaults
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import Parser, make_parser, setting, with_defaults
 from trainers.cli.startup import print_message, run_program
 from trainers.run.signals import SignalHandler
 

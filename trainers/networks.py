@@ -4,27 +4,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from idmatters_tf.models.layout import (
-    DENSENET_IMAGENET,
-    Head,
-    Layout,
-    Shortcut,
-    densenet_layers,
-    resnet_blocks,
-)
+from idmatters_tf.models.layout import Head, Layout, Shortcut, densenet_layers, resnet_blocks
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 
 if TYPE_CHECKING:
     import keras
 
-# Bounds of sizes, far above those of any network that fits into memory.
+# Bounds far above the sizes of networks that fit into memory.
 MOST_BLOCKS, MOST_CHANNELS = 10_000, 65_536
-
-
-def _check_blocks(blocks: Sequence[int]) -> None:
-    if sum(blocks) > MOST_BLOCKS:
-        raise UsageError(f"--blocks must be at most {MOST_BLOCKS:,} in all stages. Received: {sum(blocks):,}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +32,7 @@ class Identity:
     strides: tuple[int, ...] = setting(
         (),
         help="stride of the first convolution and of the first block of each stage, or one number for all of them; by "
-        "default 1, 1 and then 2; with --model all-cnn, one number for the first convolution",
+        "default 1, 1 and then 2",
         at_least=1,
         at_most=MOST_CHANNELS,
         may_be_empty=True,
@@ -88,7 +76,6 @@ class Identity:
                 f"{len(self.widths)} stages. Received: {' '.join(map(str, self.strides))}"
             )
         layout = self.layout()
-        _check_blocks(layout.blocks)
         # One number stands for all stages.
         object.__setattr__(self, "blocks", layout.blocks)
         object.__setattr__(self, "strides", (layout.stem_strides, *layout.strides))
@@ -113,13 +100,10 @@ class NormalizerFree:
     )
     stem: int = setting(48, help="channels of the first convolution", at_least=1, at_most=MOST_CHANNELS)
     stem_size: int = setting(3, help="rows and columns of the first kernel", at_least=1, at_most=99)
-    last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
 
     def __post_init__(self) -> None:
         # Its stages have stride 2.
-        strides = (2,) * len(self.widths)
-        layout = Layout(self.blocks, self.widths, strides, self.stem, self.stem_size)
-        _check_blocks(layout.blocks)
+        layout = Layout(self.blocks, self.widths, (2,) * len(self.widths), self.stem, self.stem_size)
         object.__setattr__(self, "blocks", layout.blocks)
 
 
@@ -130,7 +114,7 @@ class ResNet:
     depth: int = setting(
         110,
         help="number of layers: 6 n + 2 (resnet, preresnet) or 3 n + 4 (densenet); for ImageNet 18 or 34 (resnet, "
-        "preresnet), or 121, 169 or 201 with bottlenecks and a growth of 32 (densenet)",
+        "preresnet)",
         at_least=1,
         at_most=MOST_BLOCKS,
         common=True,
@@ -147,26 +131,13 @@ class DenseNet:
 
     depth: int = setting(100, help="number of layers", at_least=1, at_most=MOST_BLOCKS)
 
-    @property
-    def bottleneck(self) -> bool:
-        """True for the networks for ImageNet."""
-        return self.depth in DENSENET_IMAGENET
-
     def __post_init__(self) -> None:
-        densenet_layers(self.depth, self.bottleneck)
+        densenet_layers(self.depth, bottleneck=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class AllCNN:
-    """Options of `--model all-cnn`."""
-
-    strides: tuple[int, ...] = setting((1,), help="stride of the first convolution", at_least=1, at_most=MOST_CHANNELS)
-
-    def __post_init__(self) -> None:
-        if len(self.strides) != 1:
-            raise UsageError(
-                f"--strides must be one number with --model all-cnn. Received: {' '.join(map(str, self.strides))}"
-            )
+    """`--model all-cnn`, which has no options."""
 
 
 Network: TypeAlias = Identity | NormalizerFree | ResNet | DenseNet | AllCNN
@@ -224,12 +195,11 @@ def _build(model: str, options: Network, replicas: int, arguments: dict[str, Any
     if isinstance(options, DenseNet):
         from idmatters_tf.models.densenet import densenet
 
-        growth = 32 if options.bottleneck else 24
-        return densenet(depth=options.depth, growth=growth, bottleneck=options.bottleneck, norm=norm, **arguments)
+        return densenet(depth=options.depth, growth=24, norm=norm, **arguments)
     if isinstance(options, AllCNN):
         from idmatters_tf.models.all_cnn import all_cnn_c
 
-        return all_cnn_c(stem_strides=options.strides[0], **arguments)
+        return all_cnn_c(**arguments)
     arguments |= vars(options)
     if model == "normalizer-free":
         from idmatters_tf.models.normalizer_free import normalizer_free_resnet

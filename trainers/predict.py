@@ -86,8 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def choose_window(settings: Mapping[str, object]) -> str:
     """Return the augmentation whose window of an image the evaluations of a run use, see `load_image`."""
     # In memory, "standard" stands for crops after padding, and evaluations use whole images.
-    is_streamed = settings.get("dataset") == "folder" and not settings.get("in_memory")  # of earlier versions
-    return STREAMED[str(settings.get("augment"))][0] if is_streamed else "paper"
+    return STREAMED[str(settings.get("augment"))][0] if settings.get("dataset") == "folder" else "paper"
 
 
 def _load(path: pathlib.Path, remedy: str) -> "keras.Model":

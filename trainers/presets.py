@@ -19,7 +19,6 @@ _NORMALIZER_FREE: Settings = {
     "weight_decay": 0.0,
     "optimizer": "muon",
     "learning_rate": 0.03,
-    "other_rate": 1.5,
     "schedule": "linear",
 }
 # Normalizer-free network in 50 minutes on two CPU cores, 6.37 %: docs/explanation/fast.md.
@@ -65,7 +64,7 @@ _CIFAR_QUICK: Settings = {
     "evaluate_every": 200,
     "checkpoint_every": 200,
 }
-# He et al. (2015, 2016), section 4.2: 64,000 steps, at depth 110 the first 400 of them at a tenth of the rate.
+# He et al. (2015, 2016), section 4.2: 64,000 steps. Only depth 110 has the warm-up of 400 steps at a tenth of the rate.
 _CIFAR_RESNET: Settings = {
     "depth": 110,
     "steps": 64_000,
@@ -136,26 +135,13 @@ _IMAGENET_FAST: Settings = {
     "evaluate_every": 370,
     "checkpoint_every": 185,
 }
-# 90 epochs with batches of 256, the rate divided at 30 and 60.
-_IMAGENET_90_EPOCHS: Settings = {
+# The published Torch code (fb.resnet.torch): 90 epochs with batches of 256, the rate divided at 30 and 60.
+_IMAGENET_RESNET: Settings = {
+    "depth": 34,
+    "shortcut": "projection",
     "steps": 450_000,
     "schedule": "drops",
     "drop_steps": (150_000, 300_000),
-    "augment": "standard",
-}
-# The published Torch code (fb.resnet.torch).
-_IMAGENET_RESNET: Settings = {"depth": 34, "shortcut": "projection", **_IMAGENET_90_EPOCHS}
-# Huang et al. (2016), section 4.2.
-_IMAGENET_DENSENET: Settings = {"depth": 121, "optimizer": "nesterov", **_IMAGENET_90_EPOCHS}
-# Springenberg et al. (2014), section 3.4: 450,000 steps with batches of 64, the rate divided every 200,000.
-_IMAGENET_ALL_CNN: Settings = {
-    "strides": (4,),
-    "steps": 450_000,
-    "batch_size": 64,
-    "learning_rate": 0.01,
-    "schedule": "drops",
-    "drop_steps": (200_000, 400_000),
-    "weight_decay": 0.0005,
     "augment": "standard",
 }
 
@@ -177,6 +163,4 @@ IMAGENET_RECIPES: Mapping[str, Settings] = {
     "normalizer-free": _IMAGENET_FAST,
     "resnet": _IMAGENET_RESNET,
     "preresnet": _IMAGENET_RESNET,
-    "densenet": _IMAGENET_DENSENET,
-    "all-cnn": _IMAGENET_ALL_CNN,
 }

@@ -11,6 +11,7 @@ from typing import Literal
 
 from idmatters_tf._arguments import as_utf8
 from idmatters_tf._imports import require
+from idmatters_tf._presentation.results import tabulate
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make_parser, setting, with_defaults
@@ -56,12 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainers.run.figures import comparison
 
     rows = make_rows(runs)
-    text, table = markdown(rows), folder / "comparison.csv"
+    table = folder / "comparison.csv"
     write_mark(folder, REPORT, "trainers.report", runs=[str(run.path) for run in runs.values()])
     write_csv(table, rows)
-    write_atomically(folder / "comparison.md", text)
+    write_atomically(folder / "comparison.md", markdown(rows))
     figure = comparison({name: run.metrics() for name, run in runs.items()}, folder / f"comparison.{settings.format}")
-    print_lines(*text.splitlines(), "", f"{figure}, {folder / 'comparison.md'}, {table}")
+    print_lines(
+        tabulate(list(rows[0]), [list(row.values()) for row in rows]),
+        "",
+        f"{figure}, {folder / 'comparison.md'}, {table}",
+    )
     return 0
 
 
@@ -101,15 +106,8 @@ def make_rows(runs: Mapping[str, Run]) -> list[dict[str, object]]:
 
 
 def markdown(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return the rows as a Markdown table with aligned columns, numbers to the right."""
-    header = list(map(cell, rows[0]))
-    cells = [[f"{value:,}" if type(value) is int else cell(value) for value in row.values()] for row in rows]
-    columns = list(zip(header, *cells, strict=True))
-    numeric = [all(re.fullmatch(r"[-\d.,± ]*", cell) for cell in column[1:]) for column in columns]
-    widths = [max(3, *map(len, column)) for column in columns]
-    rule = [f"{'-' * (width - 1)}:" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
-    aligned = [f"{'>' if right else '<'}{width}" for right, width in zip(numeric, widths, strict=True)]
-    lines = ([f"{text:{how}}" for text, how in zip(line, aligned, strict=True)] for line in (header, rule, *cells))
+    """Return the rows as a Markdown table."""
+    lines = [map(cell, rows[0]), ["---"] * len(rows[0]), *(map(cell, row.values()) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -5,11 +5,11 @@ import importlib
 import importlib.util
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import trainers
 from generator import table
-from trainers.cli.arguments import Parser
+from trainers.cli.settings import Parser
 from trainers.report import cell
 
 _INTRODUCTION = """# Command lines
@@ -61,17 +61,12 @@ def page(name: str, path: str) -> str:
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     wrapped = textwrap.fill(usage, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     parts += ["## Usage\n", f"```text\n{wrapped}\n```\n"]
-    commands: Mapping[str, object] = getattr(module, "COMMANDS", {})
-    if not commands:
-        parts += _groups(parser, "##")
-    for command in commands:
-        described = module.parser(command)
-        parts += [f"## {command}\n", f"{_prose(described.description or '')}\n", *_groups(described, "###")]
+    parts += _groups(parser)
     parts += _epilog(parser.epilog or "")
     return "\n".join(parts)
 
 
-def _groups(parser: Parser, level: str) -> Iterator[str]:
+def _groups(parser: Parser) -> Iterator[str]:
     """Yield a heading and a table of options for each group of a parser."""
     formatter = argparse.HelpFormatter(parser.prog)
     for group in parser._action_groups:
@@ -86,7 +81,7 @@ def _groups(parser: Parser, level: str) -> Iterator[str]:
             lines.append((option, ". ".join(filter(None, [description, choices])), default))
         if lines:
             title = _TITLES.get(group.title or "", group.title or "")
-            yield f"{level} {title[:1].upper()}{title[1:]}\n"
+            yield f"## {title[:1].upper()}{title[1:]}\n"
             yield table(("option", "description", "default"), lines)
 
 

@@ -11,8 +11,8 @@ from generator import FOLDER
 _RULES = (
     (r"trainers/reproduce/rows/([\w.-]+)\.toml", r"ledger/\2"),
     (r"trainers/reproduce/rows", "ledger/index"),
-    (r"trainers/(cifar|imagenet|launch|predict|report)\.py", r"commands/\2"),
-    (r"trainers/(expressivity|landscape|reproduce|shortcuts)/__main__\.py", r"commands/\2"),
+    (r"trainers/(cifar|expressivity|imagenet|launch|predict|report)\.py", r"commands/\2"),
+    (r"trainers/(landscape|reproduce|shortcuts)/__main__\.py", r"commands/\2"),
     (r"trainers", "commands/index"),
     (r"(examples|benchmarks)/(\w+)\.(?:py|ipynb)", r"\2/\3"),
     (r"examples(?:/README\.md)?", "../reference/examples"),

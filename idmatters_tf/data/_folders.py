@@ -7,9 +7,8 @@ import pathlib
 import zlib
 from collections.abc import Iterable
 
-from idmatters_tf._arguments import as_utf8, distinguish
-from idmatters_tf.data._sources import Path
-from idmatters_tf.data.images import DataError
+from idmatters_tf._arguments import as_utf8
+from idmatters_tf.data.images import DataError, Path
 
 SUFFIXES = (".jpeg", ".jpg", ".jpe", ".jfif", ".png")
 # Formats of images that are not read.
@@ -22,19 +21,19 @@ OTHER_SUFFIXES = (
 
 @dataclasses.dataclass(frozen=True)
 class ImageFiles:
-    """Labeled images in files, one for each image or many records.
+    """Labeled images in files.
 
     Attributes:
         root: folder of the images.
-        names: paths of the images relative to `root`; of records with "@" and their offset in bytes.
-        labels: indices into `class_names`; None for records, which contain their labels.
-        class_names: sorted names of the class folders, or those of the records.
+        names: paths of the images relative to `root`.
+        labels: indices into `class_names`.
+        class_names: sorted names of the class folders.
         ignored: other files and nested folders, relative to `root`.
     """
 
     root: pathlib.Path
     names: list[str]
-    labels: list[int] | None
+    labels: list[int]
     class_names: tuple[str, ...]
     ignored: tuple[str, ...] = ()
 
@@ -44,8 +43,8 @@ class ImageFiles:
     def without(self, broken: Iterable[int]) -> "ImageFiles":
         """Return the files without the images at the given indices."""
         kept = sorted(set(range(len(self))).difference(broken))
-        labels = None if self.labels is None else [self.labels[index] for index in kept]
-        return dataclasses.replace(self, names=[self.names[index] for index in kept], labels=labels)
+        names, labels = ([values[index] for index in kept] for values in (self.names, self.labels))
+        return dataclasses.replace(self, names=names, labels=labels)
 
     def shuffle(self) -> list[int]:
         """Return all indices, sorted by a checksum of the names of the images."""
@@ -54,12 +53,12 @@ class ImageFiles:
         return sorted(range(len(self)), key=sums.__getitem__)
 
     def describe(self, index: int) -> str:
-        """Return the path of an image, and its offset in records."""
+        """Return the path of an image."""
         return str(self.root / self.names[index])
 
     def digest(self, crc: int = 0) -> int:
         """Return a checksum of names and labels, continued from `crc`. The pixels are not read."""
-        for name, label in zip(self.names, self.labels or [""] * len(self), strict=True):
+        for name, label in zip(self.names, self.labels, strict=True):
             crc = zlib.crc32(f"{name}\0{label}\n".encode(errors="surrogateescape"), crc)
         return crc
 
@@ -105,17 +104,6 @@ def list_classes(folder: Path) -> ImageFiles:
         names += [f"{name}/{image}" for image in images]
         labels += [label] * len(images)
     return ImageFiles(folder, names, labels, tuple(classes), tuple(ignored))
-
-
-def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
-    """Raise DataError unless both splits have the same class folders."""
-    differing = sorted(set(train.class_names) ^ set(test.class_names))
-    if differing:
-        shown = ", ".join(distinguish(differing)[:5]) + (", ..." if len(differing) > 5 else "")
-        raise DataError(
-            f"training and validation images must have the same class folders. {len(differing)} are in only one of "
-            f"{train.root} and {test.root}: {shown}"
-        )
 
 
 def holds_images(folder: Path) -> bool:

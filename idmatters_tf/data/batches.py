@@ -171,15 +171,13 @@ class TrainBatches(TrainBatchSource):
         return _prepare(pixels.view(self._type).reshape(-1, *self._shape))
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "tf.data.Dataset":
-        from idmatters_tf.data._pipelines import computed_batches
+        from idmatters_tf.data.streams import computed_batches
 
         return computed_batches(self.batch, self.batch_size, share, first_step, steps, stride)
 
 
 class EvaluationBatches(EvaluationBatchSource):
-    """Batches that contain every image once, without augmentation. Padding of the last batch has weight 0.
-
-    Iteration yields (images, labels, weights) as NumPy arrays, which threads compute ahead.
+    """Evaluation batches of images in memory, which threads compute ahead.
 
     Args:
         images: `(n, rows, cols, channels)`, uint8 images that are standardized one by one, or preprocessed float32
@@ -205,10 +203,10 @@ class EvaluationBatches(EvaluationBatchSource):
     def __iter__(self) -> Iterator[WeightedBatch]:
         yield from map(compute_ahead(self.batch, 2, 4), range(self.steps))
 
-    def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> "tf.data.Dataset":
-        from idmatters_tf.data._pipelines import computed_batches
+    def dataset(self, share: Share = ALONE) -> "tf.data.Dataset":
+        from idmatters_tf.data.streams import computed_batches
 
-        return computed_batches(self.batch, self.batch_size, share, first, self.steps if steps is None else steps)
+        return computed_batches(self.batch, self.batch_size, share, 0, self.steps)
 
 
 def compute_ahead(function: Callable[[int], Value], threads: int, count: int = 8) -> Callable[[int], Value]:

@@ -1,30 +1,20 @@
 """ImageNet (ILSVRC2012), and any other images in the same tree of folders.
 
-The first of these sources that is found is used:
-
-- a tree `train/CLASS/*.JPEG` with `val/CLASS/*.JPEG`;
-- class folders `CLASS/*.JPEG` only, without validation images;
-- `imagenet2012` prepared by TensorFlow Datasets.
-
-Finding them requires neither TensorFlow nor the network. Nothing is downloaded, because ImageNet requires registration.
+The tree is `train/CLASS/*.JPEG` with `val/CLASS/*.JPEG`, or `CLASS/*.JPEG` only, without validation images. Listing it
+does not require TensorFlow.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Collection, Mapping
-from typing import cast
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._arguments import as_utf8, check_choice
+from idmatters_tf._arguments import as_utf8, check_choice, distinguish
 from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
-from idmatters_tf.data._records import list_records
-from idmatters_tf.data._sources import Location, Path, as_data_error, data_root, is_prepared
-from idmatters_tf.data.images import DataError, _check_held_out
-
-TFDS_NAME = "imagenet2012"
+from idmatters_tf.data.images import DataError, Path, _check_held_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,21 +57,13 @@ class StreamedImageData:
         """Return a checksum of all names and labels in their order, 8 hexadecimal digits. No pixels are read."""
         return f"{self.test.digest(self.train.digest()):08x}"
 
-    def without_broken(self, find: Callable[[ImageFiles], Collection[int]]) -> "StreamedImageData":
-        """Return the data set without the images that cannot be decoded.
-
-        Args:
-            find: function that returns the indices of broken images.
-
-        Raises:
-            DataError: none of the training or validation images can be decoded.
-        """
-        broken = {"train": find(self.train), "test": find(self.test)}
-        for split, images in (("train", self.train), ("test", self.test)):
-            if len(broken[split]) == len(images):
+    def without(self, train: Collection[int], test: Collection[int]) -> "StreamedImageData":
+        """Return the data set without broken images, by their indices. Raises DataError if no images remain."""
+        for split, images, broken in (("train", self.train, train), ("test", self.test, test)):
+            if len(broken) == len(images):
                 raise DataError(f"none of the {len(images):,} {split} images can be decoded.")
-        train, test = self.train.without(broken["train"]), self.test.without(broken["test"])
-        return dataclasses.replace(self, train=train, test=test, skipped=sum(map(len, broken.values())))
+        kept = {"train": self.train.without(train), "test": self.test.without(test)}
+        return dataclasses.replace(self, **kept, skipped=len(train) + len(test))
 
     def first(self, train: int | None = None, test: int | None = None) -> "StreamedImageData":
         """Return the data set with `train` and `test` images only. None keeps all images.
@@ -138,52 +120,29 @@ def load_image(path: Path, size: int, augmentation: str = "paper") -> NDArray[np
     return tf.cast(tf.round(image), tf.uint8).numpy()
 
 
-def locate(data_dir: Path | None = None) -> Location | None:
-    """Find the data without reading them.
-
-    Args:
-        data_dir: folder of the data. None: the folder of TensorFlow Datasets (`$TFDS_DATA_DIR`, or
-            `~/tensorflow_datasets`).
-
-    Returns:
-        A `Location` of kind "tree", "classes" (class folders without `train/`) or "tfds", or None if nothing is found.
-    """
-    root = data_root(data_dir)
-    if (root / "train").is_dir():
-        return Location("tree", root)
-    if is_prepared(TFDS_NAME, root):
-        return Location("tfds", root)
-    if root.is_dir() and _folders.holds_classes(root):
-        return Location("classes", root)
-    return None
-
-
-def load(data_dir: Path | None = None, size: int = 224, train_only: bool = False) -> StreamedImageData:
+def load(data_dir: Path, size: int = 224, train_only: bool = False) -> StreamedImageData:
     """Find and list the images without reading them.
 
     Args:
-        data_dir: see `locate`.
+        data_dir: folder of the data.
         size: side in pixels of the square to which images are resized.
         train_only: True uses the training images as test images as well, for `StreamedImageData.hold_out`.
 
     Raises:
         DataError: no images are found, there are no validation images, or the splits have different classes.
     """
-    root = data_root(data_dir)
-    location = locate(data_dir)
-    if location is None:
+    root = pathlib.Path(data_dir).expanduser()
+    folder = root / "train" if (root / "train").is_dir() else root
+    if folder == root and not (root.is_dir() and _folders.holds_classes(root)):
         missing = "" if root.exists() else ", which does not exist"
         remedy = "Pass the folder that holds one of these as `data_dir`."
         if any(root.glob("*.tar")):
-            remedy = "Tar files are not read: unpack them, or prepare them as described in docs/howto/imagenet.md."
+            remedy = "Unpack the tar files as described in docs/howto/imagenet.md."
         raise DataError(
-            f"no images were found in {root}{missing}: neither a tree train/CLASS/*.JPEG, nor class folders, nor "
-            f"{TFDS_NAME} prepared by TensorFlow Datasets. {remedy}",
+            f"no images were found in {root}{missing}: neither a tree train/CLASS/*.JPEG nor class folders. {remedy}",
             arguments=("data_dir",),
         )
-    if location.kind == "tfds":
-        return _prepared(root, size)
-    train = _folders.list_classes(root / "train" if location.kind == "tree" else root)
+    train = _folders.list_classes(folder)
     test = train if train_only else _list_validation(train, root / "val")
     ignored = train.ignored + (test.ignored if test is not train else ())
     return StreamedImageData(as_utf8(root.resolve().name), train, test, f"image files, {root}", size, ignored=ignored)
@@ -199,17 +158,11 @@ def _list_validation(train, folder):
     if _folders.holds_images(folder):
         raise DataError(f"{folder} contains images outside of class folders. Sort them into {folder}/CLASS/.")
     test = _folders.list_classes(folder)
-    _folders.check_same_classes(train, test)
+    differing = sorted(set(train.class_names) ^ set(test.class_names))
+    if differing:
+        shown = ", ".join(distinguish(differing)[:5]) + (", ..." if len(differing) > 5 else "")
+        raise DataError(
+            f"training and validation images must have the same class folders. {len(differing)} are in only one of "
+            f"{train.root} and {folder}: {shown}"
+        )
     return test
-
-
-def _prepared(root, size):
-    import tensorflow_datasets as tfds
-
-    with as_data_error(TFDS_NAME, root):
-        builder = tfds.builder(TFDS_NAME, data_dir=str(root))
-    names = cast("Mapping[str, tfds.features.ClassLabel]", builder.info.features)["label"].names
-    files = {split: builder.info.splits[split].filenames for split in ("train", "validation")}
-    train, test = (list_records(pathlib.Path(builder.data_dir), files[split], names) for split in files)
-    origin = f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}"
-    return StreamedImageData(TFDS_NAME, train, test, origin, size)

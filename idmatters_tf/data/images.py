@@ -1,10 +1,14 @@
 """Labeled images in memory, and the errors of all data sets."""
 
 import dataclasses
+import os
 import zlib
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Path: TypeAlias = str | os.PathLike[str]
 
 
 class DataError(ValueError):

@@ -79,12 +79,6 @@ class EvaluationBatchSource(Protocol):
         """Yield (images, labels, weights) of all global batches as NumPy arrays."""
         ...
 
-    def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> "tf.data.Dataset":
-        """Return a `tf.data.Dataset` of (images, labels, weights), with one element for each replica in turn.
-
-        Args:
-            share: replicas that the data set feeds.
-            first: first global batch.
-            steps: number of global batches (default: all).
-        """
+    def dataset(self, share: Share = ALONE) -> "tf.data.Dataset":
+        """Return a `tf.data.Dataset` of (images, labels, weights), with one element for each replica in turn."""
         ...

@@ -1,11 +1,11 @@
-"""Batches of images that are read and decoded during training.
+"""Pipelines of tf.data: batches of images that are read and decoded during training, and shares of replicas.
 
 Like in `idmatters_tf.data.batches`, order and random choices are functions of (seed, position): a resumed run starts
 with the next image, and a replica reads its share only.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +17,6 @@ from idmatters_tf._environment import cores
 from idmatters_tf._tensorflow_internals.pipelines import without_autotuning
 from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
-from idmatters_tf.data._pipelines import replica_elements
 from idmatters_tf.data.imagenet import StreamedImageData
 from idmatters_tf.data.images import ImageData
 from idmatters_tf.data.protocols import (
@@ -32,14 +31,14 @@ from idmatters_tf.data.protocols import (
 # Distinct streams of random numbers.
 _ORDER, _FLIPS, _AUGMENTATION = 1, 2, 3
 
+# Maps (step, start, stop) to arrays of `stop - start` examples.
+PureBatch: TypeAlias = Callable[[int, int, int], tuple[NDArray[np.generic], ...]]
 # Maps the index of an image, int64, to the compressed image and its label.
 Reader: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class StreamTrainBatches(TrainBatchSource):
     """Training batches of images in files.
-
-    The interface is that of `idmatters_tf.data.batches.TrainBatches`.
 
     Args:
         images: `ImageFiles`.
@@ -116,11 +115,7 @@ class StreamTrainBatches(TrainBatchSource):
 
 
 class StreamEvaluationBatches(EvaluationBatchSource):
-    """Batches that contain every image in files once, without augmentation. Padding of the last batch has weight 0.
-
-    The interface is that of `idmatters_tf.data.batches.EvaluationBatches`. The arguments are those of
-    `StreamTrainBatches`.
-    """
+    """Evaluation batches of images in files, with the arguments of `StreamTrainBatches`."""
 
     def __init__(self, images: ImageFiles, batch_size: int, augmentation: str = "paper", size: int = 224):
         self.count, self.batch_size, self.size = len(images), batch_size, size
@@ -135,11 +130,9 @@ class StreamEvaluationBatches(EvaluationBatchSource):
         for images, labels, weights in self.dataset():
             yield images.numpy(), labels.numpy(), weights.numpy()
 
-    def dataset(
-        self, share: Share = ALONE, first: Int = 0, steps: int | None = None, standardized: bool = True
-    ) -> tf.data.Dataset:
+    def dataset(self, share: Share = ALONE, standardized: bool = True) -> tf.data.Dataset:
         """Return the batches, see `EvaluationBatchSource`. If `standardized` is False, images are in 0..255."""
-        elements, size = replica_elements(self.batch_size, share, first, self.steps if steps is None else steps)
+        elements, size = replica_elements(self.batch_size, share, 0, self.steps)
         window = _decoding.evaluation_window(self.augmentation)
 
         @tf.autograph.experimental.do_not_convert
@@ -152,6 +145,47 @@ class StreamEvaluationBatches(EvaluationBatchSource):
             return tf.image.per_image_standardization(images) if standardized else images, labels, weights
 
         return _decode(self._read, elements.map(choose), size, self.size, lambda _: window, finish)
+
+
+def replica_elements(
+    batch_size: int, share: Share, first_step: Int, steps: int, stride: int = 1
+) -> tuple[tf.data.Dataset, int]:
+    """Return a data set of (step, first example in the global batch) and the number of examples of each element.
+
+    There is one element for each replica in turn. Raises ValueError if the replicas do not divide the batch size.
+    """
+    if batch_size % share.replicas:
+        raise ValueError(
+            f"The global batch size must be a multiple of {share.replicas}, the number of replicas. "
+            f"Received: {batch_size}"
+        )
+    size = batch_size // share.replicas
+
+    @tf.autograph.experimental.do_not_convert
+    def element(number):
+        return first_step + number // share.count * stride, (share.first + number % share.count) * size
+
+    return tf.data.Dataset.range(steps * share.count).map(element), size
+
+
+def computed_batches(
+    batch: PureBatch, batch_size: int, share: Share, first_step: Int, steps: int, stride: int = 1
+) -> tf.data.Dataset:
+    """Return the batches of a pure function as a data set; for the arguments see `TrainBatchSource.dataset`."""
+    elements, size = replica_elements(batch_size, share, first_step, steps, stride)
+    example = batch(0, 0, 1)
+
+    def compute(step, start):
+        return batch(int(step), int(start), int(start) + size)
+
+    @tf.autograph.experimental.do_not_convert
+    def arrays(step, start):
+        # `enable_op_determinism` runs a stateful map on one core.
+        computed = tf.numpy_function(compute, [step, start], [array.dtype for array in example], stateful=False)
+        shapes = [(size, *array.shape[1:]) for array in example]
+        return tuple(tf.ensure_shape(array, shape) for array, shape in zip(computed, shapes, strict=True))
+
+    return without_autotuning(elements.map(arrays, num_parallel_calls=2, deterministic=True).prefetch(4))
 
 
 def decode_all(data: StreamedImageData) -> ImageData:
@@ -174,34 +208,9 @@ def _make_reader(images: ImageFiles) -> Reader:
     root = os.fsencode(f"{images.root}/")
     # Bytes, because file names may not be UTF-8.
     names = [root + os.fsencode(name) for name in images.names]
-    if images.labels is None:
-        return _make_record_reader([name.rpartition(b"@") for name in names])
     with tf.device("CPU:0"):
         paths, labels = tf.constant(names), tf.constant(images.labels, tf.int32)
     return lambda index: (tf.io.read_file(tf.gather(paths, index)), tf.gather(labels, index))
-
-
-def _make_record_reader(names: Sequence[tuple[bytes, bytes, bytes]]) -> Reader:
-    with tf.device("CPU:0"):
-        paths = tf.constant([path for path, _, _ in names])
-        offsets = tf.constant([int(offset) for _, _, offset in names], tf.int64)
-    element = {"output_types": [tf.string], "output_shapes": [[]]}
-    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
-
-    def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # The public TFRecordDataset has no offsets.
-        following = tf.raw_ops.TFRecordDatasetV2(
-            filenames=[tf.gather(paths, index)],
-            compression_type="",
-            buffer_size=0,
-            byte_offsets=[tf.gather(offsets, index)],
-        )
-        first = tf.raw_ops.TakeDataset(input_dataset=following, count=1, **element)
-        (record,) = tf.raw_ops.DatasetToSingleElement(dataset=first, **element)
-        example = tf.io.parse_single_example(record, features)
-        return example["image"], tf.cast(example["label"], tf.int32)
-
-    return read
 
 
 def _decode(read, chosen, batch_size, size, window, finish):
@@ -216,29 +225,16 @@ def _decode(read, chosen, batch_size, size, window, finish):
         finish: function of a batch: images, float32 `(batch, size, size, 3)`, labels and the further tensors.
     """
 
-    def load(index, *others):
-        return *read(index), *others
-
-    def decode(contents, label, *others):
+    def decode(index, *others):
+        contents, label = read(index)
         return _decoding.decode_and_resize(contents, size, window(*others)), label, *others
 
-    # Reading records is stateful, and `enable_op_determinism` runs a stateful map on one core. That is sufficient for
-    # reading, but not for decoding, which therefore is a map of its own.
-    loaded = chosen.unbatch().map(load, num_parallel_calls=cores())
-    decoded = loaded.map(decode, num_parallel_calls=cores()).batch(batch_size, drop_remainder=True)
+    decoded = chosen.unbatch().map(decode, num_parallel_calls=cores()).batch(batch_size, drop_remainder=True)
     return without_autotuning(decoded.map(finish, num_parallel_calls=cores()).prefetch(2))
 
 
-def find_broken(
-    images: ImageFiles, indices: Iterable[int] | None = None, advance: Callable[[], object] = lambda: None
-) -> list[int]:
-    """Read and decode images, and return the sorted indices of the images that cannot be decoded.
-
-    Args:
-        images: `ImageFiles`.
-        indices: indices of the images (default: all).
-        advance: called after each 100 images that can be decoded.
-    """
+def find_broken(images: ImageFiles, indices: Iterable[int] | None = None) -> list[int]:
+    """Read and decode images, by default all, and return the sorted indices of those that cannot be decoded."""
     indices = list(range(len(images))) if indices is None else sorted(set(indices))
     read = _make_reader(images)
 
@@ -249,9 +245,5 @@ def find_broken(
 
     data = tf.data.Dataset.from_tensor_slices(tf.constant(indices, tf.int64))
     data = without_autotuning(data.map(attempt, num_parallel_calls=4).ignore_errors())
-    good = set()
-    for number, (index, _) in enumerate(data.as_numpy_iterator()):
-        good.add(int(index))
-        if number % 100 == 99:
-            advance()
+    good = {int(index) for index, _ in data.as_numpy_iterator()}
     return [index for index in indices if index not in good]

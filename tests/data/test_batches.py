@@ -94,18 +94,6 @@ def test_cutout(side):
     assert len(centres) > 15
 
 
-def test_single_steps_equal_those_of_the_dataset():
-    ours = batches()
-    dataset = ours.dataset(0, 7)
-    assert [spec.shape for spec in dataset.element_spec] == [(16, 6, 8, 3), (16,)]
-    stream = list(dataset.as_numpy_iterator())
-    for step in (0, 3, 6):
-        for alone, streamed in zip(ours.batch(step), stream[step], strict=True):
-            np.testing.assert_array_equal(alone, streamed)
-    resumed = [x.numpy() for x, _ in batches().dataset(tf.constant(2, tf.int64), 3, stride=2)]
-    np.testing.assert_array_equal(resumed, [x for x, _ in stream[2::2]])
-
-
 @pytest.mark.parametrize("augmentation", [AUGMENTATIONS["paper"], ALL])
 def test_shares_equal_the_global_batch(augmentation):
     ours = batches(augmentation=augmentation)
@@ -115,6 +103,11 @@ def test_shares_equal_the_global_batch(augmentation):
         assert all(len(part) == 4 for part, _ in parts)
         for one, whole in zip(zip(*parts, strict=True), ours.batch(step), strict=True):
             np.testing.assert_array_equal(np.concatenate(one), whole)
+    whole = ours.dataset(tf.constant(2, tf.int64), 2, stride=2)
+    assert [spec.shape for spec in whole.element_spec] == [(16, 6, 8, 3), (16,)]
+    for step, (images, labels) in zip((2, 4), whole.as_numpy_iterator(), strict=True):
+        for alone, streamed in zip(ours.batch(step), (images, labels), strict=True):
+            np.testing.assert_array_equal(alone, streamed)
     with pytest.raises(ValueError, match="multiple of 3"):
         ours.dataset(0, 1, Share(3, 0, 3))
 
@@ -129,10 +122,11 @@ def test_evaluation_contains_every_image_once(batch_size, pipelines):
         assert len(dataset) == evaluation.steps * count
         for _, labels, weights in dataset:
             np.add.at(counted[0], labels.numpy(), weights.numpy())
+    whole = [images for images, _, _ in evaluation.dataset()]
     for number, (images, labels, weights) in enumerate(evaluation):
         np.add.at(counted[1], labels, weights)
         np.testing.assert_array_equal(images, standardize(IMAGES[labels]))
-        np.testing.assert_array_equal(images, evaluation.dataset(first=number, steps=1).get_single_element()[0])
+        np.testing.assert_array_equal(images, whole[number])
     np.testing.assert_array_equal(counted, 1)
     floats = EvaluationBatches(IMAGES.astype(np.float32), LABELS, 50)
     np.testing.assert_array_equal(floats.batch(0)[0], IMAGES)

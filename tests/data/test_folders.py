@@ -33,18 +33,14 @@ def test_a_tree(tree):
     assert imagenet.load(tree).digest() != digest
 
 
-def test_all_endings_of_jpeg_files_are_read(tree):
-    for number, ending in enumerate((".jpg", ".jpe", ".jfif", ".JFIF")):
-        (tree / "train" / "n01" / f"1_{number}.JPEG").rename(tree / "train" / "n01" / f"1_{number}{ending}")
-    assert len(imagenet.load(tree).train) == 12
-
-
-@pytest.mark.parametrize("ending", [".WebP", ".avif", ".heic", ".ppm"])
-def test_other_formats_are_rejected(tree, ending):
+@pytest.mark.parametrize("ending", [".jpg", ".jpe", ".jfif", ".JFIF", ".WebP", ".avif", ".heic", ".ppm"])
+def test_formats(tree, ending):
     (tree / "val" / "n02" / "2_3.JPEG").rename(tree / "val" / "n02" / f"2_3{ending}")
-    with pytest.raises(
-        DataError, match=rf"val/n02 contains images that are not JPEG or PNG files .1, such as 2_3{ending}"
-    ):
+    if ending.lower().startswith(".j"):
+        assert len(imagenet.load(tree).test) == 12
+        return
+    message = rf"val/n02 contains images that are not JPEG or PNG files .1, such as 2_3{ending}"
+    with pytest.raises(DataError, match=message):
         imagenet.load(tree)
 
 
@@ -62,25 +58,11 @@ def test_other_layouts_are_rejected(tree):
         imagenet.load(tree)
 
 
-def test_class_folders_without_validation_images(tree):
-    with pytest.raises(
-        DataError, match="there are no validation images: .*/train/val is not a folder. Add it"
-    ) as raised:
-        imagenet.load(tree / "train")
-    assert raised.value.arguments == ("held_out",)
-    data = imagenet.load(tree / "train", train_only=True)
-    assert data.test is data.train
-    held = data.hold_out(6)
-    # Images remain held out when others are renamed.
-    (tree / "train" / held.train.names[0]).rename(tree / "train" / "n00" / "new.png")
-    assert set(held.test.names) <= set(imagenet.load(tree / "train", train_only=True).hold_out(7).test.names)
-
-
 def test_missing_and_empty_folders_raise(tree, tmp_path):
     with pytest.raises(DataError, match=f"no images were found in {tmp_path}: neither a tree train/CLASS"):
         imagenet.load(tmp_path)
     with pytest.raises(DataError, match="none of the 12 test images can be decoded"):
-        imagenet.load(tree).without_broken(lambda images: range(len(images)) if "val" in images.describe(0) else [])
+        imagenet.load(tree).without([], range(12))
     (tree / "val" / "extra").mkdir()
     with pytest.raises(DataError, match=r"class folder .*/val/extra contains no images .*Add images, or remove the"):
         imagenet.load(tree)
@@ -97,6 +79,10 @@ def test_missing_and_empty_folders_raise(tree, tmp_path):
         _folders.list_classes(tree / "nowhere")
     with pytest.raises(DataError, match="no images were found in .*/nowhere, which does not exist: neither"):
         imagenet.load(tree / "nowhere")
+    (tmp_path / "tars").mkdir()
+    (tmp_path / "tars" / "ILSVRC2012_img_val.tar").touch()
+    with pytest.raises(DataError, match="Unpack the tar files as described in docs"):
+        imagenet.load(tmp_path / "tars")
     (tree / "train" / "n00").rename(tree / "train" / os.fsdecode(b"caf\xe9"))
     with pytest.raises(DataError, match=r"the name of class folder .*/train/caf\\udce9 is not UTF-8. Rename the"):
         imagenet.load(tree)
@@ -104,16 +90,20 @@ def test_missing_and_empty_folders_raise(tree, tmp_path):
     assert imagenet.load(tmp_path / os.fsdecode(b"\xe9"), train_only=True).name == r"\udce9"
 
 
-def test_first_and_held_out_images_of_folders(tree):
-    data = imagenet.load(tree)
+def test_first_and_held_out_images(tree):
+    with pytest.raises(DataError, match="no validation images: .*/train/val is not a folder. Add it") as raised:
+        imagenet.load(tree / "train")
+    assert raised.value.arguments == ("held_out",)
+    data = imagenet.load(tree / "train", train_only=True)
     first = data.first(6, 4)
     assert (len(first.train), len(first.test)) == (6, 4)
     assert len(set(first.train.labels)) > 1
     assert set(first.train.names) < set(data.first(7).train.names)
-    held = imagenet.load(tree / "train", train_only=True).hold_out(5)
-    assert (len(held.train), len(held.test)) == (7, 5)
-    assert set(held.train.names) | set(held.test.names) == set(data.train.names)
+    held = data.hold_out(5)
     assert set(held.train.names) == set(data.first(7).train.names)
-    assert data.first(100) == data
+    assert sorted(held.train.names + held.test.names) == sorted(data.train.names)
     with pytest.raises(DataError, match="less than the 12 training images"):
         data.hold_out(12)
+    # Images remain held out when others are renamed.
+    (tree / "train" / held.train.names[0]).rename(tree / "train" / "n00" / "new.png")
+    assert set(held.test.names) <= set(imagenet.load(tree / "train", train_only=True).hold_out(6).test.names)

@@ -1,9 +1,8 @@
-"""Images in memory: CIFAR and MNIST from generated files, archives and TensorFlow Datasets, and the built-in shapes."""
+"""Images in memory: CIFAR and MNIST from generated files and TensorFlow Datasets, and the built-in shapes."""
 
 import dataclasses
 import gzip
 import re
-import tarfile
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from idmatters_tf.data.images import DataError
 
 rng = np.random.default_rng(5)
 OFFICIAL = official.DATA_SETS
+NAMES = {"cifar10": [f"class{label}" for label in range(10)], "cifar100": [f"class{label}" for label in range(100)]}
 
 
 @pytest.fixture(autouse=True)
@@ -25,99 +25,106 @@ def few_records(monkeypatch):
     monkeypatch.setattr(official, "DATA_SETS", few)
 
 
-def write_files(folder, name, count=10):
-    """Write random files in the official layout. Return the records by file."""
+def write(parent, name, count=10):
+    """Write random files in the official layout. Return their folder and the records by file."""
+    folder = parent / (OFFICIAL[name].folder or "digits")
     folder.mkdir()
     tables = {}
     for file in official.DATA_SETS[name].files:
         table = rng.integers(0, 256, (count, file.record_bytes), dtype=np.uint8)
         if file.labels:
             table[:, 0] = rng.integers(0, 10, count)
-            table[:, file.labels - 1] = rng.integers(0, len(OFFICIAL[name].class_names), count)
+            table[:, file.labels - 1] = rng.integers(0, len(NAMES.get(name, range(10))), count)
         (folder / file.name).write_bytes(file.header + table.tobytes())
         tables[file.name] = table
-    return tables
+    if name in NAMES:
+        (folder / OFFICIAL[name].names).write_text("\n".join(NAMES[name]) + "\n\n")
+    return folder, tables
 
 
-def write_cifar(parent, name, count=10):
-    """Write files in a folder of the official name. Return the folder and the records by file."""
-    folder = parent / OFFICIAL[name].folder
-    return folder, write_files(folder, name, count)
+@pytest.mark.parametrize(
+    ("name", "compressed", "file", "labels"),
+    [
+        ("cifar10", False, "test_batch.bin", "test_batch.bin"),
+        # The coarse label is the first one.
+        ("cifar100", False, "test.bin", "test.bin"),
+        ("mnist", False, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+        ("mnist", True, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+    ],
+)
+def test_official_files(tmp_path, name, compressed, file, labels):
+    folder, tables = write(tmp_path, name)
+    for path in list(folder.iterdir()) if compressed else ():
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    for data_dir in (tmp_path, folder, *([tmp_path.parent] if OFFICIAL[name].folder else [])):
+        assert official.locate(name, data_dir) == official.Location("folder", folder)
+    data = official.load(name, tmp_path)
+    pixels, first = tables[file], {"cifar10": 1, "cifar100": 2, "mnist": 0}[name]
+    rows, cols, channels = data.image_shape
+    # Planes of red, green and blue, row by row.
+    for image, channel, row, col in [(0, 0, 0, 0), (3, channels - 1, 2, 7), (9, 0, rows - 1, cols - 1)]:
+        assert data.test_images[image, row, col, channel] == pixels[image, first + (channel * rows + row) * cols + col]
+    np.testing.assert_array_equal(data.test_labels, tables[labels][:, max(first - 1, 0)])
+    assert len(data.train_images) == (50 if name == "cifar10" else 10)
+    assert data.class_names == tuple(NAMES.get(name, map(str, range(10))))
+    assert (data.name, data.train_labels.dtype) == (name, np.int32)
+    assert data.digest() != data.first(train=9).digest()
 
 
-def test_binary_folder(tmp_path):
-    folder, tables = write_cifar(tmp_path, "cifar10")
-    for data_dir in (tmp_path, folder, tmp_path.parent):
-        assert official.locate("cifar10", data_dir) == official.Location("folder", folder)
-    data = official.load("cifar10", tmp_path)
-    assert data.train_images.shape == (50, 32, 32, 3)
-    assert data.test_images.shape == (10, 32, 32, 3)
-    # Record 3 of the second file: red, green, blue planes, row by row.
-    record = tables["data_batch_2.bin"][3]
-    assert data.train_labels[13] == record[0]
-    for channel, row, col in [(0, 0, 0), (1, 2, 30), (2, 31, 31)]:
-        assert data.train_images[13, row, col, channel] == record[1 + 1024 * channel + 32 * row + col]
-    assert data.class_names[3] == "cat"
-    assert data.digest() != data.first(train=49).digest()
+def test_lengths_of_the_official_files():
     sizes = {len(file.header) + file.records * file.record_bytes for known in OFFICIAL.values() for file in known.files}
     assert sizes == {30_730_000, 153_700_000, 30_740_000, 47_040_016, 60_008, 7_840_016, 10_008}
 
 
-def test_cifar100_takes_the_fine_label(tmp_path):
-    _, tables = write_cifar(tmp_path, "cifar100")
-    data = official.load("cifar100", tmp_path)
-    train = tables["train.bin"]
-    assert data.classes == 100
-    np.testing.assert_array_equal(data.train_labels, train[:, 1])
-    assert data.train_images[7, 0, 1, 0] == train[7, 2 + 1]
-    assert (data.class_names[0], data.class_names[55], data.class_names[99]) == ("apple", "otter", "worm")
+IDX = r"train-images-idx3-ubyte must have 7,856 bytes \(10 records of 784 after the header of an idx file"
 
 
-def test_archive_is_read_in_place(tmp_path):
-    (tmp_path / "unpacked").mkdir()
-    folder, tables = write_cifar(tmp_path / "unpacked", "cifar10")
-    path = tmp_path / "data" / "cifar-10-binary.tar.gz"
-    path.parent.mkdir()
-    with tarfile.open(path, "w:gz") as archive:
-        archive.add(folder, folder.name)
-    data = official.load("cifar10", path.parent)
-    np.testing.assert_array_equal(data.test_labels, tables["test_batch.bin"][:, 0])
-    assert list(path.parent.iterdir()) == [path]
-    content = path.read_bytes()
-    for damaged in (b"not an archive", content[: len(content) // 2], content[:5000] + b"\0" * 99 + content[5099:]):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"cannot be read: .*Download it again"):
-            official.load("cifar10", path)
-    with tarfile.open(path, "w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("cifar-100-binary/train.bin"))
-    with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz: no data_batch_1.bin in it"):
-        official.load("cifar10", path)
+@pytest.mark.parametrize(
+    ("name", "file", "change", "message"),
+    [
+        (
+            "cifar10",
+            "data_batch_3.bin",
+            lambda whole: whole[:-1],
+            r"3.bin must have 30,730 bytes \(10 records of 3073\)",
+        ),
+        (
+            "cifar10",
+            "data_batch_3.bin",
+            lambda whole: b"\x0a" + whole[1:],
+            "train labels must be in 0..9. Received: 0..10",
+        ),
+        ("cifar10", "data_batch_3.bin", None, "data_batch_3.bin cannot be read: .*No such file"),
+        ("cifar10", "batches.meta.txt", None, "batches.meta.txt cannot be read: .*Download it again"),
+        ("mnist", "train-images-idx3-ubyte", lambda whole: whole[:-1], f"{IDX}.*Received: 7,855 bytes"),
+        ("mnist", "train-images-idx3-ubyte", lambda _: b"<html>", f"{IDX}.*Received: 6 bytes"),
+        ("mnist", "train-images-idx3-ubyte", lambda whole: b"1" + whole[1:], f"{IDX}.*Received: 7,856 bytes"),
+        ("mnist", "train-images-idx3-ubyte", None, "train-images-idx3-ubyte cannot be read: .*No such file"),
+        ("mnist", "train-images-idx3-ubyte.gz", lambda whole: gzip.compress(whole)[:-20], "ubyte.gz cannot be read"),
+    ],
+)
+def test_damaged_files_raise(tmp_path, name, file, change, message):
+    folder, _ = write(tmp_path, name)
+    whole = (folder / file.removesuffix(".gz")).read_bytes()
+    (folder / file).unlink() if change is None else (folder / file).write_bytes(change(whole))
+    with pytest.raises(DataError, match=message):
+        official.load(name, tmp_path)
 
 
-def test_damaged_and_missing_files_raise(tmp_path):
-    with pytest.raises(DataError, match=r"pickles, is not supported: download cifar-10-b.*Pass the folder that holds"):
-        official.load("cifar10", tmp_path)
-    with pytest.raises(DataError, match=f"not found in {tmp_path}/nowhere, which does not exist"):
-        official.load("cifar10", tmp_path / "nowhere")
-    folder, _ = write_cifar(tmp_path, "cifar10")
-    path = folder / "data_batch_3.bin"
-    whole = path.read_bytes()
-    for content, message in (
-        (whole[:-1], r"data_batch_3.bin must have 30,730 bytes \(10 records of 3073\). Received: 30,729"),
-        (whole[: 3073 * 5] + b"\x0a" + whole[3073 * 5 + 1 :], r"train labels must be in 0..9. Received: 0..10"),
-        (None, r"data_batch_3.bin cannot be read: .*No such file"),
-    ):
-        path.unlink() if content is None else path.write_bytes(content)
-        with pytest.raises(DataError, match=message):
-            official.load("cifar10", tmp_path)
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_missing_data_are_named(tmp_path, name):
+    for folder, message in ((tmp_path, rf"^{name} was not found in .*as `data_dir`.$"), (tmp_path / "x", "not exist")):
+        with pytest.raises(DataError, match=message) as raised:
+            official.load(name, folder)
+    assert raised.value.arguments == ("data_dir", "download")
 
 
 def test_tensorflow_datasets(tmp_path):
     """Use small files in the official layout, prepared by the builder of TensorFlow Datasets."""
     import tensorflow_datasets as tfds
 
-    source, tables = write_cifar(tmp_path, "cifar10", 4)
-    (source / "batches.meta.txt").write_text("\n".join(OFFICIAL["cifar10"].class_names) + "\n\n")
+    _, tables = write(tmp_path, "cifar10", 4)
 
     class LocalFiles:
         @staticmethod
@@ -137,59 +144,11 @@ def test_tensorflow_datasets(tmp_path):
     expected = {record[1:].tobytes(): record[0] for record in tables["test_batch.bin"]}
     images = (image.transpose(2, 0, 1).tobytes() for image in data.test_images)
     assert dict(zip(images, data.test_labels, strict=True)) == expected
-    assert data.class_names[9] == "truck"
+    assert data.class_names == tuple(NAMES["cifar10"])
     (info,) = (prepared / "cifar10").glob("*/dataset_info.json")
     info.write_text("garbage")
     with pytest.raises(DataError, match=f"cannot prepare or read cifar10 in {prepared} .* remove them"):
         official.load("cifar10", prepared)
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-def test_idx_files(tmp_path, compressed):
-    folder = tmp_path / "digits"
-    tables = write_files(folder, "mnist")
-    for path in list(folder.iterdir()):
-        if compressed:
-            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-            path.unlink()
-    for data_dir in (tmp_path, folder):
-        assert official.locate("mnist", data_dir) == official.Location("folder", folder)
-    data = official.load("mnist", tmp_path)
-    assert (data.name, data.classes, data.image_shape) == ("mnist", 10, (28, 28, 1))
-    np.testing.assert_array_equal(data.train_images.reshape(10, -1), tables["train-images-idx3-ubyte"])
-    np.testing.assert_array_equal(data.test_labels, tables["t10k-labels-idx1-ubyte"][:, 0])
-    assert data.train_labels.dtype == np.int32
-
-
-def test_damaged_idx_files_raise(tmp_path):
-    write_files(tmp_path / "digits", "mnist")
-    path = tmp_path / "digits" / "train-images-idx3-ubyte"
-    whole = path.read_bytes()
-    expected = r"train-images-idx3-ubyte must have 7,856 bytes \(10 records of 784 after the header of an idx file"
-    for content, received in ((whole[:-1], "7,855"), (b"<html>", "6"), (b"1" + whole[1:], "7,856")):
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=f"{expected}.*Received: {received} bytes"):
-            official.load("mnist", tmp_path)
-    path.unlink()
-    with pytest.raises(DataError, match="train-images-idx3-ubyte cannot be read: .*No such file"):
-        official.load("mnist", tmp_path)
-    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(whole)[:-20])
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz cannot be read"):
-        official.load("mnist", tmp_path)
-
-
-@pytest.mark.parametrize("name", OFFICIAL)
-def test_missing_data_are_downloaded_only_if_asked(tmp_path, monkeypatch, name):
-    known = dataclasses.replace(OFFICIAL[name], server="http://127.0.0.1:9/")
-    monkeypatch.setattr(official, "DATA_SETS", {name: known})
-    with pytest.raises(DataError, match=rf"^{name} was not found in .*as `data_dir`.$") as raised:
-        official.load(name, tmp_path)
-    assert raised.value.arguments == ("data_dir", "download")
-    with pytest.raises(DataError, match=rf"127.0.0.1:9/ cannot be reached \(.*refused\). {name} was not found"):
-        official.load(name, tmp_path, download=True)
-    (tmp_path / name / "3.0.1").mkdir(parents=True)
-    (tmp_path / name / "3.0.1" / "dataset_info.json").touch()
-    assert official.locate(name, tmp_path) == official.Location("tfds", tmp_path)
 
 
 def test_shapes_are_a_function_of_the_seed():

@@ -1,7 +1,6 @@
-"""Images from files and records: decoding compared with Pillow, and an order that is a function of (seed, step)."""
+"""Images from files: decoding compared with Pillow, and an order that is a function of (seed, step)."""
 
 import io
-import tarfile
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from PIL import Image
 
 from idmatters_tf.data import _decoding, imagenet
 from idmatters_tf.data._folders import list_classes
-from idmatters_tf.data._records import list_records
-from idmatters_tf.data.images import DataError
 from idmatters_tf.data.protocols import Share
 from idmatters_tf.data.streams import (
     StreamEvaluationBatches,
@@ -30,22 +27,6 @@ SIZE = 24
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return list_classes(make_tree(tmp_path_factory.mktemp("data"), each=5, splits=("train",)) / "train")
-
-
-@pytest.fixture(scope="module")
-def records(files, tmp_path_factory):
-    """Return the same images as a TFRecord data set of two files."""
-    folder = tmp_path_factory.mktemp("records")
-    paths = [folder / f"train-{i}.tfrecord" for i in range(2)]
-    for path, indices in zip(paths, (range(6), range(6, 15)), strict=True):
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for index in indices:
-                features = {
-                    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[contents(files, index)])),
-                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[files.labels[index]])),
-                }
-                writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-    return list_records(folder, [path.name for path in paths], files.class_names)
 
 
 def contents(files, index):
@@ -144,22 +125,6 @@ def test_steps_shares_and_strides_equal_the_stream(files):
     np.testing.assert_array_equal(turns, [whole[2], whole[5]])
 
 
-def test_records_equal_files(files, records):
-    assert (len(records), records.class_names) == (15, files.class_names)
-    both = [StreamTrainBatches(images, 7, 1, "standard", SIZE).dataset(0, 3) for images in (files, records)]
-    for one, other in zip(*both, strict=True):
-        for ours, theirs in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-    # The thread that tunes delays the end of an iterator.
-    evaluations = [StreamEvaluationBatches(images, 4).dataset() for images in (files, records)]
-    assert not any(dataset.options().autotune.enabled for dataset in (*both, *evaluations))
-    assert records.digest() != records.without([3]).digest()
-    assert len(records.without([3])) == 14
-    assert records.describe(0).endswith("/train-0.tfrecord@0")
-    # Held-out records are a random part of them.
-    assert records.shuffle() != sorted(records.shuffle())
-
-
 def test_evaluation_contains_every_image_once(files):
     ours = StreamEvaluationBatches(files, 8, "none", SIZE)
     seen = []
@@ -168,7 +133,9 @@ def test_evaluation_contains_every_image_once(files):
             seen += [(int(x), y.tobytes()) for x, y, w in zip(labels, images.numpy(), weights, strict=True) if w]
     assert len(seen) == len(set(seen)) == 15
     assert sorted(label for label, _ in seen) == files.labels
-    ((images, labels, weights),) = ours.dataset(first=1, steps=1, standardized=False)
+    _, (images, labels, weights) = ours.dataset(standardized=False)
+    # The thread that tunes delays the end of an iterator.
+    assert not ours.dataset().options().autotune.enabled
     assert sum(weights) == 7
     for image, label, index in zip(images[:7], labels, range(8, 15), strict=False):
         assert label == files.labels[index]
@@ -190,44 +157,8 @@ def test_broken_files_are_found(tmp_path):
     assert find_broken(intact) == []
 
 
-def test_imagenet_prepared_by_tensorflow_datasets(tmp_path):
-    """Prepare the two archives in their published layout, with few images, as docs/howto/imagenet.md describes."""
-    import tensorflow_datasets as tfds
-
-    names = tfds.builder("imagenet2012", data_dir=str(tmp_path)).info.features["label"].names
-    inner = {}
-    for name in names[:2]:
-        stream = io.BytesIO()
-        with tarfile.open(fileobj=stream, mode="w") as archive:
-            for number in range(2):
-                add(archive, f"{name}_{number}.JPEG", encoded(rng))
-        inner[f"{name}.tar"] = stream.getvalue()
-    validation = {f"ILSVRC2012_val_{number:08d}.JPEG": encoded(rng) for number in (1, 2, 3)}
-    manual = tmp_path / "downloads" / "manual"
-    manual.mkdir(parents=True)
-    for split, members in {"train": inner, "val": validation}.items():
-        with tarfile.open(manual / f"ILSVRC2012_img_{split}.tar", "w") as archive:
-            for name, data in members.items():
-                add(archive, name, data)
-    with pytest.raises(DataError, match="Tar files are not read: unpack them, or prepare them as described in docs"):
-        imagenet.load(manual)
-    tfds.builder("imagenet2012", data_dir=str(tmp_path)).download_and_prepare()
-    data = imagenet.load(tmp_path, size=SIZE)
-    assert (len(data.train), len(data.test), data.classes) == (4, 3, 1000)
-    images, labels = StreamTrainBatches(data.train, 4, 0, "standard", SIZE).batch(0)
-    assert images.shape == (4, SIZE, SIZE, 3)
-    assert sorted(labels.numpy()) == [0, 0, 1, 1]
-    assert imagenet.locate(tmp_path).kind == "tfds"
-
-
-def add(archive, name, data):
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    archive.addfile(info, io.BytesIO(data))
-
-
-def test_decoded_images_equal_streamed_ones(files, records):
-    data = imagenet.StreamedImageData("some", records, files.without(range(1, 15)), "here", SIZE)
+def test_decoded_images_equal_streamed_ones(files):
+    data = imagenet.StreamedImageData("some", files, files.without(range(1, 15)), "here", SIZE)
     once = decode_all(data)
     assert (once.class_names, once.image_shape, once.origin) == (data.class_names, data.image_shape, "here")
     for index in (0, 7, 14):

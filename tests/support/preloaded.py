@@ -3,18 +3,15 @@
 import gc
 import importlib
 import os
-import sys
 
 # Modules that `trainers.cifar` imports.
 MODULES = ("keras", "matplotlib.pyplot", "tensorflow", "trainers.cifar")
-MODULES += ("idmatters_tf.curvature", "idmatters_tf.data._pipelines", "idmatters_tf.models.cifar")
+MODULES += ("idmatters_tf.curvature", "idmatters_tf.data.streams", "idmatters_tf.models.cifar")
 MODULES += ("trainers.cluster", "trainers.run.figures")
 MODULES += ("trainers.training.export", "trainers.training.reports", "trainers.training.sizes")
 MODULES += ("trainers.training.train", "tests.support.processes")
 
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
-# As for `python -m trainers.NAME`, which handles Ctrl-C from its first import on.
-sys.argv = ["-m"]
 for name in MODULES:
     importlib.import_module(name)
 # The garbage collector of a forked process would write to shared memory.

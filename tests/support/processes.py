@@ -43,7 +43,8 @@ def execute(words, environment, output, errors):
 
     # AutoGraph takes half of the time of a short training, and the programs have no control flow to convert.
     try:
-        run_program(tf.autograph.experimental.do_not_convert(importlib.import_module(words[0]).main))
+        main = tf.autograph.experimental.do_not_convert(importlib.import_module(words[0]).main)
+        run_program(lambda: main(words[1:]))
     except SystemExit as ended:
         sys.stdout.flush()
         sys.stderr.flush()

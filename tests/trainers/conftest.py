@@ -10,7 +10,7 @@ TINY += "--checkpoint-every 2 --blocks 1 --stem 4 --widths 4 --learning-rate 0.1
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """Return a finished run, not to be changed, with exports of its best weights."""
+    """Return a finished run, not to be changed."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     run_here("trainers.cifar", *TINY.split(), "--out", folder, code=0)
     return folder

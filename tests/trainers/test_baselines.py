@@ -26,7 +26,7 @@ SHAPE = (32, 32, 3)
 
 def test_the_fast_preset_trains_and_exports_its_preprocessing(tmp_path):
     options = ["--preset", "fast", "--precision", "float32", "--blocks", 1, "--stem", 8, "--widths", 16, 16]
-    options += ["--cutout", 4, "--warm-up-steps", 2, "--learning-rate", 0.1, "--other-rate", 0.5, *SHORT]
+    options += ["--cutout", 4, "--warm-up-steps", 2, "--learning-rate", 0.1, *SHORT]
     run_here("trainers.cifar", *options, "--out", tmp_path, code=0)
     data = shapes.load(300, 60)
     logits = keras.saving.load_model(tmp_path / "model.keras").predict(data.test_images, verbose=0)
@@ -40,7 +40,7 @@ def test_the_fast_preset_trains_and_exports_its_preprocessing(tmp_path):
         (["resnet", "--depth", "8", "--shortcut", "projection"], lambda: resnet(SHAPE, 7, 8, "projection")),
         (["preresnet", "--depth", "14"], lambda: preresnet(SHAPE, 7, 14)),
         (["densenet", "--depth", "10"], lambda: densenet(SHAPE, 7, 10, 24)),
-        (["all-cnn", "--strides", "2"], lambda: all_cnn_c(SHAPE, 7, 2)),
+        (["all-cnn"], lambda: all_cnn_c(SHAPE, 7)),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -65,13 +65,9 @@ def test_recipes_of_the_baselines():
     resnet = resolved("--model", "resnet")
     assert (resnet["depth"], resnet["steps"], resnet["learning_rate"]) == (110, 64_000, 0.1)
     assert (resnet["warm_up_steps"], "blocks" in resnet, "norm" in resnet) == (400, False, False)
-    # He et al. (2015) use a warm-up only at depth 110.
-    assert resolved("--model", "resnet", "--depth", 20)["warm_up_steps"] == 0
-    assert resolved("--model", "resnet", "--depth", 20, "--warm-up-steps", 7)["warm_up_steps"] == 7
     densenet = resolved("--model", "densenet", "--steps", 10)
     assert (densenet["depth"], densenet["batch_size"], densenet["optimizer"]) == (100, 64, "nesterov")
     assert densenet["steps"] == 10
-    assert PROGRAM.resolve(typed={"model": "densenet", "depth": 121}).network.bottleneck
     assert resolved("--model", "all-cnn")["preprocess"] == "pixels"
     identity = resolved()
     assert (identity["steps"], identity["blocks"], "depth" in identity) == (60_000, [9, 9, 9], False)

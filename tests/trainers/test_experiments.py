@@ -56,7 +56,7 @@ def measure(settings, results):
         lambda rows: [Verdict(rows[0].name, len(rows) > 1, "rows", {"count": len(rows)})],
         by="name",
     )
-    results.add("in words")
+    results.add(Verdict("x", None, "in words"))
 
 
 def test_a_program_measures_its_cases_and_writes_its_results(tmp_path, capsys):
@@ -67,7 +67,7 @@ def test_a_program_measures_its_cases_and_writes_its_results(tmp_path, capsys):
         return code, capsys.readouterr().out + stderr
 
     code, output = run("--sizes", 1, 2, "--format", "svg")
-    verdicts = ["SEEN: rows: count 2.", "NOT SEEN: rows: count 1.", "in words"]
+    verdicts = ["SEEN: rows: count 2.", "NOT SEEN: rows: count 1.", "OPEN: in words."]
     assert code == 0
     assert "\n".join(verdicts) in output
     # The fields of the rows are the columns, and cells for None are empty.
@@ -86,16 +86,13 @@ def test_a_program_measures_its_cases_and_writes_its_results(tmp_path, capsys):
     assert str(Verdict("x", True, "both", {"a": {"b": 1, "c": 2.0}})) == "SEEN: both: a (b 1, c 2)."
 
 
-def test_a_run_that_was_stopped_before_it_had_results_is_started_anew(tmp_path):
-    for depth in (3, 4):
-        run = Run(tmp_path)
-        assert not is_finished(run, {"depth": depth})
-        run.start({"depth": depth}, DATA)
-        assert run.config()["settings"] == {"depth": depth}
-    (tmp_path / "table.csv").write_text("depth\n4\n")
-    with pytest.raises(UsageError, match="other settings: depth was 4, now 5"):
-        is_finished(Run(tmp_path), {"depth": 5})
-    assert not is_finished(Run(tmp_path), {"depth": 4})
+def test_a_stopped_run_is_resumed_with_its_settings(tmp_path):
+    run = Run(tmp_path)
+    assert not is_finished(run, {"depth": 3})
+    run.start({"depth": 3}, DATA)
+    assert not is_finished(run, {"depth": 3})
+    with pytest.raises(UsageError, match="other settings: depth was 3, now 4"):
+        is_finished(run, {"depth": 4})
 
 
 def test_a_run_of_a_training_program_is_not_replaced(tmp_path):
@@ -110,7 +107,7 @@ def test_the_exported_memorizer_is_exact(monkeypatch, tmp_path):
     out = tmp_path / "run"
     options = ("--train-images", 120, "--labels", "random", "--width", 16)
     result = run_here("trainers.expressivity", *options, "--out", out, code=0)
-    assert "100.00 % of 120 rows" in result.stdout
+    assert "SEEN: the network classifies all 120 rows" in result.stdout
     numbers = json.loads((out / "result.json").read_text())
     assert (numbers["loaded"]["correct"], numbers["blocks"]) == (120, 8)
     assert numbers["loaded"]["largest_error"] < 1e-6

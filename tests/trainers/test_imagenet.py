@@ -10,8 +10,8 @@ from tests.support.processes import assert_same_run, cut_back, records, run_fork
 from tests.support.programs import run_here
 from trainers.datasets import Folder, FolderInMemory
 from trainers.imagenet import PROGRAM
-from trainers.training.optimizers import find_drop_steps
 from trainers.training.settings import Recipe
+from trainers.training.train import find_drop_steps
 
 SMALL = ["--size", 24, "--blocks", 1, "--widths", 4, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
 SMALL += ["--learning-rate", 0.05, "--clip-norm", 1, "--log-every", 5, "--augment", "standard"]
@@ -56,47 +56,15 @@ def test_broken_files_are_reported_or_skipped(tree, tmp_path):
         extra.unlink()
 
 
-def test_invalid_input_exits_with_code_2_and_one_line(tree, tmp_path):
-    for arguments, message in (
-        (
-            ["--data-dir", tree / "train"],
-            f"{tree / 'train/val'} is not a folder. Add it, or hold out some of the training images. (option --held-",
-        ),
-        (["--data-dir", tree, "--val-fraction", 0.1], "--val-fraction 0.1. It was removed. Use --held-out N."),
-        (
-            ["--data-dir", tree, "--augment", "alternating"],
-            "--augment must be one of paper, standard, large-crops, none with --dataset folder. Received: alternating",
-        ),
-        (
-            ["--data-dir", tree, "--cutout", 4],
-            "--cutout is not an option of --dataset folder, but of --dataset cifar10, cifar100, shapes, folder-in-mem",
-        ),
-    ):
-        result = run_here("trainers.imagenet", *arguments, "--out", tmp_path / "run", code=2)
-        assert message in result.stderr
-        assert len(result.stderr.strip().splitlines()) == 1
-
-
 def test_a_broken_image_in_memory_is_named(tree, tmp_path):
     extra = tree / "train" / "n07" / "broken.JPEG"
     extra.write_bytes(b"no image")
-    arguments = [
-        *SMALL,
-        "--dataset",
-        "folder-in-memory",
-        "--data-dir",
-        tree,
-        "--augment",
-        "none",
-        "--out",
-        tmp_path / "a",
-    ]
+    arguments = ["--dataset", "folder-in-memory", "--data-dir", tree, "--augment", "none", "--out", tmp_path / "a"]
     try:
-        done = run_here("trainers.imagenet", *arguments)
+        done = run_here("trainers.imagenet", *SMALL, *arguments, code=2)
     finally:
         extra.unlink()
-    assert done.returncode == 2
-    remedy = "Replace it, or skip all broken images with --skip-broken."
+    remedy = "Replace it, or skip all broken images with --skip-broken and another --out."
     assert done.stderr == f"error: {extra} cannot be read as a JPEG or PNG image. {remedy}\n"
 
 
@@ -106,30 +74,26 @@ def test_files_that_are_not_read_are_named_also_in_memory(tmp_path):
     (data / "train" / "n01" / "broken.jpe").write_text("not an image")
     for kind in (Folder, FolderInMemory):
         options = kind(data_dir=str(data), size=24, skip_broken=True)
-        source = options.source(4, 0)
-        assert (source.training_images, source.test_images) == (8, 8)
+        assert options.counts == (8, 8)
         assert options.note == " of 2 classes, 1 broken image skipped, not read as images: 1 (n01/notes.txt)"
 
 
 @pytest.mark.parametrize(("augment", "area"), [("standard", 0.08), ("large-crops", 0.35)])
 def test_crops_of_images_in_files_have_a_least_area(augment, area, tree):
-    source = Folder(data_dir=str(tree), size=24, augment=augment).source(4, 0)
-    batches = source.train_batches()
-    assert (batches.augmentation, batches.smallest_area, source.test_batches().augmentation) == (
-        "standard",
-        area,
-        "standard",
-    )
+    options = Folder(data_dir=str(tree), size=24, augment=augment)
+    batches = options.train_batches(4, 0)
+    found = batches.augmentation, batches.smallest_area, options.test_batches(4).augmentation
+    assert found == ("standard", area, "standard")
 
 
 def test_images_that_are_moved_during_the_training(tmp_path):
     data = make_tree(tmp_path / "images", classes=2, each=4)
     options = Folder(dataset="folder", data_dir=str(data), size=24)
-    source = options.source(4, 0)
+    batches = options.train_batches(4, 0)
     data.rename(tmp_path / "moved")
     with pytest.raises(tf.errors.NotFoundError) as raised:
-        source.train_batches().batch(0)
-    message = source.explain(raised.value, 0)
+        batches.batch(0)
+    message = options.explain(raised.value)
     assert message.startswith(f"{data}/train/n0")
     assert message.endswith("was not found. Restore it, or pass the new folder of the data as --data-dir.")
 

@@ -25,8 +25,8 @@ def test_tables_figures_and_results_of_the_landscape(monkeypatch, tmp_path):
         assert f"{name}.csv, {out / name}.png" in result.stdout
         assert len((out / f"{name}.csv").read_text().splitlines()) > 2
     assert f"{out / 'certificate.png'}" in result.stdout
-    rejected = run_here("trainers.landscape", *SMALL, "--dim", 0, "--out", out, code=2)
-    assert "argument --dim: expected a whole number of at least 1 and at most 256, received '0'" in rejected.stderr
+    rejected = run_here("trainers.landscape", *SMALL, "--width", 8, "--out", out, code=2)
+    assert "--width is not an option of --experiment optima, but of --experiment projections, starts" in rejected.stderr
 
 
 def test_descent_certifies_its_path_and_the_standard_network_stays():

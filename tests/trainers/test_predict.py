@@ -93,5 +93,3 @@ def test_images_are_cropped_as_in_the_evaluations_of_the_run():
     kinds = {(name, augment) for name, kind in DATA_SETS.items() for augment in kind.augmentations}
     cropped = {key for key in kinds if choose_window({"dataset": key[0], "augment": key[1]}) == "standard"}
     assert cropped == {("folder", "standard"), ("folder", "large-crops")}
-    # A run of an earlier version.
-    assert choose_window({"dataset": "folder", "augment": "standard", "in_memory": True}) == "paper"

@@ -15,7 +15,7 @@ from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_net
 from tests.support.programs import run_here, run_in_process
 from trainers.shortcuts import conditions, norms, sweep, training, trajectory
 from trainers.shortcuts.__main__ import main
-from trainers.shortcuts.settings import RegressionSettings, UnitSettings
+from trainers.shortcuts.settings import RegressionSettings, Theorem1
 from trainers.shortcuts.theorem1 import by_differentiation, closed_form, half_squares, stationary_order
 from trainers.shortcuts.training import LINEAR_NETWORKS, RELU_NETWORKS, best_rate, linear_descent, record, relu_descent
 from trainers.shortcuts.trajectory import TrajectoryRow
@@ -38,7 +38,7 @@ DESCENT = ("--epochs", 40, "--samples", 60, "--rates", 0.03, 0.3)
 def test_every_command_writes_its_table_figure_and_verdict(tmp_path, monkeypatch, command, options, figures):
     monkeypatch.setattr(trajectory, "KINDS", ("orthogonal", "1-shortcut", "2-shortcut", "3-shortcut"))
     out = tmp_path / "run"
-    result = run_here("trainers.shortcuts", command, *SMALL, *options, "--out", out, code=0)
+    result = run_here("trainers.shortcuts", "--experiment", command, *SMALL, *options, "--out", out, code=0)
     assert len(list(out.glob("*.png"))) == figures
     with open(out / f"{command}.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -55,25 +55,27 @@ def test_every_command_writes_its_table_figure_and_verdict(tmp_path, monkeypatch
         assert verdict in result.stdout
 
 
-def test_theorem1_prints_both_spectra_and_the_verdict(tmp_path):
+def test_theorem1_compares_the_spectra_and_the_order(tmp_path):
     options = ("--dataset", "digits-like", "--units", 1, "--mid", "tanh")
-    result = run_here("trainers.shortcuts", "theorem1", *options, "--out", tmp_path / "run", code=0)
-    for words in ("closed form: -1.2", "by tape:     -1.2", "strict saddle: yes", "measured: 1 "):
-        assert words in result.stdout
+    run_here("trainers.shortcuts", "--experiment", "theorem1", *options, "--out", tmp_path / "run", code=0)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["verdicts"][0].startswith("SEEN: 1 units of 2 layers")
+    numbers = result["numbers"]["zero"]
+    assert (numbers["order"], numbers["by Theorem 1"]) == (1, 1)
+    assert numbers["smallest eigenvalue"] == pytest.approx(-1.2, 0.1)
+    assert numbers["largest difference"] < 1e-12
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "'nothing' is not one of the commands conditions, trajectory"),
-        (["trajectory", "--depth", "5"], "--depth must be even"),
-        (["theorem1", "--shortcut-depth", "1", "--mid", "tanh"], "--post require a --shortcut-depth of at least 2"),
-        (["sweep", "--data-dir", "{empty}"], "as `data_dir`. (option --data-dir or --download)"),
+        ("trajectory --depth 5", "--depth must be even"),
+        ("theorem1 --shortcut-depth 1 --mid tanh", "--post require a --shortcut-depth of at least 2"),
+        ("sweep --data-dir nowhere", "as `data_dir`. (option --data-dir or --download)"),
     ],
 )
 def test_invalid_input_exits_with_code_2_and_one_line(tmp_path, arguments, message):
-    arguments = [argument.format(empty=tmp_path) for argument in arguments]
-    code, stderr = run_in_process(main, *arguments, "--out", tmp_path / "run")
+    code, stderr = run_in_process(main, "--experiment", *arguments.split(), "--out", tmp_path / "run")
     assert code == 2
     assert message in stderr
     assert len(stderr.strip().splitlines()) <= 2
@@ -194,7 +196,7 @@ def test_verdicts_on_trajectories_compare_every_kind_at_common_losses():
 def test_theorem_1_by_closed_form_differentiation_and_growth(units, shortcut_depth, activations):
     keras.config.set_dtype_policy("float64")
     problem = PROBLEM.first(50)
-    network = UnitSettings(units, shortcut_depth, **activations)
+    network = Theorem1(units, shortcut_depth, **activations)
     closed = closed_form(problem, network)
     assert (np.abs(closed).max() > 0.01) == (shortcut_depth < 3)
     np.testing.assert_allclose(by_differentiation(problem, network), closed, atol=1e-12)

@@ -1,7 +1,5 @@
-"""Start and end of the programs: optional packages, Ctrl-C during the imports, a closed pipe."""
+"""Start and end of the programs: optional packages and a closed pipe."""
 
-import os
-import signal
 import subprocess
 import sys
 
@@ -24,7 +22,7 @@ FOLDER = ["RUN", "RUN"]
         ("report", ["RUN"], "matplotlib", "matplotlib is not installed"),
         ("predict", FOLDER, "tensorflow", "tensorflow is not installed"),
         ("landscape", ["--out", "run"], "matplotlib", "matplotlib is not installed"),
-        ("shortcuts", ["sweep", "--out", "run"], "tensorflow", "tensorflow is not installed"),
+        ("shortcuts", ["--out", "run"], "tensorflow", "tensorflow is not installed"),
         ("expressivity", ["--out", "run"], "tensorflow", "tensorflow is not installed"),
     ],
 )
@@ -48,26 +46,12 @@ def test_training_on_jax_requires_jax_and_matplotlib(monkeypatch, tmp_path):
         cifar.main(["--preset", "quick", "--out", str(tmp_path / "run")])
 
 
-def test_an_early_interrupt_prints_nothing(tmp_path):
-    """Interrupt a program during its imports."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import signal, sys\n"
-        "class Interrupt:\n"
-        "    def find_spec(self, name, *rest):\n"
-        "        if name == 'trainers.presets': signal.raise_signal(signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Interrupt())\n"
-    )
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    words = [sys.executable, "-m", "trainers.cifar", "--help"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
-
-
 def test_a_closed_pipe_prints_nothing():
     for words in ("trainers.reproduce --list", "trainers.cifar --help-all"):
         process = subprocess.Popen(
             [sys.executable, "-m", *words.split()], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         process.stdout.close()
-        assert (process.stderr.read(), process.wait()) == (b"", 0)
+        assert process.stderr.read() == b""
+        assert process.wait() in (0, 1)
         process.stderr.close()

@@ -1,15 +1,8 @@
-"""Argument parser of the programs, the errors that they report in one line, and commands in messages."""
+"""Errors that the programs report in one line, remedies for unknown options, and commands in messages."""
 
-import argparse
 import difflib
-import functools
-import pathlib
-import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
-
-import idmatters_tf
+from collections.abc import Iterable
 
 # Options of other programs and their names here.
 _SYNONYMS = {
@@ -30,10 +23,12 @@ REMOVED = {
     "--decay-epochs": "The learning rate decays every 2 epochs.",
     "--final-rate": "Use --schedule linear or airbench, which end at zero or at 7 % of the peak.",
     "--in-memory": "Use --dataset folder-in-memory.",
+    "--last-kernel-size": "The second kernels of --model normalizer-free have size 1.",
     "--lookahead": "Use --schedule airbench.",
     "--mirror": "Use --evaluate RUN, which also averages over mirror images.",
     "--nesterov": "Use --optimizer nesterov. Muon always has Nesterov momentum.",
     "--no-nesterov": "Use --optimizer momentum. Muon always has Nesterov momentum.",
+    "--other-rate": "The factors are 1.5 for muon and 0.5 for muon-free.",
     "--overwrite": "Remove the folder of the run.",
     "--parameter-servers": "List the parameter servers in TF_CONFIG.",
     "--size-steps": "Use pairs --train-sizes SIZE:STEP.",
@@ -57,41 +52,6 @@ class RunError(Exception):
 
     def __init__(self, reason: str, advice: str = ""):
         super().__init__(f"{reason} {advice}".strip())
-
-
-class Parser(argparse.ArgumentParser):
-    """Argument parser with one-line errors.
-
-    Attributes:
-        checks: action and check of each option by name. The check returns the value, or raises ValueError.
-    """
-
-    def __init__(self, prog: str, description: str | None, epilog: str | None = None):
-        layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
-        super().__init__(prog, description=description, epilog=epilog, formatter_class=layout, allow_abbrev=False)
-        self.checks: dict[str, tuple[argparse.Action, Callable[[object], object]]] = {}
-        folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
-        version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
-        self.add_argument("--version", action="version", version=version, help="show version and location and exit")
-
-    def parse(self, argv: Sequence[str] | None = None) -> dict[str, object]:
-        """Return the options on the command line by name, without defaults. Exits with code 2 for invalid ones."""
-        values = vars(self.parse_args(argv))
-        for name in values.keys() & self.checks.keys():
-            action, check = self.checks[name]
-            try:
-                values[name] = check(values[name])
-            except ValueError as error:
-                self.error(str(argparse.ArgumentError(action, str(error))))
-        return values
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line to standard error and exit with code 2."""
-        unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
-        if unknown:
-            hint = suggest(unknown[1].replace("_", "-"), self._option_string_actions)
-            message += f".{hint}" if hint else ""
-        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

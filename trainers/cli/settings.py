@@ -19,14 +19,16 @@ import dataclasses
 import functools
 import math
 import operator
+import pathlib
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+import idmatters_tf
 from idmatters_tf._arguments import abbreviate
-from trainers.cli.arguments import Parser, UsageError, option_of, suggest
+from trainers.cli.arguments import UsageError, option_of, suggest
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -175,6 +177,41 @@ def _make_option(field: dataclasses.Field[object], kind: object) -> Option:
         bounds.setdefault("at_most", MOST)
     properties |= {"name": field.name, "default": field.default, "kind": str if choices else kind, "many": many}
     return Option(**properties, choices=choices, bounds=bounds)
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser with one-line errors.
+
+    Attributes:
+        checks: action and check of each option by name. The check returns the value, or raises ValueError.
+    """
+
+    def __init__(self, prog: str, description: str | None, epilog: str | None = None):
+        layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=layout, allow_abbrev=False)
+        self.checks: dict[str, tuple[argparse.Action, Callable[[object], object]]] = {}
+        folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
+        version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
+        self.add_argument("--version", action="version", version=version, help="show version and location and exit")
+
+    def parse(self, argv: Sequence[str] | None = None) -> dict[str, object]:
+        """Return the options on the command line by name, without defaults. Exits with code 2 for invalid ones."""
+        values = vars(self.parse_args(argv))
+        for name in values.keys() & self.checks.keys():
+            action, check = self.checks[name]
+            try:
+                values[name] = check(values[name])
+            except ValueError as error:
+                self.error(str(argparse.ArgumentError(action, str(error))))
+        return values
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line to standard error and exit with code 2."""
+        unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+        if unknown:
+            hint = suggest(unknown[1].replace("_", "-"), self._option_string_actions)
+            message += f".{hint}" if hint else ""
+        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
 
 def make_parser(

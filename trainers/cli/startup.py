@@ -3,21 +3,17 @@
 import contextlib
 import io
 import os
-import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import NoReturn
 
 from idmatters_tf._imports import EXTRAS, describe_missing
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
-
-def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
-    """Run `main(argv)` and exit with its code. Known errors become one line on standard error.
+def run_program(main: Callable[[], int], backends: Sequence[str] = ("tensorflow",)) -> NoReturn:
+    """Run `main()` and exit with its code. Known errors become one line on standard error.
 
     Python's development mode (`python -X dev`) shows tracebacks too.
 
@@ -25,7 +21,7 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
     errors have the attribute `exit_code`.
 
     Args:
-        main: the program.
+        main: the program, which reads `sys.argv`.
         backends: backends of Keras on which it runs. The first one is the default.
     """
     backend = os.environ.get("KERAS_BACKEND") or backends[0]
@@ -35,16 +31,23 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
     # Also if Keras' configuration file selects another backend.
     os.environ["KERAS_BACKEND"] = backend
     enable_onednn()
-    sys.stdout, sys.stderr = _tolerate_closed(sys.stdout), _tolerate_closed(sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names of files may not be UTF-8, and not all terminals print all characters.
+            stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        # See `trainers.__init__`.
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = main(sys.argv[1:])
+        try:
+            code = main()
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print_message("stopped by Ctrl-C; saved files are intact")
         code = 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has ended. Python would write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 1
     except Exception as error:
         sentence = describe_error(error)
         if sentence is None:
@@ -54,25 +57,6 @@ def run_program(main: Callable[[Sequence[str]], int], backends: Sequence[str] = 
         print_message(f"error: {sentence}")
         code = getattr(error, "exit_code", 1)
     sys.exit(code)
-
-
-class _Output(io.FileIO):
-    """Output that is dropped once its reader has ended, such as `head`."""
-
-    def write(self, data: "ReadableBuffer", /) -> int:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            return len(memoryview(data))
-
-
-def _tolerate_closed(stream: TextIO) -> TextIO:
-    """Return a stream in place of standard output or standard error that never raises BrokenPipeError."""
-    if stream not in (sys.__stdout__, sys.__stderr__) or not isinstance(stream, io.TextIOWrapper):
-        return stream
-    output = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
-    # Names of files may not be UTF-8, and not all terminals print all characters.
-    return io.TextIOWrapper(output, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
 
 
 def enable_onednn() -> None:

@@ -3,18 +3,17 @@
 import dataclasses
 import hashlib
 import operator
-import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from idmatters_tf._imports import require
 from idmatters_tf._presentation.progress import Progress
-from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import as_dict, make_parser, setting, with_defaults
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import Parser, as_dict, make_parser, setting, with_defaults
 from trainers.cli.startup import print_lines, print_message
 from trainers.datasets import OfficialFiles
 from trainers.run.figures import save_figure
-from trainers.run.folder import RUN, JsonObject, Run, hold_lock, list_names, write_csv
+from trainers.run.folder import JsonObject, Run, hold_lock, write_csv
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,7 +107,7 @@ class Results:
         for array in arrays:
             digest.update(array.tobytes())
         data = {"origin": origin, "digest": digest.hexdigest()}
-        if _has_results(self._run):
+        if self._run.exists():
             self._run.check_data(**data)
         else:
             self._run.start(self._settings, data)
@@ -122,66 +121,45 @@ class Results:
         verdicts: "Callable[[Sequence[Row]], Iterable[Verdict]] | None" = None,
         by: str | None = None,
     ) -> None:
-        """Measure all cases, see `measure`, and save the rows, see `save`.
+        """Measure all cases, write the rows to NAME.csv and the figures, and add verdicts.
 
         Args:
             name: name of the table.
-            measure: function of a case that returns rows.
+            measure: function of a case that returns rows, which are dataclasses.
             cases: arguments of the function.
             figures: functions that draw the rows, by name of the figure.
             verdicts: function that compares a claim with the rows.
             by: column of the rows; there are verdicts for each of its values.
         """
-        rows = self.measure(name, measure, cases)
-        groups = [rows] if by is None else group_by(rows, by).values()
-        self.save(name, rows, figures, [each for own in groups if verdicts for each in verdicts(own)])
-
-    def measure(
-        self, name: str, measure: Callable[..., Iterable[Row]], cases: Iterable[tuple[object, ...]]
-    ) -> list[Row]:
-        """Return the rows of `measure(*case)` for all cases, with a progress bar."""
         cases = list(cases)
-        rows = []
+        rows: list[Row] = []
         with Progress(len(cases), name, unit="cases", delay=0, leave=True) as progress:
             for case in cases:
                 rows += measure(*case)
                 progress.advance()
-        return rows
-
-    def save(
-        self,
-        name: str,
-        rows: Sequence[Row],
-        figures: "Mapping[str, Callable[[Sequence[Row]], Figure]]",
-        verdicts: Iterable[Verdict | str] = (),
-    ) -> None:
-        """Write rows, dicts or dataclasses, to NAME.csv with figures drawn by functions, and add verdicts."""
         if not rows:
             print_message(f"{name}: skipped, no case applies")
             return
         import matplotlib
 
-        paths = [self.path / f"{name}.csv", *map(self.figure_path, figures)]
-        write_csv(paths[0], [row if isinstance(row, dict) else vars(row) for row in rows])
+        paths = [self.path / f"{name}.csv", *(self.path / f"{figure}.{self._format}" for figure in figures)]
+        write_csv(paths[0], list(map(vars, rows)))
         # Font sizes in points.
         with matplotlib.rc_context({"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9}):
             for path, draw in zip(paths[1:], figures.values(), strict=True):
                 save_figure(draw(rows), path)
         self.values["tables"][name] = len(rows)
         print_lines(f"{name}: {', '.join(map(str, paths))}")
-        self.add(*verdicts)
+        groups = [rows] if by is None else group_by(rows, by).values()
+        for verdict in (each for own in groups if verdicts for each in verdicts(own)):
+            self.add(verdict)
 
-    def figure_path(self, name: str) -> pathlib.Path:
-        """Return the path of a figure."""
-        return self.path / f"{name}.{self._format}"
-
-    def add(self, *verdicts: Verdict | str) -> None:
-        """Print verdicts and record them with their numbers."""
-        for verdict in verdicts:
-            self.values["verdicts"].append(str(verdict))
-            print_lines(str(verdict))
-            if isinstance(verdict, Verdict) and verdict.numbers:
-                self.values["numbers"][verdict.name] = verdict.numbers
+    def add(self, verdict: Verdict) -> None:
+        """Print a verdict and record it with its numbers."""
+        self.values["verdicts"].append(str(verdict))
+        print_lines(str(verdict))
+        if verdict.numbers:
+            self.values["numbers"][verdict.name] = verdict.numbers
 
 
 class ExperimentSettings(Protocol):
@@ -200,9 +178,9 @@ Settings = TypeVar("Settings", bound=ExperimentSettings)
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentProgram(Generic[Settings]):
-    """A program, or one command of a program."""
+    """A program of experiments."""
 
-    name: str  # words of the command line after `python -m`
+    name: str  # module, such as "trainers.landscape"
     description: str | None
     epilog: str  # end of the help
     settings: type[Settings]
@@ -218,8 +196,6 @@ class ExperimentProgram(Generic[Settings]):
         settings = with_defaults(self.settings, self.parser().parse(argv))
         require(*self.packages)
         saved = {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
-        _, *command = self.name.split()
-        saved |= {"command": command[0]} if command else {}
         run = Run(settings.run.out)
         run.check_usable()
         with hold_lock(run.path):
@@ -233,8 +209,6 @@ class ExperimentProgram(Generic[Settings]):
 def is_finished(run: Run, settings: Mapping[str, object]) -> bool:
     """Return True, after a message, if a run is finished, and False if it is to be started or resumed.
 
-    A run that was stopped before it had any results counts as new, also with other settings.
-
     Raises:
         UsageError: the folder has a run with other settings, or of a training program.
     """
@@ -243,15 +217,8 @@ def is_finished(run: Run, settings: Mapping[str, object]) -> bool:
     program = run.config().get("program")
     if program is not None:
         raise UsageError(f"{run.path} is a run of {program}. Use another --out.")
-    if not _has_results(run):
-        return False
     run.check_same(settings)
     result = run.result({"verdicts": list})
     if result is not None:
         print_lines(" ".join([f"{run.path} is finished.", *map(str, result["verdicts"]), "Use another --out."]))
     return result is not None
-
-
-def _has_results(run: Run) -> bool:
-    """Return True if the folder has tables, figures or other results beside the settings of the run."""
-    return run.exists() and list_names(run.path) != [RUN]

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from trainers.cli.arguments import UsageError
-from trainers.cli.settings import as_dict, group, setting
+from trainers.cli.settings import group, setting
 from trainers.cli.startup import run_program
 from trainers.experiments.program import EXIT_CODES, ExperimentProgram, Results, RunSettings
 
@@ -25,77 +24,78 @@ examples:
 
 {EXIT_CODES}
 """
-# Settings of each experiment, the default one first.
-_USED = {
-    "optima": {"dim", "condition", "seeds", "depths", "steps"},
-    "identity": {"dim", "condition", "targets", "depths", "steps"},
-    "regularized": {"dim", "condition", "targets", "depths", "steps"},
-    "projections": {"dim", "condition", "targets", "depths", "steps", "maps", "width"},
-    "critical": {"points", "samples"},
-    "starts": {"depths", "width", "networks"},
-}
 
 
 @dataclasses.dataclass(frozen=True)
-class TargetSettings:
-    """Linear maps to be learned."""
+class _Targets:
+    """Linear maps to be learned by deep linear networks."""
 
     dim: int = setting(6, help="dimension d", at_least=1, at_most=256)
     condition: tuple[float, ...] = setting((2.0, 10.0, 100.0), help="condition numbers", at_least=1, at_most=10**12)
-    seeds: int = setting(
-        2,
-        help="optima: number of targets of each condition and sign of the determinant",
-        at_least=1,
-        at_most=100,
-    )
-    targets: int = setting(
-        200,
-        help="identity, regularized, projections: number of symmetric targets, half of them with negative eigenvalues",
-        at_least=2,
-        at_most=10_000,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class LinearNetworkSettings:
-    """Networks and their training."""
-
     depths: tuple[int, ...] = setting((4, 8, 16, 32, 64), help="numbers of layers l", at_least=1, at_most=10_000)
     steps: int = setting(1000, help="steps of gradient descent", at_least=1)
-    maps: Literal["identity", "gaussian"] = setting("identity", help="projections: fixed maps")
-    width: int = setting(20, help="projections, starts: number of units", at_least=1, at_most=4096)
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomNetworkSettings:
-    """Nonlinear networks."""
+class Optima(_Targets):
+    """Options of `--experiment optima`."""
 
-    networks: int = setting(20, help="starts: number of networks of each kind", at_least=1, at_most=10_000)
-    points: int = setting(300, help="critical: number of critical points", at_least=6, at_most=100_000)
-    samples: int = setting(30, help="critical: number of examples", at_least=10, at_most=10_000)
+    seeds: int = setting(
+        2, help="number of targets of each condition and sign of the determinant", at_least=1, at_most=100
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Symmetric(_Targets):
+    """Options of `--experiment identity` and `--experiment regularized`."""
+
+    targets: int = setting(
+        200, help="number of symmetric targets, half of them with negative eigenvalues", at_least=2, at_most=10_000
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Projections(Symmetric):
+    """Options of `--experiment projections`."""
+
+    maps: Literal["identity", "gaussian"] = setting("identity", help="fixed maps")
+    width: int = setting(20, help="number of units", at_least=1, at_most=4096)
+
+
+@dataclasses.dataclass(frozen=True)
+class Critical:
+    """Options of `--experiment critical`."""
+
+    points: int = setting(300, help="number of critical points", at_least=6, at_most=100_000)
+    samples: int = setting(30, help="number of examples", at_least=10, at_most=10_000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Starts:
+    """Options of `--experiment starts`."""
+
+    depths: tuple[int, ...] = setting((4, 8, 16, 32, 64), help="numbers of layers", at_least=1, at_most=10_000)
+    width: int = setting(20, help="number of units", at_least=1, at_most=4096)
+    networks: int = setting(20, help="number of networks of each kind", at_least=1, at_most=10_000)
+
+
+EXPERIMENTS: dict[str, type] = {
+    "optima": Optima,
+    "identity": Symmetric,
+    "regularized": Symmetric,
+    "projections": Projections,
+    "critical": Critical,
+    "starts": Starts,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LandscapeSettings:
     """All settings of the program."""
 
-    experiment: Literal["optima", "identity", "regularized", "projections", "critical", "starts"] = setting(
-        "optima", help="experiment"
-    )
-    targets: TargetSettings = group(TargetSettings, "targets")
-    networks: LinearNetworkSettings = group(LinearNetworkSettings, "networks")
-    random: RandomNetworkSettings = group(RandomNetworkSettings, "random networks")
+    experiment: str = setting("optima", help="experiment")
+    options: Optima | Symmetric | Critical | Starts = group(EXPERIMENTS, "experiment", by="experiment")
     run: RunSettings = group(RunSettings, "run", out="runs/landscape")
-
-    def __post_init__(self) -> None:
-        for asked in (self.targets, self.networks, self.random):
-            usual = as_dict(type(asked)())
-            for name, value in as_dict(asked).items():
-                if value != usual[name] and name not in _USED[self.experiment]:
-                    fitting = [experiment for experiment, names in _USED.items() if name in names]
-                    raise UsageError(
-                        f"--{name} is not an option of --experiment {self.experiment}, but of {', '.join(fitting)}."
-                    )
 
 
 def _measure(settings: LandscapeSettings, results: Results) -> None:
@@ -103,33 +103,32 @@ def _measure(settings: LandscapeSettings, results: Results) -> None:
 
     from trainers.landscape import critical, descent, factorization, identity, projections, regularized, starts
 
-    asked, networks, random = settings.targets, settings.networks, settings.random
-    if settings.experiment == "optima":
+    asked = settings.options
+    if isinstance(asked, Optima):
         targets = factorization.random_targets(asked.dim, asked.condition, asked.seeds)
         results.start("random", *targets.values())
-        factorization.run(results, targets, networks.depths)
-        descent.run(results, targets, networks.depths, networks.steps)
+        factorization.run(results, targets, asked.depths)
+        descent.run(results, targets, asked.depths, asked.steps)
         return
     # Threads slow the products and eigenvalues of small matrices.
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
-        if settings.experiment in ("identity", "regularized", "projections"):
-            chosen = identity.symmetric_targets(asked.dim, asked.condition, asked.targets)
-            results.start("random", *chosen.values())
-            if settings.experiment == "identity":
-                identity.run(results, chosen, networks.depths, networks.steps)
-                return
-            indefinite = {name: R for name, R in chosen.items() if name.startswith(identity.INDEFINITE)}
-            if settings.experiment == "regularized":
-                positive = {name: R for name, R in chosen.items() if name not in indefinite}
-                regularized.run(results, positive, networks.depths, networks.steps)
-                return
-            projections.run(results, indefinite, networks.maps, networks.width, networks.depths, networks.steps)
-        elif settings.experiment == "critical":
-            results.start("random")
-            critical.run(results, random.points, random.samples)
+        if isinstance(asked, Symmetric):
+            targets = identity.symmetric_targets(asked.dim, asked.condition, asked.targets)
+            results.start("random", *targets.values())
+            indefinite = {name: R for name, R in targets.items() if name.startswith(identity.INDEFINITE)}
+            positive = {name: R for name, R in targets.items() if name not in indefinite}
+            if isinstance(asked, Projections):
+                projections.run(results, indefinite, asked.maps, asked.width, asked.depths, asked.steps)
+            elif settings.experiment == "regularized":
+                regularized.run(results, positive, asked.depths, asked.steps)
+            else:
+                identity.run(results, targets, asked.depths, asked.steps)
+            return
+        results.start("random")
+        if isinstance(asked, Critical):
+            critical.run(results, asked.points, asked.samples)
         else:
-            results.start("random")
-            starts.run(results, networks.depths, networks.width, random.networks)
+            starts.run(results, asked.depths, asked.width, asked.networks)
 
 
 PROGRAM = ExperimentProgram("trainers.landscape", __doc__, EXAMPLES, LandscapeSettings, _measure)

@@ -108,42 +108,23 @@ def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
 
 
 def _set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
-    """Make the vertical axis logarithmic with labels at 1, 2 and 5 times the powers of 10, or at regular intervals.
+    """Make the vertical axis logarithmic, with labels at 1, 2 and 5 times the powers of 10 or at regular intervals.
 
-    With zeros among the values the axis is linear, with a label, between zero and the lowest positive value. An axis
-    without positive values is linear.
+    With zeros among the values the axis is linear.
     """
     from matplotlib.ticker import AutoLocator, LogLocator, NullFormatter
 
     values = list(values)
-    positive = [value for value in values if value > 0]
-    if not positive:
+    lowest, highest = min(values, default=0.0), max(values, default=0.0)
+    if lowest <= 0:
         axes.set_ylim(bottom=0)
         return
-    if len(positive) < len(values):
-        _set_logarithmic_with_zero(axes, min(positive), max(positive))
-        return
     axes.set_yscale("log")
-    axes.set_ylim(min(positive) / 1.15, max(positive) * 1.15)
+    axes.set_ylim(lowest / 1.15, highest * 1.15)
     # A narrow range, as at the start of a run, may contain only one of these numbers.
-    is_narrow = max(positive) < 5 * min(positive)
-    axes.yaxis.set_major_locator(AutoLocator() if is_narrow else LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_locator(AutoLocator() if highest < 5 * lowest else LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _set_logarithmic_with_zero(axes, lowest, highest):
-    """Make the vertical axis logarithmic above `lowest`, and linear below down to zero."""
-    from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
-
-    axes.set_yscale("symlog", linthresh=lowest, linscale=0.4)
-    # Below zero there is room for the points of zeros.
-    axes.set_ylim(-0.2 * lowest, highest * 1.15)
-    between = [tick for tick in LogLocator(subs=(1, 2, 5)).tick_values(lowest, highest) if lowest <= tick <= highest]
-    axes.yaxis.set_major_locator(FixedLocator([0, *(between if len(between) > 1 else sorted({lowest, highest}))]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:.3g}")
-    axes.axhline(0, color="grey", linewidth=0.8)
 
 
 def _errors(records, kind):

@@ -5,7 +5,7 @@ metrics.jsonl    records, {"kind": ..., "step": ..., ...}, of kinds "train", "te
 checkpoints/     of `ExactResume`, with the identity of the run and the records up to its step
 events/          TensorBoard
 result.json      best and last error, written when the run is finished
-convergence.png, model.keras, saved_model/; best/ with the exports of the checkpoint with the lowest test error
+convergence.png, model.keras, saved_model/
 """
 
 import contextlib
@@ -31,45 +31,33 @@ from idmatters_tf.checkpointing import (
     write_atomically,
 )
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.settings import MOST, make, setting
 
-# An object in a JSON file, whose values are checked by `read_object` or are those that `Run.record` has written.
+# An object in a JSON file of a program.
 JsonObject: TypeAlias = dict[str, Any]
 
-# Marks of runs, exports to other folders and comparisons.
-RUN, EXPORT, REPORT = "config.json", "export.json", "report.json"
+# Marks of runs and comparisons.
+RUN, REPORT = "config.json", "report.json"
 WHERE_DATA_ARE = ("data_dir", "download")
 # Remedy for a run with other settings.
 SAME = "Use the same settings to resume it, or another --out for a new run."
 # Outputs of a run, besides its config.json and the tables of experiments.
 FILES = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", "model.keras")
-FOLDERS = ("saved_model", "best", "checkpoints", "events")
-# Types of the fields that programs read from JSON files. A float is any finite number, an int is not negative.
-CONFIG = {"settings": dict, "data": dict}
+FOLDERS = ("saved_model", "checkpoints", "events")
+# Types of the fields that programs read from JSON files.
+CONFIG: dict[str, type] = {"settings": dict, "data": dict}
 TRAINED: dict[str, type] = dict.fromkeys(("steps", "best_step", "parameters"), int)
 TRAINED |= dict.fromkeys(("best_error", "last_error", "last_loss", "seconds"), float)
-RECORD = {"kind": str, "step": int}
-MEASURED = {"error": float}
-# Numbers that some of the records contain.
-_OPTIONAL = ("top5_error", "learning_rate", "images_per_second", "seconds")
 
 
 @dataclasses.dataclass(frozen=True)
 class DataDescription:
     """Description of the data in config.json."""
 
-    origin: str = setting(help="source of the data")
-    image_shape: tuple[int, ...] = setting(help="rows, columns and channels", at_least=1, at_most=16_384)
-    classes: int = setting(help="number of classes", at_least=1, at_most=10_000_000)
-    digest: str = setting(help="checksum of the data")
-    class_names: tuple[str, ...] = setting((), help="the name of each class", metavar="NAME", may_be_empty=True)
-
-    def __post_init__(self) -> None:
-        if len(self.class_names) not in (0, self.classes):
-            raise UsageError(
-                f"class_names must have one name for each of the {self.classes} classes, or none. Received: "
-                f"{len(self.class_names)} names"
-            )
+    origin: str
+    image_shape: Sequence[int]  # rows, columns and channels
+    classes: int
+    digest: str
+    class_names: Sequence[str]
 
 
 @contextlib.contextmanager
@@ -91,8 +79,7 @@ def hold_lock(folder: str | os.PathLike) -> Iterator[None]:
         raise UsageError(f"--out {folder} cannot be written: {reason}. Use another folder.") from error
     try:
         # Incomplete files of killed processes, except for checkpoints.
-        for written in (pathlib.Path(folder), pathlib.Path(folder, "best")):
-            remove_unfinished(written)
+        remove_unfinished(pathlib.Path(folder))
         yield
     except FolderLost as error:
         raise RunError(f"{error} Start again with another --out, or restore the folder first.") from error
@@ -154,7 +141,10 @@ class Run:
 
     def data(self) -> DataDescription:
         """Return the description of the data in config.json. Raises UsageError if it is damaged."""
-        return make(DataDescription, self.config()["data"], f"{self.config_path}, data")
+        try:
+            return DataDescription(**self.config()["data"])
+        except TypeError as error:
+            raise UsageError(f"{self.config_path}, data: {error}. Start the run again with another --out.") from error
 
     def check_data(self, digest: str, origin: str) -> None:
         """Raise UsageError unless the run was trained on the data with this checksum, from the source `origin`."""
@@ -196,23 +186,15 @@ class Run:
         write_atomically(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def update(self, settings: Mapping[str, object]) -> None:
-        """Record other settings of a run that continues, such as more steps. It is no longer finished."""
+        """Record other settings of a run that continues, such as intervals."""
         config = self.config()
-        if config["settings"] == settings:
-            return
-        before = {"steps": config["settings"].get("steps"), "command": config.get("command")}
-        if before["steps"] != settings.get("steps"):
-            config["extended"] = [*config.get("extended", ()), before]
-        self._write("config.json", config | {"settings": settings, "command": sys.argv})
-        self.result_path.unlink(missing_ok=True)
+        if config["settings"] != settings:
+            self._write("config.json", config | {"settings": settings, "command": sys.argv})
 
     def metrics(self) -> list[JsonObject]:
-        """Return the valid records of metrics.jsonl; none if there is no file.
-
-        Damaged lines, such as a last line that a crash has truncated, are ignored.
-        """
+        """Return the records of metrics.jsonl, without a last line that a crash has truncated; none without a file."""
         path = self.path / "metrics.jsonl"
-        return [record for record in read_lines(path) if _is_record(record)] if path.is_file() else []
+        return [record for record in read_lines(path) if {"kind", "step"} <= record.keys()] if path.is_file() else []
 
     def restore_metrics(self, saved: list[JsonObject]) -> None:
         """Replace the records by those saved with the checkpoint from which the run resumes."""
@@ -320,10 +302,11 @@ def read_object(path: pathlib.Path, remedy: str = "", fields: Mapping[str, type]
         UsageError: the file is damaged; the message ends with the remedy.
     """
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        value = dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{path} is damaged ({error}). {remedy}") from error
-    invalid = _find_invalid(value, fields or {})
+    fields = fields or {}
+    invalid = next((name for name in fields if not isinstance(value.get(name), fields[name])), None)
     if invalid is not None:
         raise UsageError(f"{path} is damaged (there is no valid {invalid!r}). {remedy}")
     return value
@@ -336,26 +319,6 @@ def read_lines(path: pathlib.Path) -> list[JsonObject]:
         with contextlib.suppress(ValueError, RecursionError):
             values.append(json.loads(line))
     return [value for value in values if isinstance(value, dict)]
-
-
-def _find_invalid(value: object, fields: Mapping[str, type]) -> str | None:
-    """Return the name of the first field that a JSON object lacks or that has another type, or None."""
-    if not isinstance(value, dict):
-        return "object"
-    return next((name for name, kind in fields.items() if not _has_type(value.get(name), kind)), None)
-
-
-def _has_type(value: object, kind: type) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return type(value) is kind
-    # Comparisons with NaN are false, and integers of JSON may exceed all floats.
-    return abs(value) <= sys.float_info.max if kind is float else type(value) is kind is int and 0 <= value <= MOST
-
-
-def _is_record(value: Mapping[str, object]) -> bool:
-    measured = MEASURED if value.get("kind") in ("train", "test") else {}
-    optional = {name: float for name in _OPTIONAL if name in value}
-    return _find_invalid(value, {**RECORD, **measured, **optional}) is None
 
 
 def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -14,7 +14,7 @@ from idmatters_tf import linear
 from idmatters_tf.curvature import Summary, summarize
 from trainers.experiments.panels import mark_sizes, panel_for_each
 from trainers.experiments.program import Results, Verdict, group_by
-from trainers.shortcuts.settings import ConditionsSettings
+from trainers.shortcuts.settings import Conditions
 from trainers.shortcuts.training import COLORS, LINEAR_NETWORKS, Regression, deviation
 
 
@@ -32,12 +32,12 @@ class ConditionsRow:
     index: float  # mean fraction of negative eigenvalues
 
 
-def run(problem: Regression, settings: ConditionsSettings, results: Results) -> None:
+def run(problem: Regression, options: Conditions, results: Results) -> None:
     """Measure each kind of network at each depth that is a multiple of its units."""
     cases = [
-        (problem.statistics, kind, depth, settings.networks.starts)
+        (problem.statistics, kind, depth, options.starts)
         for kind, network in LINEAR_NETWORKS.items()
-        for depth in settings.networks.depths
+        for depth in options.depths
         if depth % network.shortcut_depth == 0
     ]
     results.report("conditions", measure, cases, {"conditions": draw}, lambda rows: [verdict(rows)])

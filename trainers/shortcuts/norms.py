@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from trainers.experiments.panels import line, panel_for_each
 from trainers.experiments.program import Results, Verdict, group_by
-from trainers.shortcuts.settings import NormsSettings
+from trainers.shortcuts.settings import Norms
 from trainers.shortcuts.training import Regression, ShortcutTraining, trainings
 
 # Number of runs with which the learning rate of each depth is chosen, and of epochs between records.
@@ -31,10 +31,10 @@ class NormsRow:
     mean_frobenius: float  # mean of the layers' Frobenius norms
 
 
-def run(problem: Regression, settings: NormsSettings, results: Results) -> None:
+def run(problem: Regression, options: Norms, results: Results) -> None:
     """Measure networks with each activation and each depth that is a multiple of two."""
-    depths = [depth for depth in settings.networks.depths if depth % 2 == 0]
-    cases = itertools.product(trainings(problem, settings), depths)
+    depths = [depth for depth in options.depths if depth % 2 == 0]
+    cases = itertools.product(trainings(problem, options), depths)
     results.report("norms", measure, cases, {"norms": draw}, lambda rows: [verdict(rows)], by="activation")
 
 

@@ -1,8 +1,8 @@
-"""Settings of the commands of `trainers.shortcuts`."""
+"""Settings of `trainers.shortcuts`."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
@@ -19,20 +19,44 @@ class RegressionSettings(DataSettings):
     dataset: Literal["mnist", "digits-like"] = setting("mnist", help="data set; digits-like is built in")
 
 
-@dataclasses.dataclass(frozen=True)
-class SweptNetworkSettings:
-    """Networks to compare."""
-
-    depths: tuple[int, ...] = setting(help="numbers of layers", at_least=1, at_most=1000)
-    starts: int = setting(help="number of runs of each kind of network", at_least=1, at_most=1000)
+_STARTS = "number of runs of each kind of network; by default 5 in sweep and 3 in norms"
 
 
 @dataclasses.dataclass(frozen=True)
-class TrajectoryNetworkSettings:
-    """Networks whose training is recorded."""
+class Conditions:
+    """Figure 5: condition numbers of the Hessian at initialization against depth."""
+
+    depths: tuple[int, ...] = setting(
+        (1, 2, 3, 4, 6, 8, 12, 16, 24),
+        help="numbers of layers; by default 4 8 16 32 64 96 in sweep and 2 4 8 16 32 in norms",
+        at_least=1,
+        at_most=1000,
+    )
+    starts: int = setting(10, help=_STARTS, at_least=1, at_most=1000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """Full-batch gradient descent."""
+
+    starts: int = setting(10, help=_STARTS, at_least=1, at_most=1000)
+    epochs: int = setting(1000, help="number of updates", at_least=1)
+    rates: tuple[float, ...] | None = setting(
+        None, help="learning rates; the best one is used (default: 17 from 1e-3 to 10)", above=0
+    )
+    samples: int = setting(
+        200,
+        help="number of examples, by default 500 in sweep and norms, and 2000 in theorem1; linear networks that are "
+        "trained use all examples",
+        at_least=10,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Trajectory(Training):
+    """Figures 6, 7, 8: spectrum and index of the Hessian and norm of the gradient during training."""
 
     depth: int = setting(16, help="number of layers, an even number", at_least=2, at_most=200)
-    starts: int = setting(10, help="number of runs of each kind of network", at_least=1, at_most=1000)
     records: int = setting(
         12,
         help="number of spectra of each run, evenly distributed over the logarithm of the loss; three times as many "
@@ -46,21 +70,25 @@ class TrajectoryNetworkSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class DescentSettings:
-    """Full-batch gradient descent."""
+class Sweep(Training):
+    """Figures 9, 10: best learning rate and its final loss against depth."""
 
-    epochs: int = setting(1000, help="number of updates", at_least=1)
-    rates: tuple[float, ...] | None = setting(
-        None, help="learning rates; the best one is used (default: 17 from 1e-3 to 10)", above=0
-    )
-    samples: int = setting(
-        500, help="number of examples for networks with ReLUs (linear networks use all examples)", at_least=10
-    )
+    depths: tuple[int, ...] = setting((4, 8, 16, 32, 64, 96), help="numbers of layers", at_least=1, at_most=1000)
+    starts: int = setting(5, help=_STARTS, at_least=1, at_most=1000)
+    samples: int = setting(500, help="number of examples", at_least=10)
 
 
 @dataclasses.dataclass(frozen=True)
-class UnitSettings:
-    """Network of shortcut units at its zero point."""
+class Norms(Sweep):
+    """Figure 3: mean Frobenius norm against training loss."""
+
+    depths: tuple[int, ...] = setting((2, 4, 8, 16, 32), help="numbers of layers", at_least=1, at_most=1000)
+    starts: int = setting(3, help=_STARTS, at_least=1, at_most=1000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Theorem1:
+    """Theorem 1: Hessian and order of the zero point, in closed form and by automatic differentiation."""
 
     units: int = setting(4, help="number of shortcut units R", at_least=1, at_most=10_000)
     shortcut_depth: int = setting(2, help="number of layers in each unit", at_least=1, at_most=12)
@@ -79,62 +107,21 @@ class UnitSettings:
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class ConditionsSettings:
-    """Figure 5: condition numbers of the Hessian at initialization against depth."""
-
-    data: RegressionSettings = group(RegressionSettings, "data")
-    networks: SweptNetworkSettings = group(
-        SweptNetworkSettings, "networks", depths=(1, 2, 3, 4, 6, 8, 12, 16, 24), starts=10
-    )
-    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-conditions")
-
-
-@dataclasses.dataclass(frozen=True)
-class TrajectorySettings:
-    """Figures 6, 7, 8: spectrum and index of the Hessian and norm of the gradient during training."""
-
-    data: RegressionSettings = group(RegressionSettings, "data")
-    networks: TrajectoryNetworkSettings = group(TrajectoryNetworkSettings, "networks")
-    descent: DescentSettings = group(DescentSettings, "gradient descent", samples=200)
-    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-trajectory")
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepSettings:
-    """Figures 9, 10: best learning rate and its final loss against depth."""
-
-    data: RegressionSettings = group(RegressionSettings, "data")
-    networks: SweptNetworkSettings = group(SweptNetworkSettings, "networks", depths=(4, 8, 16, 32, 64, 96), starts=5)
-    descent: DescentSettings = group(DescentSettings, "gradient descent")
-    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-sweep")
-
-
-@dataclasses.dataclass(frozen=True)
-class NormsSettings:
-    """Figure 3: mean Frobenius norm against training loss."""
-
-    data: RegressionSettings = group(RegressionSettings, "data")
-    networks: SweptNetworkSettings = group(SweptNetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
-    descent: DescentSettings = group(DescentSettings, "gradient descent")
-    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-norms")
-
-
-@dataclasses.dataclass(frozen=True)
-class Theorem1Settings:
-    """Theorem 1: Hessian and order of the zero point, in closed form and by automatic differentiation."""
-
-    data: RegressionSettings = group(RegressionSettings, "data")
-    networks: UnitSettings = group(UnitSettings, "network")
-    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-theorem1")
-
-
-CommandSettings: TypeAlias = ConditionsSettings | TrajectorySettings | SweepSettings | NormsSettings | Theorem1Settings
-# Settings of each command, a module of this package with a function `run`.
-COMMANDS: Mapping[str, type[CommandSettings]] = {
-    "conditions": ConditionsSettings,
-    "trajectory": TrajectorySettings,
-    "sweep": SweepSettings,
-    "norms": NormsSettings,
-    "theorem1": Theorem1Settings,
+# Options of each experiment, a module of this package with a function `run`.
+EXPERIMENTS: Mapping[str, type] = {
+    "conditions": Conditions,
+    "trajectory": Trajectory,
+    "sweep": Sweep,
+    "norms": Norms,
+    "theorem1": Theorem1,
 }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShortcutSettings:
+    """All settings of the program."""
+
+    experiment: str = setting("conditions", help="experiment")
+    data: RegressionSettings = group(RegressionSettings, "data")
+    options: Conditions | Training | Theorem1 = group(EXPERIMENTS, "experiment", by="experiment")
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from trainers.experiments.panels import line, mark_sizes, panel_for_each
 from trainers.experiments.program import Results, Verdict, group_by
-from trainers.shortcuts.settings import SweepSettings
+from trainers.shortcuts.settings import Sweep
 from trainers.shortcuts.training import COLORS, Regression, ShortcutTraining, best_rate, deviation, trainings
 
 
@@ -29,9 +29,9 @@ class SweepRow:
     deviation: float  # standard deviation of the final losses
 
 
-def run(problem: Regression, settings: SweepSettings, results: Results) -> None:
+def run(problem: Regression, options: Sweep, results: Results) -> None:
     """Measure networks with each activation and depth."""
-    cases = itertools.product(trainings(problem, settings), settings.networks.depths)
+    cases = itertools.product(trainings(problem, options), options.depths)
     results.report("sweep", measure, cases, {"sweep": draw}, lambda rows: [verdict(rows)], by="activation")
 
 

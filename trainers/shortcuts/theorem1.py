@@ -1,18 +1,15 @@
 """Theorem 1 of Li et al.: zero point of an n-shortcut network, in closed form and by automatic differentiation."""
 
-import dataclasses
-
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.curvature import Summary, dense_hessian, summarize
+from idmatters_tf.curvature import dense_hessian, summarize
 from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_network
-from trainers.cli.startup import print_lines
-from trainers.experiments.program import Results
-from trainers.shortcuts.settings import Theorem1Settings, UnitSettings
+from trainers.experiments.program import Results, Verdict
+from trainers.shortcuts.settings import Theorem1
 from trainers.shortcuts.training import CLASSES, Regression
 
 # Derivatives at zero.
@@ -21,7 +18,7 @@ SLOPES = {"linear": 1.0, "tanh": 1.0, "silu": 0.5, "gelu": 0.5}
 MOST_PARAMETERS = 5000
 
 
-def closed_form(problem: Regression, network: UnitSettings) -> NDArray[np.float64]:
+def closed_form(problem: Regression, network: Theorem1) -> NDArray[np.float64]:
     """Return the eigenvalues at zero in ascending order."""
     # At zero every unit receives the inputs of the network.
     inputs = np.asarray(keras.ops.convert_to_numpy(keras.activations.get(network.pre)(problem.X)), np.float64)
@@ -30,13 +27,13 @@ def closed_form(problem: Regression, network: UnitSettings) -> NDArray[np.float6
     return linear.zero_hessian_spectrum(network.units, network.shortcut_depth, sxx, syx, slope=slope)
 
 
-def by_differentiation(problem: Regression, network: UnitSettings) -> NDArray[np.float64]:
+def by_differentiation(problem: Regression, network: Theorem1) -> NDArray[np.float64]:
     """Return the eigenvalues of the Keras model's Hessian at zero, ascending, (units * shortcut_depth * d^2,)."""
     hessian = dense_hessian(_zero_model(network), half_squares, (problem.X.T, problem.Y.T), batch_size=1000)
     return np.asarray(np.linalg.eigvalsh(hessian), np.float64)
 
 
-def _zero_model(network: UnitSettings) -> keras.Model:
+def _zero_model(network: Theorem1) -> keras.Model:
     activations = network.pre, network.mid, network.post
     return shortcut_network(CLASSES, network.units, network.shortcut_depth, *activations, kernel_initializer="zeros")
 
@@ -46,7 +43,7 @@ def half_squares(y: Tensor, outputs: Tensor) -> Tensor:
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2  # pyright: ignore[reportOptionalOperand]
 
 
-def stationary_order(problem: Regression, network: UnitSettings) -> tuple[int, list[float]]:
+def stationary_order(problem: Regression, network: Theorem1) -> tuple[int, list[float]]:
     """Compute the order of stationarity: the order of growth of the loss along three lines through zero, minus one.
 
     The change of the loss is computed as |D|^2 / (2m) - <D, Y - X> / m, where D is the change of the outputs, because a
@@ -70,59 +67,29 @@ def stationary_order(problem: Regression, network: UnitSettings) -> tuple[int, l
     return round(float(np.median(exponents))) - 1, exponents
 
 
-def run(problem: Regression, settings: Theorem1Settings, results: Results) -> None:
-    """Analyze the zero point, print the results, and store them as numbers."""
-    network = settings.networks
-    problem = problem.first(settings.networks.samples)
-    n = network.shortcut_depth
-    dim = len(problem.X)
-    parameters = network.units * n * dim**2
-    print_lines(
-        f"{network.units} units of {n} layers of {dim} x {dim}, {parameters:,} weights, all zero",
-        f"pre {network.pre}, mid {network.mid}, post {network.post}; {problem.X.shape[1]:,} examples, {problem.origin}",
-    )
-    order, exponents = stationary_order(problem, network)
+def run(problem: Regression, options: Theorem1, results: Results) -> None:
+    """Analyze the zero point, and compare its order and its Hessian with Theorem 1."""
+    problem = problem.first(options.samples)
+    n, dim = options.shortcut_depth, len(problem.X)
+    order, exponents = stationary_order(problem, options)
     sxx, syx, _ = problem.statistics
     # Theorem 1 assumes activations that vanish at zero, as all of `SLOPES` do.
-    is_linear = network.pre == network.mid == network.post == "linear"
+    is_linear = options.pre == options.mid == options.post == "linear"
     expected = linear.zero_stationary_order(n, sxx, syx) if is_linear else n - 1
-    growth = f"the loss grows like t^{np.median(exponents):.3f}"
-    results.add(f"order of stationarity, measured: {order} ({growth}); by Theorem 1: {expected}")
-    spectrum = closed_form(problem, network)
-    results.add(f"closed form: {_in_words(spectrum)}")
-    if parameters > MOST_PARAMETERS:
-        results.add(f"by tape: skipped for more than {MOST_PARAMETERS:,} weights")
-    else:
-        differentiated = by_differentiation(problem, network)
-        results.values["numbers"]["difference"] = difference = float(np.abs(differentiated - spectrum).max())
-        results.add(f"by tape:     {_in_words(differentiated)}", f"largest difference: {difference:.1e}")
+    spectrum = closed_form(problem, options)
     # The tolerance for rounding is relative to the data, because the Hessian may be zero.
     tolerance = 1e-10 * max(np.abs(sxx).max(), 1.0)
     summary = summarize(spectrum, tolerance)
-    smallest = float(np.abs(spectrum).min())
-    results.add(*_describe(order, summary, smallest, tolerance))
-    numbers = {"order": order, "expected_order": expected, "exponents": exponents, "parameters": parameters}
-    results.values["numbers"] |= numbers | dataclasses.asdict(summary) | {"smallest_abs": smallest}
-
-
-def _describe(order: int, summary: Summary, smallest: float, tolerance: float) -> list[str]:
-    if summary.max_abs <= tolerance:
-        return [f"the Hessian is zero: a flat point of order {order}, not a strict saddle"]
-    condition = f"{summary.max_abs / smallest:.4g}" if smallest > tolerance else "infinite (singular Hessian)"
-    is_saddle = "yes" if summary.smallest < -tolerance else "no"
-    saddle = f"strict saddle: {is_saddle} (smallest eigenvalue {summary.smallest:.4g})"
-    figures = f"largest over 10th percentile of |eigenvalues| (the figures' measure): {summary.condition:.4g}"
-    return [
-        f"condition number: {condition}; {figures}",
-        f"index, the fraction of negative eigenvalues: {summary.index:.3f}",
-        saddle if order > 0 else "zero is not a stationary point and therefore not a saddle",
-    ]
-
-
-def _in_words(spectrum: NDArray[np.float64]) -> str:
-    """Return the extreme eigenvalues and the number of eigenvalues as text."""
-    values = np.sort(spectrum)
-    if np.abs(values).max() == 0:
-        return f"all {len(values):,} eigenvalues are zero"
-    edges = ", ".join(f"{value:.4g}" for value in values[:3])
-    return f"{edges}, ... , {', '.join(f'{value:.4g}' for value in values[-3:])} ({len(values):,} eigenvalues)"
+    numbers: dict[str, float] = {"order": order, "by Theorem 1": expected, "exponent": float(np.median(exponents))}
+    numbers |= {"weights": options.units * n * dim**2, "smallest eigenvalue": float(summary.smallest)}
+    numbers |= {"largest": float(summary.largest), "smallest magnitude": float(np.abs(spectrum).min())}
+    numbers |= {"condition": float(summary.condition), "index": float(summary.index)}
+    difference = 0.0
+    if numbers["weights"] <= MOST_PARAMETERS:
+        difference = float(np.abs(by_differentiation(problem, options) - spectrum).max())
+        numbers["largest difference"] = difference
+    claim = (
+        f"{options.units} units of {n} layers have the order of stationarity of Theorem 1 at zero, and the Hessian by "
+    )
+    claim += "automatic differentiation the eigenvalues of the closed form"
+    results.add(Verdict("zero", order == expected and difference < tolerance, claim, numbers))

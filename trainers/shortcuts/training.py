@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf import linear
 from idmatters_tf._keras_types import Tensor
-from trainers.shortcuts.settings import NormsSettings, RegressionSettings, SweepSettings, TrajectorySettings
+from trainers.shortcuts.settings import RegressionSettings, Training
 
 Floats = NDArray[np.floating]
 # (weights, number of updates) -> (weights after the updates, their losses, norms of their gradients).
@@ -232,12 +232,9 @@ class ShortcutTraining:
         return record(relu_descent(self.problem, W.shape, rates, network.shortcut), W, self.epochs, every)
 
 
-def trainings(
-    problem: Regression, settings: SweepSettings | NormsSettings | TrajectorySettings
-) -> Iterator[ShortcutTraining]:
-    """Yield the training with each activation, by the settings of a command; linear networks use all examples."""
-    descent = settings.descent
-    starts = settings.networks.starts
+def trainings(problem: Regression, descent: Training) -> Iterator[ShortcutTraining]:
+    """Yield the training with each activation, by the options of an experiment; linear networks use all examples."""
+    starts = descent.starts
     rates = np.sort(np.asarray(descent.rates, dtype=float)) if descent.rates else RATES
     yield ShortcutTraining(problem, "linear", rates, starts, descent.epochs)
     yield ShortcutTraining(problem.first(descent.samples), "relu", rates, starts, descent.epochs)

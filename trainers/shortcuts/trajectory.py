@@ -12,7 +12,7 @@ from idmatters_tf import linear
 from trainers.experiments.panels import line, make_legend_entry, panel_for_each
 from trainers.experiments.program import Results, Verdict, group_by
 from trainers.shortcuts.conditions import summarize_hessians
-from trainers.shortcuts.settings import TrajectorySettings
+from trainers.shortcuts.settings import Trajectory
 from trainers.shortcuts.training import CLASSES, COLORS, LINEAR_NETWORKS, Regression, ShortcutTraining, trainings
 
 Floats = NDArray[np.float64]
@@ -38,14 +38,13 @@ class TrajectoryRow:
     gradient_norm: float  # norm of the whole gradient
 
 
-def run(problem: Regression, settings: TrajectorySettings, results: Results) -> None:
+def run(problem: Regression, options: Trajectory, results: Results) -> None:
     """Measure networks of each kind with each activation."""
-    networks = settings.networks
     cases = [
-        (training, kind, networks.depth, networks.records)
-        for training in trainings(problem, settings)
+        (training, kind, options.depth, options.records)
+        for training in trainings(problem, options)
         for kind in KINDS
-        if kind in training.networks and networks.depth % training.networks[kind].shortcut_depth == 0
+        if kind in training.networks and options.depth % training.networks[kind].shortcut_depth == 0
     ]
     figures = {"trajectory": draw, "single": draw_single}
     results.report("trajectory", measure, cases, figures, verdicts, by="activation")

@@ -26,10 +26,12 @@ from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_message
 from trainers.run.signals import SignalHandler
 from trainers.training.measure import Measured, compute_errors, measure
-from trainers.training.reports import KEPT, MEANS, Reports, explain_write_errors
+from trainers.training.reports import KEPT, MEANS, Reports
 from trainers.training.settings import Task
 
 Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
+# Learning rate as a function of the step.
+Rate: TypeAlias = Callable[[Tensor], Tensor]
 RemoteValue: TypeAlias = tf.distribute.experimental.coordinator.RemoteValue
 # Variables in a checkpoint.
 VARIABLES = ("model", "optimizer")
@@ -42,8 +44,8 @@ _AHEAD = 8
 class AsynchronousTrainer:
     """Updates of a network, compiled under a `ParameterServerStrategy`, each made by one of several workers."""
 
-    def __init__(self, model: keras.Model, clip_norm: float | None, workers: int, done: int):
-        self._model, self._clip_norm, self._workers = model, clip_norm, workers
+    def __init__(self, model: keras.Model, rate: Rate, clip_norm: float | None, workers: int, done: int):
+        self._model, self._rate, self._clip_norm, self._workers = model, rate, clip_norm, workers
         self._strategy = model.distribute_strategy
         self._coordinator = tf.distribute.experimental.coordinator.ClusterCoordinator(self._strategy)
         self._weights = [variable.value for variable in model.trainable_variables]
@@ -52,14 +54,14 @@ class AsynchronousTrainer:
 
     @tf.function(autograph=False)
     def update(self, batch: Batch | Iterator[Batch]) -> tf.Tensor:
-        """Make the update of one worker. Returns loss, penalty, error, gradient norm and learning rate.
+        """Make the update of one worker. Returns loss, error, gradient norm and learning rate.
 
         Args:
             batch: images and labels, or an iterator over such batches.
         """
         images, labels = batch if isinstance(batch, tuple) else next(batch)
         optimizer = self._model.optimizer
-        rate = self._model.optimizer.schedule(self.step)
+        rate = self._rate(self.step)
         gradients, measured = self._strategy.run(self._gradients, args=(images, labels))
         gradients = [self._strategy.reduce("SUM", gradient, axis=None) for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
@@ -76,7 +78,7 @@ class AsynchronousTrainer:
         return tf.concat([self._strategy.reduce("SUM", measured, axis=None), [norm, rate]], 0)
 
     def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[Tensor, Tensor]:
-        """Return this replica's part of the gradient and of the loss, the penalty and the error."""
+        """Return this replica's part of the gradient, and of the loss and the error."""
         replicas = self._strategy.num_replicas_in_sync
         context = tf.distribute.get_replica_context()
         size = images.shape[0] // replicas
@@ -85,12 +87,11 @@ class AsynchronousTrainer:
         with tf.GradientTape() as tape:
             logits = self._model(images, training=True)
             loss = tf.reduce_mean(self._model.loss(labels, logits))
-            penalty = tf.add_n(self._model.losses or [tf.zeros(())])
-            total = (loss + penalty) / replicas
+            total = tf.add_n([loss, *self._model.losses]) / replicas
         logits = tf.cast(logits, tf.float32)
         cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         error = compute_errors(labels, logits)
-        measured = tf.stack([tf.reduce_mean(cross_entropy), penalty, tf.reduce_mean(error)]) / replicas
+        measured = tf.stack([tf.reduce_mean(cross_entropy), tf.reduce_mean(error)]) / replicas
         return tape.gradient(total, self._weights), measured
 
     def schedule(self, count: int, batches: Iterator[Batch], is_stopped: Callable[[], bool]) -> list[RemoteValue]:
@@ -136,7 +137,7 @@ class AsynchronousTrainer:
 
 
 def fit_asynchronously(
-    task: Task, model: keras.Model, local: keras.Model, cluster: ClusterDescription, handler: SignalHandler
+    task: Task, model: keras.Model, local: keras.Model, rate: Rate, cluster: ClusterDescription, handler: SignalHandler
 ) -> bool:
     """Train until the last step or a signal. Return True after the last step.
 
@@ -147,16 +148,17 @@ def fit_asynchronously(
     steps = task.settings.recipe.steps
     intervals = task.settings.run
     done = saved.restore(model, run.checkpoints_path, task.identity, VARIABLES, repair=True) or 0
-    trainer = AsynchronousTrainer(model, task.settings.recipe.clip_norm, cluster.workers, done)
-    images = task.source.test_batches()
+    trainer = AsynchronousTrainer(model, rate, task.settings.recipe.clip_norm, cluster.workers, done)
+    batch_size, options = task.settings.recipe.batch_size, task.settings.data
+    images = options.test_batches(batch_size)
 
-    def test(is_interrupted: Callable[[], bool]) -> Measured:
+    def test() -> Measured:
         local.set_weights(model.get_weights())
-        return measure(local, images, task.source.test_images, is_interrupted=is_interrupted)
+        return measure(local, images, options.counts[1])
 
     reports = Reports(task, local, test)
     reports.begin(done, [record for record in run.metrics() if record["step"] <= done] if done else [])
-    batches = trainer.batches(task.source.train_batches())
+    batches = trainer.batches(options.train_batches(batch_size, task.settings.recipe.seed))
     print_message("compiling the training step ...")
     with reports:
 
@@ -167,7 +169,7 @@ def fit_asynchronously(
             nonlocal started
             if scheduled:
                 values = np.stack([trainer.value(each) for each in scheduled]).astype(float)
-                means = dict(zip(MEANS, [*values.mean(0)[:4].tolist(), float(values[-1, 4])], strict=True))
+                means = dict(zip(MEANS, [*values.mean(0)[:3].tolist(), float(values[-1, 3])], strict=True))
                 reports.progress.advance(len(values), text=None)
                 reports.log(step, means, len(values), time.monotonic() - started)
             started = time.monotonic()
@@ -194,7 +196,6 @@ def fit_asynchronously(
             trainer.step.assign(done)
             if done % intervals.evaluate_every == 0 or done == steps:
                 reports.evaluate(done)
-            with explain_write_errors(run.checkpoints_path):
-                saved.save(model, run.checkpoints_path, done, task.identity, VARIABLES)
-                remove_steps(run.checkpoints_path, list_steps(run.checkpoints_path)[:-KEPT])
+            saved.save(model, run.checkpoints_path, done, task.identity, VARIABLES)
+            remove_steps(run.checkpoints_path, list_steps(run.checkpoints_path)[:-KEPT])
     return done == steps

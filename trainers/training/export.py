@@ -6,40 +6,21 @@ from collections.abc import Mapping, Sequence
 import keras
 
 from idmatters_tf.callbacks import load_weights
-from idmatters_tf.checkpointing import list_steps, remove, replacing
+from idmatters_tf.checkpointing import replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers import preprocessing as fitted
 from trainers.backends import runs_on_tensorflow
 from trainers.cli.arguments import RunError, UsageError, program_command
 from trainers.cli.startup import print_lines, print_warnings
-from trainers.run.folder import EXPORT, check_output, hold_lock, write_mark
-from trainers.training.reports import BEST, REMEDY
 from trainers.training.settings import Task
 
-
-def export_again(task: Task, out: str | None = None) -> int:
-    """Write the exports of the newest checkpoint and of the best one, without the data, by default into the run.
-
-    Raises:
-        UsageError: there is no checkpoint, another process uses the folder, or it contains other files.
-    """
-    folder = pathlib.Path(out or task.run.path)
-    is_other = folder.resolve() != task.run.path.resolve()
-    if is_other:
-        check_output(folder, EXPORT)
-    else:
-        task.run.check_usable()
-    with hold_lock(folder):
-        if is_other:
-            write_mark(folder, EXPORT, task.program, run=str(task.run.path))
-        export_newest(task, folder)
-    return 0
+SPACE = "Make sure that the disk is writable and not full"
 
 
-def export_newest(task: Task, folder: pathlib.Path) -> None:
-    """Write the exports of the newest checkpoint to a folder whose lock is held, and those of the best one to `best`.
+def export_newest(task: Task) -> None:
+    """Write the exports of the newest checkpoint to the folder of the run, whose lock is held, without the data.
 
-    There is no `best` if both are of the same step. How to load the exports is printed.
+    How to load them is printed.
 
     Raises:
         RunError: the files could not be written.
@@ -49,23 +30,17 @@ def export_newest(task: Task, folder: pathlib.Path) -> None:
     # In float32 and for one device, whatever the precision and devices of the training.
     network = task.build_network(described.image_shape, described.classes)
     step = restore(task, network, task.recorded_identity)
-    best = list_steps(run.checkpoints_path / BEST)
-    again = program_command(task.program, "--export-only", run.path, *([] if folder == run.path else ["--out", folder]))
-    load = f"import idmatters_tf.layers, keras; model = keras.saving.load_model({str(folder / 'model.keras')!r})"
+    again = program_command(task.program, "--export-only", run.path)
+    load = f"import idmatters_tf.layers, keras; model = keras.saving.load_model({str(run.path / 'model.keras')!r})"
     saved = f"KERAS_BACKEND=tensorflow {again}"
     if runs_on_tensorflow():
-        saved = f"import tensorflow as tf; serve = tf.saved_model.load({str(folder / 'saved_model')!r}).signatures"
+        saved = f"import tensorflow as tf; serve = tf.saved_model.load({str(run.path / 'saved_model')!r}).signatures"
         saved += "['serving_default']; serve(images=uint8_images)['label']"
     try:
-        export(task, network, folder)
-        print_lines(f"{run.path}, step {step}:", f"load it in Keras:      {load}", f"SavedModel:            {saved}")
-        if best == [step]:
-            remove(folder / "best")
-        elif best and load_weights(network, run.checkpoints_path / BEST, task.recorded_identity) is not None:
-            export(task, network, folder / "best")
-            print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
+        export(task, network, run.path)
     except OSError as error:
-        raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
+        raise RunError(f"the export to {run.path} failed: {error}.", f"{SPACE}, then use {again}") from error
+    print_lines(f"{run.path}, step {step}:", f"load it in Keras:      {load}", f"SavedModel:            {saved}")
 
 
 def restore(task: Task, model: keras.Model, identity: Mapping[str, object]) -> int:

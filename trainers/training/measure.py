@@ -1,12 +1,12 @@
 """Losses, metrics and evaluation of image classification with integer labels and logits."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import keras
 from keras import ops
 
-from idmatters_tf._keras_types import Logs, Tensor
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from idmatters_tf.distribute.strategies import distribute_dataset
@@ -19,35 +19,16 @@ SILENT = cast(str, 0)
 TOP5_CLASSES = 50
 
 
-class Interrupted(Exception):
-    """A signal has ended an evaluation."""
+def make_loss(label_smoothing: float) -> keras.losses.Loss | Callable[[Tensor, Tensor], Tensor]:
+    """Return the cross-entropy of logits with integer labels, with a share distributed over all classes."""
+    if not label_smoothing:
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-
-class SmoothedCrossentropy(keras.losses.Loss):
-    """Cross-entropy of logits with integer labels, a share of which is distributed over all classes.
-
-    Args:
-        label_smoothing: the share (Szegedy et al., 2016).
-    """
-
-    def __init__(self, label_smoothing: float, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.label_smoothing = label_smoothing
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+    def smoothed(y_true: Tensor, y_pred: Tensor) -> Tensor:
         labels = ops.one_hot(ops.cast(y_true, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
-        smoothing = self.label_smoothing
-        return keras.losses.categorical_crossentropy(labels, y_pred, from_logits=True, label_smoothing=smoothing)
+        return keras.losses.categorical_crossentropy(labels, y_pred, from_logits=True, label_smoothing=label_smoothing)
 
-    def get_config(self) -> dict[str, object]:
-        return {**super().get_config(), "label_smoothing": self.label_smoothing}
-
-
-def make_loss(label_smoothing: float) -> keras.losses.Loss:
-    """Return the loss of logits with integer labels."""
-    if label_smoothing:
-        return SmoothedCrossentropy(label_smoothing)
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return smoothed
 
 
 def make_metrics(classes: int) -> list[keras.metrics.Metric]:
@@ -81,30 +62,21 @@ def as_float(value: Tensor) -> float:
     return float(array)
 
 
-def measure(
-    model: keras.Model,
-    batches: EvaluationBatchSource,
-    count: int,
-    progress: bool = True,
-    is_interrupted: Callable[[], bool] = lambda: False,
-) -> Measured:
+def measure(model: keras.Model, batches: EvaluationBatchSource, count: int, progress: bool = True) -> Measured:
     """Evaluate a network, compiled by `trainers.training.train.build_model`, once on each of `count` test images.
 
     Returns:
         A dict with `loss` (mean cross-entropy), `error` (top-1, a fraction), `count` and, for at least 50 classes,
         `top5_error`.
-
-    Raises:
-        Interrupted: `is_interrupted`, which is called after each batch, returned True.
     """
     strategy = getattr(model, "distribute_strategy", None)
     is_jax = keras.backend.backend() == "jax"
     dataset = iter(batches) if is_jax else distribute_dataset(strategy, batches.dataset)
     with Progress(batches.steps, "evaluating", progress, unit="batches", delay=0) as bar:
-        watch = _Watch(bar, is_interrupted)
-        measured = model.evaluate(dataset, steps=batches.steps, verbose=SILENT, callbacks=[watch], return_dict=True)
-    if watch.interrupted:
-        raise Interrupted
+        shown = keras.callbacks.LambdaCallback(
+            on_test_batch_end=lambda _, logs: bar.advance(text=f"error {100 * logs['error']:.2f} %")
+        )
+        measured = model.evaluate(dataset, steps=batches.steps, verbose=SILENT, callbacks=[shown], return_dict=True)
     # Metrics are float32.
     errors = {name: round(measured[name] * count) / count for name in ("error", "top5_error") if name in measured}
     return {"loss": measured["cross_entropy"], "count": count, **errors}
@@ -119,19 +91,3 @@ def average_over_mirror_images(model: keras.Model) -> keras.Model:
         loss=model.loss, weighted_metrics=make_metrics(logits.shape[-1]), jit_compile=cast(str, model.jit_compile)
     )
     return averaged
-
-
-class _Watch(keras.callbacks.Callback):
-    def __init__(self, bar: Progress, is_interrupted: Callable[[], bool]):
-        super().__init__()
-        self._bar, self._is_interrupted, self.interrupted = bar, is_interrupted, False
-
-    def set_model(self, model: keras.Model) -> None:
-        super().set_model(model)
-        # On JAX, reading `self.model` would copy the state of the trainer.
-        self._watched = model
-
-    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
-        self._bar.advance(text=f"error {100 * (logs or {})['error']:.2f} %")
-        if self._is_interrupted():
-            self.interrupted = self._watched.stop_evaluating = True

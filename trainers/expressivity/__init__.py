@@ -1,1 +1,0 @@
-"""Experiments on networks that memorize a data set."""
