@@ -30,7 +30,7 @@ from idmatters_tf.data.protocols import (
 )
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    from idmatters_tf._keras_types import Dataset
 
 # Decoded bytes or preprocessed floating-point numbers.
 Pixels: TypeAlias = NDArray[np.uint8 | np.float32]
@@ -170,7 +170,7 @@ class TrainBatches(TrainBatchSource):
         pixels = self._rows[indices[:, None], top[:, None] + np.arange(self._shape[0]), left[:, None]]
         return _prepare(pixels.view(self._type).reshape(-1, *self._shape))
 
-    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "tf.data.Dataset":
+    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "Dataset":
         from idmatters_tf.data.streams import computed_batches
 
         return computed_batches(self.batch, self.batch_size, share, first_step, steps, stride)
@@ -203,7 +203,7 @@ class EvaluationBatches(EvaluationBatchSource):
     def __iter__(self) -> Iterator[WeightedBatch]:
         yield from map(compute_ahead(self.batch, 2, 4), range(self.steps))
 
-    def dataset(self, share: Share = ALONE) -> "tf.data.Dataset":
+    def dataset(self, share: Share = ALONE) -> "Dataset":
         from idmatters_tf.data.streams import computed_batches
 
         return computed_batches(self.batch, self.batch_size, share, 0, self.steps)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from idmatters_tf._keras_types import Dataset
     from idmatters_tf.data.imagenet import StreamedImageData
     from idmatters_tf.data.images import ImageData
 
@@ -55,7 +56,7 @@ class TrainBatchSource(Protocol):
         """Return the images and labels of a step, which is the number of batches before it since training began."""
         ...
 
-    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "tf.data.Dataset":
+    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "Dataset":
         """Return the batches of `steps` steps as a `tf.data.Dataset`, with one element for each replica in turn.
 
         Args:
@@ -79,6 +80,6 @@ class EvaluationBatchSource(Protocol):
         """Yield (images, labels, weights) of all global batches as NumPy arrays."""
         ...
 
-    def dataset(self, share: Share = ALONE) -> "tf.data.Dataset":
+    def dataset(self, share: Share = ALONE) -> "Dataset":
         """Return a `tf.data.Dataset` of (images, labels, weights), with one element for each replica in turn."""
         ...

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._environment import cores
+from idmatters_tf._keras_types import Dataset
 from idmatters_tf._tensorflow_internals.pipelines import without_autotuning
 from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
@@ -89,7 +90,7 @@ class StreamTrainBatches(TrainBatchSource):
     def batch(self, step: Int) -> tuple[tf.Tensor, tf.Tensor]:
         return self._batch(tf.cast(step, tf.int64))
 
-    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
+    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> Dataset:
         elements, size = replica_elements(self.batch_size, share, first_step, steps, stride)
 
         def choose(step, start):
@@ -130,7 +131,7 @@ class StreamEvaluationBatches(EvaluationBatchSource):
         for images, labels, weights in self.dataset():
             yield images.numpy(), labels.numpy(), weights.numpy()
 
-    def dataset(self, share: Share = ALONE, standardized: bool = True) -> tf.data.Dataset:
+    def dataset(self, share: Share = ALONE, standardized: bool = True) -> Dataset:
         """Return the batches, see `EvaluationBatchSource`. If `standardized` is False, images are in 0..255."""
         elements, size = replica_elements(self.batch_size, share, 0, self.steps)
         window = _decoding.evaluation_window(self.augmentation)
@@ -149,7 +150,7 @@ class StreamEvaluationBatches(EvaluationBatchSource):
 
 def replica_elements(
     batch_size: int, share: Share, first_step: Int, steps: int, stride: int = 1
-) -> tuple[tf.data.Dataset, int]:
+) -> tuple[Dataset, int]:
     """Return a data set of (step, first example in the global batch) and the number of examples of each element.
 
     There is one element for each replica in turn. Raises ValueError if the replicas do not divide the batch size.
@@ -170,7 +171,7 @@ def replica_elements(
 
 def computed_batches(
     batch: PureBatch, batch_size: int, share: Share, first_step: Int, steps: int, stride: int = 1
-) -> tf.data.Dataset:
+) -> Dataset:
     """Return the batches of a pure function as a data set; for the arguments see `TrainBatchSource.dataset`."""
     elements, size = replica_elements(batch_size, share, first_step, steps, stride)
     example = batch(0, 0, 1)

@@ -87,7 +87,7 @@ def load(folder: pathlib.Path = FOLDER) -> dict[str, Row]:
     return {row.name: row for row in sorted(rows, key=lambda row: (papers.index(row.paper), row.order, row.name))}
 
 
-def expand_command(command: str, folder: str | os.PathLike, data_dir: str | None) -> list[str]:
+def expand_command(command: str, folder: str | os.PathLike[str], data_dir: str | None) -> list[str]:
     """Split a row's command into words, with OUT and DATA replaced, also at the start of paths.
 
     Without a `data_dir`, --data-dir is removed, so that the program uses the folder of TensorFlow Datasets.

@@ -19,7 +19,7 @@ Records: TypeAlias = Sequence[JsonObject]
 DPI = 150
 
 
-def convergence(records: Records, path: str | os.PathLike, title: str) -> None:
+def convergence(records: Records, path: str | os.PathLike[str], title: str) -> None:
     """Draw the paper's Figure 1, training and test error against steps, to a .png, .svg or .pdf file."""
     figure, axes = _make_axes(title)
     axes.set_xlabel("step")
@@ -49,7 +49,7 @@ def convergence(records: Records, path: str | os.PathLike, title: str) -> None:
     save_figure(figure, path)
 
 
-def comparison(runs: Mapping[str, Records], path: str | os.PathLike) -> pathlib.Path:
+def comparison(runs: Mapping[str, Records], path: str | os.PathLike[str]) -> pathlib.Path:
     """Draw the test error (lines) and training error (faint) of runs to a .png, .svg or .pdf file. Returns its path.
 
     `runs` are records by name; those without an evaluation appear only in the legend.
@@ -99,7 +99,7 @@ def _marker(points, up_to=40):
     return "o" if len(points) <= up_to else None
 
 
-def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
+def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> pathlib.Path:
     """Write a figure atomically in the format of its suffix (.png, .svg, .pdf). Returns the path."""
     path = pathlib.Path(path)
     with replacing(path) as beside:

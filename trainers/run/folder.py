@@ -61,7 +61,7 @@ class DataDescription:
 
 
 @contextlib.contextmanager
-def hold_lock(folder: str | os.PathLike) -> Iterator[None]:
+def hold_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Hold the lock of a run's folder inside the block, and create the folder if it does not exist.
 
     A folder created here that remains empty is removed again.
@@ -95,7 +95,7 @@ class Run:
         records: records of this session and of its first checkpoint, independent of the file.
     """
 
-    def __init__(self, path: str | os.PathLike, writes: bool = True):
+    def __init__(self, path: str | os.PathLike[str], writes: bool = True):
         self.path = pathlib.Path(path)
         self.writes = writes
         self.records: list[JsonObject] = []
@@ -253,7 +253,7 @@ def describe_result(result: JsonObject) -> str:
     )
 
 
-def check_output(folder: str | os.PathLike, mark: str) -> None:
+def check_output(folder: str | os.PathLike[str], mark: str) -> None:
     """Raise UsageError if a program must not write to the folder of --out.
 
     A program writes only into a folder that it creates, that is empty except for hidden files, or that contains its
@@ -270,13 +270,13 @@ def check_output(folder: str | os.PathLike, mark: str) -> None:
         )
 
 
-def list_names(folder: str | os.PathLike) -> list[str]:
+def list_names(folder: str | os.PathLike[str]) -> list[str]:
     """Return the names in a folder without those of hidden files, such as .lock; none if there is no folder."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [name for name in names if not name.startswith(".")]
 
 
-def write_mark(folder: str | os.PathLike, mark: str, program: str, **values: object) -> None:
+def write_mark(folder: str | os.PathLike[str], mark: str, program: str, **values: object) -> None:
     """Create a folder with the mark of a program, which contains its name and the values."""
     pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
     write_atomically(pathlib.Path(folder, mark), json.dumps({"program": program, **values}, indent=2) + "\n")

@@ -222,7 +222,7 @@ class DeviceLogs(keras.callbacks.CallbackList):
 class Events:
     """Writer of the TensorBoard event files of a run, which requires TensorFlow. Without it nothing is written."""
 
-    def __init__(self, folder: str | os.PathLike, writes: bool = True):
+    def __init__(self, folder: str | os.PathLike[str], writes: bool = True):
         self._folder, self._writes = pathlib.Path(folder), writes and has_tensorflow()
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 

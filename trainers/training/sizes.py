@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from idmatters_tf._keras_types import Dataset
 from idmatters_tf._tensorflow_internals.pipelines import without_autotuning
 from idmatters_tf.data.protocols import ALONE, Int, Share, TrainBatchSource
 
@@ -22,7 +23,7 @@ class ScaledBatches:
         images, labels = self._source.batch(step)
         return self._scale(images, tf.cast(step, tf.int64)), tf.convert_to_tensor(labels)
 
-    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
+    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> Dataset:
         """Return the batches of `steps` steps, with one element for each replica in turn."""
         first_step = tf.cast(first_step, tf.int64)
 
