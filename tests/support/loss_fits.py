@@ -27,10 +27,10 @@ def model(*layers, units=2, activation=None, regularizer="l2", **compiled):
     return build((6,), hidden, *layers, keras.layers.Dense(units, activation), **compiled)
 
 
-def tagger(mask=True, how=None, **compiled):
+def tagger(how=None, **compiled):
     """Return a model of sequences whose outputs have a mask."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **how or {})
-    layers = keras.layers.Embedding(9, 4, mask_zero=mask), keras.layers.Dense(3)
+    layers = keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.Dense(3)
     return build((7,), *layers, **{"optimizer": keras.optimizers.SGD(0.5), "loss": loss, **compiled})
 
 
@@ -42,34 +42,15 @@ def tokens(y=TAGS, weights=None, **options):
     return case(lambda: tagger(**options), TOKENS, y, True, sample_weight=weights)
 
 
-class Scalar(keras.losses.Loss):
-    def call(self, y_true, y_pred):
-        return ops.mean(ops.square(y_true - y_pred))
-
-
 class Called(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         return ops.mean(ops.square(y_true - y_pred))
-
-
-def mean_of_all(y_true, y_pred):
-    return ops.mean(ops.square(y_true - y_pred))
-
-
-def sum_of_all(y_true, y_pred):
-    return ops.sum(ops.square(y_true - y_pred)) / 10
 
 
 def contrastive(y_true, y_pred):
     """Couple examples, with a value for each."""
     scores = ops.matmul(y_pred, ops.transpose(y_true))
     return -ops.diagonal(ops.log_softmax(scores, axis=-1))
-
-
-def masked_mean(y_true, y_pred):
-    values = keras.losses.sparse_categorical_crossentropy(ops.maximum(y_true, 0), y_pred, from_logits=True)
-    valid = ops.cast(y_true >= 0, values.dtype)
-    return ops.sum(values * valid) / ops.sum(valid)
 
 
 def root(y_true, y_pred):
@@ -123,19 +104,14 @@ class Averaged(keras.metrics.Metric):
 
 
 LOSS_CASES = {
-    "loss: mean of all": loss(lambda: model(loss=mean_of_all)),
-    "loss: sum of all": loss(lambda: model(loss=sum_of_all)),
-    "loss: a class with a scalar": loss(lambda: model(loss=Scalar())),
     "loss: a class with __call__": loss(lambda: model(loss=Called())),
     "loss: contrastive": loss(lambda: model(loss=contrastive)),
     "loss: root": loss(lambda: model(loss=root, metrics=["mae", root])),
     "loss: Dice": loss(lambda: model(activation="sigmoid", loss=losses.Dice()), POSITIVE),
-    "loss: Dice of each example": loss(lambda: model(activation="sigmoid", loss=losses.Dice(axis=(1,))), POSITIVE),
     "loss: Tversky": loss(lambda: model(activation="sigmoid", loss=losses.Tversky(alpha=0.3)), POSITIVE),
     "loss: Circle": loss(lambda: model(units=4, activation=ops.normalize, loss=losses.Circle(gamma=2.0)), LABELS % 2),
     "loss: axis 0": loss(lambda: model(units=3, loss=losses.CategoricalCrossentropy(True, axis=0)), ONE_HOT),
     "loss: outputs of rank 1": loss(lambda: model(keras.layers.Flatten(), units=1), Y[:, :1]),
-    "loss: binary focal": loss(lambda: model(loss=losses.BinaryFocalCrossentropy(True, from_logits=True)), POSITIVE),
     "loss: label smoothing, weights": loss(
         lambda: model(units=3, loss=losses.CategoricalCrossentropy(True, label_smoothing=0.1)), ONE_HOT, WEIGHTS
     ),
@@ -148,14 +124,10 @@ LOSS_CASES = {
         lambda: model(loss=losses.MeanSquaredError("mean_with_sample_weight"), weighted_metrics=["mae"]),
         weights=WEIGHTS,
     ),
-    "tokens: mask": tokens(metrics=["accuracy"]),
     "tokens: mask, weights": tokens(weights=TOKEN_WEIGHTS, weighted_metrics=["accuracy"]),
     "tokens: mask, sum": tokens(how={"reduction": "sum"}),
     "tokens: mask, mean of weights": tokens(how={"reduction": "mean_with_sample_weight"}, weights=TOKEN_WEIGHTS),
-    "tokens: mask, mean without weights": tokens(how={"reduction": "mean_with_sample_weight"}),
-    "tokens: ignore_class": tokens(mask=False, y=IGNORED, how={"ignore_class": -1}),
     "tokens: ignore_class, mask, weights": tokens(y=IGNORED, how={"ignore_class": -1}, weights=TOKEN_WEIGHTS),
-    "tokens: own masked mean": tokens(mask=False, y=IGNORED, loss=masked_mean),
     "tokens: mask, own loss": tokens(loss=lambda y, p: ops.mean(ops.square(p), -1) + ops.mean(p[..., 0])),
     "metrics: that couple": loss(
         lambda: model(

@@ -28,7 +28,6 @@ RANDOM = np.random.default_rng(0)
 ROWS = 51
 X = RANDOM.normal(size=(ROWS, 6)).astype("float32")
 Y = np.tanh(X @ RANDOM.normal(size=(6, 2))).astype("float32")
-WEIGHTS = RANDOM.uniform(0.5, 2, ROWS).astype("float32")
 CLASSES = (np.arange(ROWS) % 2)[:, None].astype("float32")
 TOKENS = RANDOM.integers(0, 9, (ROWS, 4))
 
@@ -62,14 +61,6 @@ def unbuilt():
 BATCHES = [[aligned(array[12 * index : 12 * index + 11]) for array in (X, Y)] for index in range(4)]
 
 
-class Rows(keras.utils.PyDataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return tuple(BATCHES[index])
-
-
 def rows():
     while True:
         yield from map(tuple, BATCHES)
@@ -94,13 +85,8 @@ def rows_with_none(nested):
         yield from (((x, None), y) if nested else (x, y, None) for x, y in BATCHES)
 
 
-def dataset(*arrays, policy=None):
-    data = tf.data.Dataset.from_tensor_slices(arrays)
-    if policy is not None:
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = getattr(tf.data.experimental.AutoShardPolicy, policy)
-        data = data.with_options(options)
-    return data
+def dataset(*arrays):
+    return tf.data.Dataset.from_tensor_slices(arrays)
 
 
 def plain(x=X, y=Y, **arguments):
@@ -134,21 +120,9 @@ def run_evaluate(model):
 # Functions that build the model and that run it, by name.
 CASES = {
     "arrays": plain(epochs=2),
-    "sample weights": plain(sample_weight=WEIGHTS),
-    "class weights": case(
-        lambda: dense(1, loss=keras.losses.BinaryCrossentropy(from_logits=True)),
-        X,
-        CLASSES,
-        class_weight={0: 0.5, 1: 2.0},
-    ),
-    "validation split": plain(validation_split=0.0769),
     "validation of 1 row": plain(validation_data=(X[:1], Y[:1])),
-    "a dataset": stream(lambda: dataset(X, Y).batch(12, drop_remainder=True)),
-    "a dataset with policy DATA": stream(lambda: dataset(X, Y, policy="DATA").batch(12, drop_remainder=True)),
-    "a dataset with weights": stream(lambda: dataset(X[:48], Y[:48], WEIGHTS[:48]).batch(6)),
     "a repeated dataset": stream(lambda: dataset(X[:48], Y[:48]).batch(12).repeat(), steps_per_epoch=3),
     "a generator": case(lambda: dense(metrics=None), rows, steps_per_epoch=3, epochs=4),
-    "a PyDataset": stream(Rows, epochs=3, shuffle=True),
     "a generator with None": stream(lambda: rows_with_none(False), steps_per_epoch=4),
     "optional inputs": case(
         optional_input, lambda: rows_with_none(True), steps_per_epoch=4, validation_data=((X, None), Y)
