@@ -28,21 +28,6 @@ def stack():
     return model, rng.normal(size=(20, 6)).astype("float32"), rng.integers(0, 3, 20)
 
 
-def test_distances_of_blocks_on_data(stack):
-    model, x, y = stack
-    result = remove_identities(model, 0.0, (x, y), batch_size=16)
-    inputs, expected = x, {}
-    for layer in model.layers[:3]:
-        outputs = layer(inputs)
-        expected[layer.name] = distance(outputs, inputs)
-        inputs = outputs
-    assert list(result.distances) == sorted(expected, key=expected.get)
-    for name, value in expected.items():
-        assert result.distances[name] == pytest.approx(value, rel=1e-4)
-    assert result.removed == ()
-    assert result.before == result.after
-
-
 def test_near_blocks_are_removed_and_the_loss_is_reported(stack):
     model, x, y = stack
     first, last = (remove_identities(model, 0.0, (x, y)).distances[name] for name in ("block0", "block2"))
