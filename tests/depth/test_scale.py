@@ -220,8 +220,8 @@ def test_a_killed_fit_resumes(tmp_path):
     for epochs in ((2,), (1, 2)):
         folder = tmp_path / str(len(epochs))
         for number in epochs:
-            model = build()
-            model.compile(scale_depth(model, 1, optimizers.AdamW(EXACT)), "mse", run_eagerly=EAGERLY)
+            model = unnamed()
+            model.compile(scale_depth(model, 1, optimizers.AdamW(EXACT)), "mse")
             callbacks = [ExactResume(folder, every=2)]
             model.fit(X[:16], Y[:16], batch_size=BATCH, epochs=number, verbose=0, callbacks=callbacks)
         weights.append(model.get_weights())
