@@ -39,15 +39,14 @@ def _of_model(model, batch):
     return ops.sum(ops.square(ops.square(model(x)) - y)) / x.shape[0]
 
 
-def language_model(rank=None):
-    """Return GPT-2 of one layer, its loss, and padded, weighted tokens in float64. A rank trains LoRA alone."""
+def language_model():
+    """Return GPT-2 of one layer, of which LoRA alone is trained, its loss, and padded, weighted tokens in float64."""
     from tests.support import hub_models
 
     model, rng = hub_models.gpt2(num_layers=1, dropout=0.0, dtype="float64"), np.random.default_rng(1)
     model.preprocessor = None
-    if rank is not None:
-        model.backbone.enable_lora(rank)
-        hub_models.randomized(model)
+    model.backbone.enable_lora(1)
+    hub_models.randomized(model)
     # Large derivatives, because the factors of LoRA and their gradients are rounded to float32.
     model.set_weights([2 * weight for weight in model.get_weights()])
     # Without padding at the start: scores of attention that are all masked are rounded.
@@ -82,7 +81,7 @@ def models():
         "weights": lambda: (stack(squared(3, kernel_regularizer=penalty)), _scaled_squares, (x, y, weights)),
         "masks": lambda: (stack(keras.layers.Masking(), recurrent, shape=(3, 2)), _squares, (sequences, labels)),
         "repeated outputs": lambda: (keras.Model(inputs, outputs), _sum_of_squares, (x, y)),
-        "language model": lambda: language_model(rank=1),
+        "language model": language_model,
         "of the model": lambda: (stack(squared(3)), ModelLoss(_of_model), (x, np.eye(2)[np.arange(ROWS) % 2])),
     }
 

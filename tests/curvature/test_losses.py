@@ -17,20 +17,21 @@ def rows(n=7, d=4, seed=0):
 
 
 def check(results):
-    wrong = {name: result for name, result in results.items() if not result.startswith(("agrees", "raises", "refuses"))}
+    """Check that the values agree, and that errors are raised where they are expected."""
+    wrong = {name: result for name, result in results.items() if (result == "agrees") == (name in loss_cases.ERRORS)}
     assert not wrong
-    assert sum(result == "agrees" for result in results.values()) > 0.3 * len(results)
+    assert not [result for result in results.values() if result.startswith("DIFFERS")]
 
 
 def test_compiled_losses_equal_evaluate(slow):
-    check(loss_cases.results(3, 1 if slow else 61))
+    check(loss_cases.results(0, 1 if slow else 3))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 def test_compiled_losses_on_jax_equal_evaluate(tmp_path, program):
     env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
-    done = program("tests.curvature.loss_cases", tmp_path / "results.json", 0, 1, env=env, timeout=900)
+    done = program("tests.curvature.loss_cases", tmp_path / "results.json", env=env, timeout=900)
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["backend"] == "jax"
@@ -76,16 +77,11 @@ def test_masks_count_as_in_fit():
     model, x, y = masked()
     loss = keras.losses.MeanSquaredError(dtype="float64")
 
-    def plain_gradient(x, y):
-        with tf.GradientTape() as tape:
-            value = loss(tf.constant(y), model(tf.constant(x)))
-        return cases.flat(tape.gradient(value, [variable.value for variable in model.trainable_variables]))
-
     expected = float(loss(y, model(x)))
     assert abs(expected - float(loss(y, np.array(model(x))))) > 0.01 * expected
     operator = HessianOperator(model, loss, (x, y), batch_size=2)
     assert operator.loss() == pytest.approx(expected, rel=1e-12)
-    gradient = plain_gradient(x, y)
+    gradient = cases.plain_gradient(model, loss, x, y)
     np.testing.assert_allclose(operator.gradient(), gradient, atol=1e-12)
     assert cases.relative_error(operator) < 1e-6
     vector = np.random.default_rng(2).normal(size=len(gradient))
@@ -100,7 +96,8 @@ def test_masks_count_as_in_fit():
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
 def test_ignored_labels_count_as_in_fit(reduction):
     model, x, _ = masked()
-    labels = np.random.default_rng(4).integers(-1, 2, (4, 3))
+    # Ignored labels inside of the sequences, and behind their end.
+    labels = np.array([[1, -1, 0], [-1, 1, -1], [0, 1, 1], [1, 0, -1]])
     loss = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=-1, reduction=reduction, dtype="float64")
     operator = HessianOperator(model, loss, (x, labels), batch_size=3, check=False)
     assert operator.loss() == pytest.approx(float(loss(labels, model(x))), rel=1e-12)
@@ -120,12 +117,6 @@ def test_losses_of_half_precision_outputs_are_computed_in_float32(from_logits):
     assert operator.loss() == pytest.approx(float(value), rel=1e-6)
     expected = cases.flat(tape.gradient(value, model.trainable_variables))
     np.testing.assert_allclose(operator.gradient(), expected, atol=1e-3 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("name", ["masked mixed_bfloat16", "mean_with_sample_weight / weights (6, 1)"])
-def test_masks_and_weights_count_as_in_evaluate(name):
-    case = next(case for other, *case in loss_cases.single_outputs() if other == name)
-    assert loss_cases.compared(*case) == "agrees"
 
 
 @pytest.mark.parametrize(

@@ -148,9 +148,8 @@ def test_the_model_does_not_change_and_data_need_targets():
         layer_influence(model, data)
 
 
-@pytest.mark.parametrize("loss", [keras.losses.Dice(), keras.losses.Tversky(), keras.losses.CosineSimilarity(axis=0)])
-def test_losses_that_couple_examples_require_one_batch(loss):
-    inputs = keras.Input((4,))
+def test_losses_that_couple_examples_require_one_batch():
+    inputs, loss = keras.Input((4,)), keras.losses.Dice()
     model = keras.Model(inputs, keras.layers.Dense(4, "sigmoid")(inputs + keras.layers.Dense(4, "tanh")(inputs)))
     x, y = np.random.default_rng(0).normal(size=(2, 6, 4)).astype("float32")
     y = (y > 0).astype("float32")

@@ -20,7 +20,9 @@ SMALL = {"blocks": 1, "widths": (8, 12), "stem": 4}
 NETWORKS = {
     "identity": functools.partial(identity_resnet, **SMALL),
     "identity, batch": functools.partial(identity_resnet, **SMALL, norm="batch", shortcut="projection"),
-    "identity, batch-first": functools.partial(identity_resnet, **SMALL, norm="batch", norm_first=True, head="trained"),
+    "identity, batch-first": functools.partial(
+        identity_resnet, **SMALL, norm="batch", norm_first=True, negative_slope=0.1, head="trained"
+    ),
     "identity, Fixup": functools.partial(
         identity_resnet, **SMALL, initializer="fixup", branch_scale=1.0, bias=True, shortcut="none"
     ),

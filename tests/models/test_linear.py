@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from idmatters_tf import linear
+from idmatters_tf.curvature import HessianOperator
 from idmatters_tf.models.linear import assign_weights, get_weights, linear_residual, plain, shortcut_network
 from tests.support.checks import check_saving
 from tests.support.linear_cases import random_data
@@ -37,20 +37,14 @@ def test_values_gradient_and_hessian_are_those_of_numpy(case):
     np.testing.assert_allclose(outputs, linear.shortcut_compose(W, shortcut=shortcut) @ X, atol=1e-14)
     X, Y = random_data(np.random.default_rng(2), 3, 8)
     statistics = linear.sufficient_statistics(X, Y)
-    variables = model.trainable_variables
-    with tf.GradientTape(persistent=True) as outer:
-        with tf.GradientTape() as inner:
-            loss = tf.reduce_sum((tf.constant(Y.T) - model(X.T)) ** 2) / 16
-        gradients = inner.gradient(loss, variables)
-        flat = tf.concat([tf.reshape(tf.transpose(gradient), [-1]) for gradient in gradients], 0)
-    blocks = outer.jacobian(flat, variables, experimental_use_pfor=False)
-    H = np.concatenate([np.swapaxes(block, 1, 2).reshape(W.size, -1) for block in blocks], axis=1)
-    expected = linear.shortcut_risk(W, *statistics, shortcut=shortcut)
-    assert float(loss) == pytest.approx(expected, rel=1e-12)
-    gradient = linear.shortcut_gradient(W, *statistics, shortcut=shortcut).ravel()
-    np.testing.assert_allclose(flat, gradient, atol=1e-12 * np.abs(gradient).max())
-    dense = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut=shortcut)
-    np.testing.assert_allclose(H, dense, atol=1e-12 * np.abs(dense).max())
+    operator = HessianOperator(model, lambda y, f: keras.ops.sum((y - f) ** 2, -1) / 2, (X.T, Y.T), check=False)
+    assert operator.loss() == pytest.approx(linear.shortcut_risk(W, *statistics, shortcut=shortcut), rel=1e-12)
+    # Keras' kernels are the transposes.
+    order = np.arange(W.size).reshape(-1, 3, 3).swapaxes(1, 2).ravel()
+    gradient = linear.shortcut_gradient(W, *statistics, shortcut=shortcut).ravel()[order]
+    np.testing.assert_allclose(operator.gradient(), gradient, atol=1e-12 * np.abs(gradient).max())
+    dense = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut=shortcut)[np.ix_(order, order)]
+    np.testing.assert_allclose(operator.to_dense(), dense, atol=1e-12 * np.abs(dense).max())
     if shortcut:
         check_training(model, W)
 

@@ -201,17 +201,6 @@ HUB = {
             "expert_feedforward_output_dense": "3 of 6 x 8",
         },
     ),
-    "GPT-NeoX": (
-        lambda: keras_hub.models.GPTNeoXBackbone(20, 1, 2, 8, 16),
-        {},
-        {
-            "query_key_value": "8 x 24",
-            "attention_output": "8 x 8",
-            "intermediate_dense": "8 x 16",
-            "output_dense": "16 x 8",
-        },
-    ),
-    "ViT": (hub_models.vit, {}, {**ATTENTION, "embedding": "48 x 8", "dense_1": "8 x 16", "dense_2": "16 x 8"}),
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse.linalg
 
-from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator, diagonal
+from idmatters_tf.curvature import GaussNewtonOperator, diagonal
 
 rng = np.random.default_rng(0)
 MATRIX = rng.normal(size=(150, 150))
@@ -58,18 +58,6 @@ def test_the_estimate_of_a_diagonal_matrix_is_exact():
     found = diagonal(np.diag(values), 8)
     np.testing.assert_allclose(found.value, values, rtol=1e-12)
     np.testing.assert_allclose(found.standard_error, 0, atol=1e-10)
-
-
-@pytest.mark.parametrize("kind", [HessianOperator, GaussNewtonOperator])
-def test_diagonals_of_matrices_of_a_model(kind):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(3)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    operator = kind(model, loss, (rng.normal(size=(20, 3)), rng.integers(0, 3, 20)), chunk=5)
-    expected = np.diag(operator.to_dense())
-    np.testing.assert_allclose(diagonal(operator).value, expected, rtol=1e-5, atol=1e-7)
-    estimate = diagonal(operator, 20)
-    assert np.all(np.abs(estimate.value - expected) < 6 * estimate.standard_error + 1e-6)
 
 
 def test_the_laplace_approximation_is_the_posterior_of_a_linear_gaussian_model():

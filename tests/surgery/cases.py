@@ -123,6 +123,24 @@ def identity_network():
     return model, "stage2_block1", None
 
 
+def application(name, after, **options):
+    """Return a function that builds a small network of `keras.applications`."""
+
+    def build():
+        options_of_all = {"weights": None, "classes": 3, "input_shape": (32, 32, 3), "classifier_activation": None}
+        return getattr(keras.applications, name)(**options_of_all, **options), after, None
+
+    return build
+
+
+APPLICATIONS = {
+    "MobileNetV2": application("MobileNetV2", "block_3_project_BN", alpha=0.35),
+    "MobileNetV3Small": application("MobileNetV3Small", "expanded_conv_3_project_bn", minimalistic=True),
+    "EfficientNetV2B0": application("EfficientNetV2B0", "block2a_project_bn", include_preprocessing=False),
+    "DenseNet121": application("DenseNet121", "conv2_block3_concat"),
+    "ResNet50V2": application("ResNet50V2", "conv2_block1_out"),
+    "ConvNeXtTiny": application("ConvNeXtTiny", "convnext_tiny_stage_0_block_0_identity"),
+}
 CASES = {
     function.__name__: function
     for function in (
@@ -137,7 +155,7 @@ CASES = {
         frozen_base,
         identity_network,
     )
-}
+} | APPLICATIONS
 
 
 def inputs_for(model, examples=3, seed=7):

@@ -67,9 +67,10 @@ def test_data_as_lists_of_batches():
 
 
 def test_state_of_stateful_layers_is_copied_and_kept():
-    """A stateful layer and moving averages change in any call, also with `training=False`."""
+    """A stateful layer and moving averages and random numbers change in any call, also with `training=False`."""
     inputs = keras.Input((3, 4), batch_size=2)
     hidden = layers.BatchNormalization(name="norm")(inputs, training=True)
+    hidden = layers.Dropout(0.5)(hidden, training=True)
     hidden = layers.GRU(4, stateful=True, name="gru")(ResidualDense(2, name="block")(hidden))
     model = keras.Model(inputs, layers.Dense(2)(hidden))
     model.compile("sgd", "mse", metrics=["mae"])

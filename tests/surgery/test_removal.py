@@ -28,21 +28,6 @@ def stack():
     return model, rng.normal(size=(20, 6)).astype("float32"), rng.integers(0, 3, 20)
 
 
-def test_distances_of_blocks_on_data(stack):
-    model, x, y = stack
-    result = remove_identities(model, 0.0, (x, y), batch_size=16)
-    inputs, expected = x, {}
-    for layer in model.layers[:3]:
-        outputs = layer(inputs)
-        expected[layer.name] = distance(outputs, inputs)
-        inputs = outputs
-    assert list(result.distances) == sorted(expected, key=expected.get)
-    for name, value in expected.items():
-        assert result.distances[name] == pytest.approx(value, rel=1e-4)
-    assert result.removed == ()
-    assert result.before == result.after
-
-
 def test_near_blocks_are_removed_and_the_loss_is_reported(stack):
     model, x, y = stack
     first, last = (remove_identities(model, 0.0, (x, y)).distances[name] for name in ("block0", "block2"))
@@ -59,13 +44,6 @@ def test_near_blocks_are_removed_and_the_loss_is_reported(stack):
     assert result.before["loss"] != result.after["loss"]
     # The original network does not change.
     assert len(model.layers) == 4
-
-
-def test_data_without_targets_has_no_loss(stack):
-    model, x, _ = stack
-    result = remove_identities(model, 0.5, x)
-    assert result.before == result.after == {}
-    assert result.removed == ("block0", "block2")
 
 
 def residual_graph(blocks):
@@ -123,8 +101,11 @@ def test_inputs_by_name_invalid_arguments_and_removal_of_all_layers(stack):
     distances = remove_identities(model, 0.0, x).distances
     only = keras.Sequential([keras.Input((6,)), ResidualDense(5, last_kernel_initializer="zeros")])
     np.testing.assert_array_equal(remove_identities(only, 0.0, x).model(x), x)
-    # Inputs by name, without targets.
-    assert remove_identities(model, 0.0, {model.inputs[0].name: x}).distances == distances
+    # Inputs by name, without targets, have no loss.
+    named = remove_identities(model, 0.5, {model.inputs[0].name: x})
+    assert named.distances == distances
+    assert named.before == named.after == {}
+    assert named.removed == ("block0", "block2")
     for tolerance, data, message in ((-1, x, "`tolerance` must be 0"), (0.1, [], "`data` must contain at least one")):
         with pytest.raises(ValueError, match=message):
             remove_identities(model, tolerance, data)
