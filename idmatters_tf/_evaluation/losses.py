@@ -250,7 +250,7 @@ def _completed(term: Term, y: Structure, output: Structure, weights: Structure) 
             "Argument `loss` must return a value for each example with sample weights or with a mask and "
             "reduction='sum'. Received: a scalar for a batch."
         )
-    couples = _keras_internals.couples_examples(loss, y, output)
+    couples = _keras_internals.couples_examples(loss, output)
     return dataclasses.replace(term, is_mean=is_mean, couples_examples=couples)
 
 

@@ -108,10 +108,15 @@ def loss_function(loss: object) -> Callable[..., Tensor] | None:
     return getattr(loss, "fn", None) if type(loss) in (LossFunctionWrapper, *_OF_KERAS) else None
 
 
-def couples_examples(loss: object, y: Structure, output: Structure) -> bool:
-    """Return True for a loss of Keras whose values depend on several examples of a batch."""
+def couples_examples(loss: object, output: Structure) -> bool:
+    """Return True for a loss of Keras that is neither a sum nor a mean of the values of the examples of a batch."""
     function = loss_function(loss) or type(loss)
-    return function in _OF_KERAS and not is_separable(function, getattr(loss, "_fn_kwargs", {}), y, output)
+    if function not in _OF_KERAS:
+        return False
+    axis = _find_axis(function, getattr(loss, "_fn_kwargs", {}))
+    # An output of rank 1 has one number for each example, of which Keras takes the mean.
+    ranks = [len(leaf.shape) for leaf in keras.tree.flatten(output)]
+    return axis is None or any(rank > 1 and part % rank == 0 for rank in ranks for part in keras.tree.flatten(axis))
 
 
 def is_separable(function: object, arguments: Options, y: Structure, output: Structure) -> bool:
@@ -123,11 +128,13 @@ def is_separable(function: object, arguments: Options, y: Structure, output: Str
         y: labels.
         output: output of a model.
     """
+    return has_axis_of_values(_find_axis(function, arguments), y, output, is_sparse=function in _SPARSE)
+
+
+def _find_axis(function: object, arguments: Options) -> Structure:
+    """Return the axis along which a function of Keras takes a mean or sum; None for all, and for other functions."""
     # A callable object may have no hash.
-    if function not in tuple(_AXES):
-        return False
-    axis = arguments.get("axis", _AXES[function])
-    return has_axis_of_values(axis, y, output, is_sparse=function in _SPARSE)
+    return arguments.get("axis", _AXES[function]) if function in tuple(_AXES) else None
 
 
 def has_axis_of_values(axis: Structure, y: Structure, output: Structure, is_sparse: bool = False) -> bool:
