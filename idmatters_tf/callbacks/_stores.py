@@ -11,8 +11,7 @@ from idmatters_tf.checkpointing import FolderLock, describe_newest, list_steps, 
 class Store:
     """Checkpoints of a `fit` in a locked folder, which a thread writes while training continues.
 
-    The interpreter waits for the thread before it exits. The store of an earlier `fit` in the same folder, which ended
-    with an exception, is closed first.
+    The interpreter waits for the thread before it exits.
 
     Args:
         folder: folder of the checkpoints.
@@ -25,7 +24,6 @@ class Store:
     """
 
     def __init__(self, folder: pathlib.Path, keep: int, prunes: bool = True):
-        close(folder)
         self._folder, self._keep, self._prunes = folder, keep, prunes
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._written: concurrent.futures.Future[None] | None = None
@@ -35,7 +33,6 @@ class Store:
             raise ValueError(
                 f"Argument `folder` of ExactResume must be a writable folder. Received: {folder} ({error.strerror})"
             ) from error
-        _open[folder] = self
 
     def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
         """Write a checkpoint by `write(folder)` and remove the oldest ones in the background, after the previous write.
@@ -79,14 +76,3 @@ class Store:
         finally:
             self._executor.shutdown()
             self._lock.release()
-            _open.pop(self._folder, None)
-
-
-# By folder. Keras does not notify callbacks when `fit` raises. The next `fit` of this process then takes over the lock.
-_open: dict[pathlib.Path, Store] = {}
-
-
-def close(folder: pathlib.Path) -> None:
-    """Close the store of a `fit` in a folder that ended with an exception, if there is one."""
-    if folder in _open:
-        _open[folder].close()

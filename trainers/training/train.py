@@ -155,8 +155,6 @@ def _fit(task: Task, model: keras.Model, cluster: ClusterDescription | None, han
             model.fit(batches, epochs=epochs, shuffle=False, verbose=SILENT, callbacks=callbacks)
         except OtherRun as error:
             raise UsageError(f"{error.reason} {SAME}") from error
-        finally:
-            resume.close()
     return recorded.step >= recipe.steps and not recorded.evaluation_is_due(recipe.steps)
 
 
