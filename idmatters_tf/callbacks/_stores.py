@@ -15,16 +15,15 @@ class Store:
 
     Args:
         folder: folder of the checkpoints.
-        keep: number of checkpoints to keep.
-        prunes: if False, `save` keeps all checkpoints until `prune` is called.
+        keep: number of checkpoints to keep, besides the one that is written.
 
     Raises:
         FolderInUse: another process holds the lock.
         ValueError: the folder cannot be created or is not writable.
     """
 
-    def __init__(self, folder: pathlib.Path, keep: int, prunes: bool = True):
-        self._folder, self._keep, self._prunes = folder, keep, prunes
+    def __init__(self, folder: pathlib.Path, keep: int):
+        self._folder, self._keep = folder, keep
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._written: concurrent.futures.Future[None] | None = None
         try:
@@ -35,7 +34,7 @@ class Store:
             ) from error
 
     def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
-        """Write a checkpoint by `write(folder)` and remove the oldest ones in the background, after the previous write.
+        """Remove the oldest checkpoints and write one by `write(folder)`, in the background, after the previous write.
 
         Raises:
             OSError: the previous checkpoint could not be written. Earlier ones are unchanged.
@@ -46,14 +45,13 @@ class Store:
 
     def _write(self, step, write):
         try:
+            self.prune()
             with saving(self._folder, step) as path:
                 write(path)
         except OSError as error:
             newest = describe_newest(self._folder)
             error.add_note(f"ExactResume could not save the checkpoint of step {step} in {self._folder}. {newest}")
             raise
-        if self._prunes:
-            self.prune()
 
     def prune(self) -> None:
         """Remove the oldest checkpoints."""

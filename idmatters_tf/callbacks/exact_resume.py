@@ -178,8 +178,7 @@ class ExactResume(keras.callbacks.Callback):
     def _describe_and_lock(self):
         """Describe the training run and lock the folder."""
         described = self._state.describe([each for each in self._fit.callbacks if each is not self])
-        folder = self._workers.folder(self.folder)
-        self._store = Store(folder, self.keep, prunes=len(self._workers.names) == 1)
+        self._store = Store(self._workers.folder(self.folder), self.keep)
         self._fit.at_end.callback(self._store.close)
         return described
 
@@ -277,10 +276,9 @@ class ExactResume(keras.callbacks.Callback):
             state.update(self._state.collect(epoch, batch, self._is_ended))
             return {} if is_one else self._state.compute_checksums(state)
 
+        # All workers have written the previous checkpoint before one of them removes an older one.
         checksums = self._workers.run(collect)
         if not is_one:
-            # All workers have written the previous checkpoint.
-            self._store.prune()
             state = self._state.select_own(state, checksums)
         self._store.save(self._step, Snapshot(state).write)
         self._saved_at = time.monotonic()
