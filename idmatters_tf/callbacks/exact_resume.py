@@ -5,9 +5,10 @@ import json
 import os
 import pathlib
 import signal
+import threading
 import time
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import keras
 
@@ -17,7 +18,6 @@ from idmatters_tf._keras_types import Logs
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks._encoding import Saved, Snapshot
 from idmatters_tf.callbacks._run_state import RunState
-from idmatters_tf.callbacks._signals import pausing_on
 from idmatters_tf.callbacks._stores import Store
 from idmatters_tf.callbacks._workers import Workers
 from idmatters_tf.checkpointing import describe_newest
@@ -61,7 +61,7 @@ class ExactResume(keras.callbacks.Callback):
         every: interval between checkpoints: a number of batches, counted from the beginning of training, or a text such
             as "100 steps", "2 epochs" or "10 minutes" (also seconds or hours). A checkpoint is always saved at the end
             of training.
-        keep: number of checkpoints to keep.
+        keep: number of checkpoints to keep, besides one that is written.
         seed: seed of the order in which `fit` shuffles arrays and the batches of a `PyDataset`, a non-negative integer.
         ignore: attributes of callbacks, layers, optimizers and losses that do not affect training and are not restored,
             such as files and locks, named as in "Logger.file".
@@ -156,7 +156,7 @@ class ExactResume(keras.callbacks.Callback):
         self.resumed_at, self._step = 0, 0
         self.is_paused = self.pause_requested = False
         self._is_within = self._is_ended = self._is_checked = self._is_tested = self._has_ended = False
-        fit.at_end.enter_context(pausing_on(self.pause_on, self.pause))
+        fit.at_end.enter_context(_pausing_on(self.pause_on, self.pause))
         self._workers.run(self._check_and_read)
         self._state.build()
         self._step = fit.initial_epoch * self._steps
@@ -307,3 +307,36 @@ class ExactResume(keras.callbacks.Callback):
     def _pauses_within(self):
         """Return True if training stops within an epoch, at which it continues when started again."""
         return self.is_paused and self._is_within
+
+
+@contextlib.contextmanager
+def _pausing_on(numbers: Sequence[signal.Signals], pause: Callable[[], object]) -> Iterator[None]:
+    """Call a function for the first signal in the context. A second one has its usual effect.
+
+    Args:
+        numbers: signals to handle.
+        pause: function to call.
+
+    Raises:
+        ValueError: this is not the main thread.
+    """
+    if numbers and threading.current_thread() is not threading.main_thread():
+        raise ValueError(
+            f"Argument `pause_on` of ExactResume requires `fit` in the main thread. Received: pause_on={list(numbers)} "
+            f"in another thread. Call `pause()` from a handler of your own."
+        )
+    # None stands for a handler that was not installed by Python.
+    previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in numbers}
+
+    def handle(number, frame):
+        signal.signal(number, previous[number])
+        pause()
+
+    for number in numbers:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)
