@@ -50,7 +50,7 @@ def make_deterministic(seed: int) -> dict[str, object]:
         done["XLA_FLAGS"] = _add_xla_flag()
     keras.utils.set_random_seed(int(seed))
     # The input pipeline may use TensorFlow on JAX as well.
-    if backend == "tensorflow" or "tensorflow" in sys.modules:
+    if backend == "tensorflow" or sys.modules.get("tensorflow") is not None:
         import tensorflow as tf
 
         tf.random.set_seed(int(seed))

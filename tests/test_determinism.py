@@ -1,5 +1,6 @@
 """Seeds and deterministic algorithms."""
 
+import os
 import subprocess
 import sys
 
@@ -26,9 +27,23 @@ assert all(one != other for one, other in zip(draws(4)[1], first))
 """
 
 
-def test_seeds_and_switches():
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+# `import tensorflow` raises ImportError.
+BLOCKED = """
+import sys
+
+sys.modules["tensorflow"] = None
+from idmatters_tf.determinism import make_deterministic
+
+assert "op determinism" not in make_deterministic(0)
+"""
+
+
+@pytest.mark.parametrize(("backend", "script"), [("tensorflow", SCRIPT), ("jax", BLOCKED)])
+def test_seeds_and_switches(backend, script):
+    pytest.importorskip(backend)
+    env = {**os.environ, "KERAS_BACKEND": backend}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
 
 

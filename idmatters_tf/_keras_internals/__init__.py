@@ -2,9 +2,9 @@
 
 The modules, with the private names that they need. All versions have these names, unless a version is given.
 
-fit           the running `model.fit`: its frame on the call stack and its local variables, `_initial_epoch`,
-              `_symbolic_build`, `_compile_config`, `_should_eval`, `_enumerate_iterator` of its iterator, and
-              attributes of its callbacks
+callbacks     attributes of Keras' callbacks that are not state
+fit           the running `model.fit`: the `EpochIterator` and `CallbackList` that it creates, `_initial_epoch`,
+              `_symbolic_build`, `_compile_config`, `_should_eval`, and `_enumerate_iterator` of its iterator
 graphs        graphs of functional models, their calls, copies and masks: `Functional`, `_functional`, `_inbound_nodes`,
               `_nodes_by_depth`, `_keras_history`, `_run_through_graph`, `_standardize_inputs`, `_flatten_layers`,
               `_call_context_args`, `_set_mask_metadata`
@@ -29,16 +29,21 @@ versions      `OrbaxCheckpoint`, `ScheduleFreeAdamW` and the division of activit
 
 # ruff: noqa: F401 - the modules above under one name
 
-from idmatters_tf._keras_internals.fit import (
+from idmatters_tf._keras_internals.callbacks import (
     CALLBACK_INTERNALS,
     OBSERVERS,
+    flush_events,
+    model_of,
+    read_log,
+    restore_log,
+)
+from idmatters_tf._keras_internals.fit import (
     RunningFit,
     build_for_training,
     compile_arguments,
     copy_metric,
-    flush_events,
     loss_arguments,
-    model_of,
+    record_fits,
     running_fit,
 )
 from idmatters_tf._keras_internals.graphs import (

@@ -1,69 +1,29 @@
 """Internals of `model.fit` and `model.compile` in Keras."""
 
+import contextlib
+import contextvars
 import copy
-import dataclasses
-import sys
-import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from unittest import mock
 
 import keras
-import numpy as np
 
 from idmatters_tf._keras_internals.graphs import layers_within
-from idmatters_tf._keras_internals.keras_source import array_slicing, data_adapter_utils, data_adapters, module_utils
-from idmatters_tf._keras_internals.versions import ORBAX_CHECKPOINTS_SINCE_3_14
+from idmatters_tf._keras_internals.keras_source import (
+    EpochIterator,
+    array_slicing,
+    data_adapter_utils,
+    data_adapters,
+    module_utils,
+)
 from idmatters_tf._keras_types import Arrays, Strategy, Structure
+from idmatters_tf._tensorflow_internals.patching import Patch
 
 # Imported on use.
 tf = module_utils.tensorflow
-# Attributes of Keras' callbacks that are not state: arguments of `fit`, files, writers, clocks, and what
-# `MonitorCallback` derives from its arguments.
-CALLBACK_INTERNALS: dict[type, tuple[str, ...]] = {
-    keras.callbacks.Callback: ("_model", "params"),
-    keras.callbacks.CSVLogger: ("append_header", "csv_file", "writer"),
-    keras.callbacks.ProgbarLogger: ("_called_in_fit", "epochs", "progbar", "seen", "target"),
-    keras.callbacks.TensorBoard: (
-        "_batch_start_time",
-        "_batch_trace_context",
-        "_epoch_start_time",
-        "_is_tracing",
-        "_log_write_dir",
-        "_prev_summary_state",
-        "_previous_epoch_iterations",
-        "_profiler_started",
-        "_should_trace",
-        "_should_write_train_graph",
-        "_start_batch",
-        "_stop_batch",
-        "_summary_module",
-        "_train_accumulated_time",
-        "_train_dir",
-        "_val_dir",
-        "_writers",
-    ),
-    **dict.fromkeys(
-        (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau),
-        ("min_delta", "monitor_op"),
-    ),
-    **dict.fromkeys(
-        ORBAX_CHECKPOINTS_SINCE_3_14,
-        ("_async_futures", "_multihost_initialized", "checkpointer", "min_delta", "monitor_op"),
-    ),
-}
-# Keras' callbacks that do not change the training.
-OBSERVERS: tuple[type, ...] = (
-    keras.callbacks.CSVLogger,
-    keras.callbacks.History,
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.ProgbarLogger,
-    keras.callbacks.RemoteMonitor,
-    keras.callbacks.TensorBoard,
-    *ORBAX_CHECKPOINTS_SINCE_3_14,
-)
-
-
 # Kinds of training data by Keras' data adapter.
 _KINDS = {
     data_adapters.ArrayDataAdapter: "arrays",
@@ -83,16 +43,17 @@ _DENSE = {
 }
 
 
-@dataclasses.dataclass
 class RunningFit:
     """A running call of `model.fit`.
 
     Attributes:
+        model: the model.
+        at_end: contexts and functions that are closed and called when `fit` returns or raises, the last one first.
         callbacks: list of all callbacks, including Keras' `History` and progress bar.
         kind: kind of training data: "arrays", "a PyDataset", "a Grain dataset", "a tf.data.Dataset",
             "a torch DataLoader", "a generator", or the name of another data adapter's class.
         adapter: Keras' data adapter of the training data, which applies `class_weight`.
-        data: the argument `x` without the validation split.
+        data: the argument `x`.
         shuffle, class_weight, initial_epoch, epochs, validation_data, validation_freq: arguments of `fit`.
         steps_per_epoch: argument of `fit`, or the smaller `keras.config.max_steps_per_epoch()`; None without both.
         steps_per_execution: argument of `compile`.
@@ -101,18 +62,37 @@ class RunningFit:
     callbacks: list[keras.callbacks.Callback]
     kind: str
     adapter: data_adapters.data_adapter.DataAdapter
-    data: Any
-    shuffle: bool | str
-    class_weight: dict[int, float] | None
-    initial_epoch: int
-    epochs: int
     steps_per_epoch: int | None
     steps_per_execution: int
-    validation_data: object
-    validation_freq: int | Collection[int]
-    _list: keras.callbacks.CallbackList
-    _iterator: Any
-    _first: int = 0
+
+    def __init__(self, model: keras.Model, arguments: dict[str, Any]):
+        self.model = model
+        self.at_end = contextlib.ExitStack()
+        self.data = arguments["x"]
+        self.shuffle: bool | str = arguments["shuffle"]
+        self.class_weight: dict[int, float] | None = arguments["class_weight"]
+        self.initial_epoch: int = arguments["initial_epoch"]
+        self.epochs: int = min(arguments["epochs"], keras.config.max_epochs() or arguments["epochs"])
+        self.validation_data: object = arguments["validation_data"]
+        self.validation_freq: int | Collection[int] = arguments["validation_freq"]
+        self._list: Any = None
+        self._iterator: Any = None
+        self._first = 0
+        if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
+            self.take_callbacks(arguments["callbacks"])
+
+    def take_iterator(self, iterator: Any) -> None:
+        """Take the first iterator that `fit` creates, which is that over the training data."""
+        if self._iterator is None:
+            self._iterator, self.adapter = iterator, iterator.data_adapter
+            self.kind = _KINDS.get(type(self.adapter), type(self.adapter).__name__)
+            self.steps_per_epoch, self.steps_per_execution = iterator.steps_per_epoch, iterator.steps_per_execution
+
+    def take_callbacks(self, callbacks: Any) -> None:
+        """Take the first list of callbacks that `fit` creates, or the list that it was given."""
+        if self._list is None:
+            self._list, self.callbacks = callbacks, callbacks.callbacks
+            self.callbacks.sort(key=lambda callback: getattr(callback, "is_last", False))
 
     @property
     def strategy(self) -> Strategy | None:
@@ -137,11 +117,11 @@ class RunningFit:
             `(x,)`, `(x, y)` or `(x, y, sample_weight)`, with class weights as sample weights; the batch size.
 
         Raises:
-            ValueError: an array is sparse or ragged.
+            ValueError: an array is sparse or ragged, or None.
         """
         adapter = self._iterator.data_adapter
         inputs = adapter._inputs if isinstance(adapter._inputs, tuple) else (adapter._inputs,)
-        arrays: Any = keras.tree.map_structure(_dense, inputs, none_is_leaf=False)
+        arrays: Any = keras.tree.map_structure(_dense, inputs)
         return arrays, adapter.batch_size
 
     def take_batches_of(self, data: keras.utils.PyDataset) -> None:
@@ -154,12 +134,10 @@ class RunningFit:
                 `begin_epoch_at(batch)` takes `num_batches - batch` of them.
         """
         class_weight = None if self.kind == "arrays" else self.class_weight
-        on_tensorflow = keras.backend.backend() == "tensorflow"
-        make = _OptionalInputs if on_tensorflow else data_adapters.PyDatasetAdapter
-        adapter = make(data, class_weight, shuffle=False)
+        adapter = data_adapters.PyDatasetAdapter(data, class_weight, shuffle=False)
         iterator = self._iterator
         iterator.data_adapter = adapter
-        if on_tensorflow:
+        if keras.backend.backend() == "tensorflow":
             from idmatters_tf._keras_internals.replicas.data import distribute_batches
 
             strategy = iterator._distribute_strategy
@@ -211,12 +189,12 @@ class RunningFit:
             if callback.params and callback.params.get("steps") != steps:
                 callback.set_params({**callback.params, "steps": steps})
 
-    def start_at_epoch(self, model: keras.Model, epoch: int) -> None:
-        """Replace `initial_epoch`, in the last `on_train_begin`."""
+    def start_at_epoch(self, epoch: int) -> None:
+        """Replace `initial_epoch`, in `on_train_begin`."""
         # `fit` evaluates `self._initial_epoch or initial_epoch` before it begins an epoch.
+        model: Any = self.model
         model._initial_epoch = epoch
-        for event in ("on_epoch_begin", "on_train_end"):
-            self.before_next(event, lambda: setattr(model, "_initial_epoch", None))
+        self.at_end.callback(setattr, model, "_initial_epoch", None)
 
     def before_next(self, event: str, function: Callable[[], object]) -> None:
         """Call a function before the callbacks handle the next event of a kind, such as "on_train_batch_end"."""
@@ -229,82 +207,77 @@ class RunningFit:
 
         setattr(self._list, event, handle_next)
 
-    def skip_ends_of_epochs(
-        self, model: keras.Model, is_paused: Callable[[], bool], callback: keras.callbacks.Callback
-    ) -> None:
+    def skip_ends_of_epochs(self, is_paused: Callable[[], bool], callback: keras.callbacks.Callback) -> None:
         """Skip validation and the `on_epoch_end` of all callbacks but one while `is_paused()`."""
+        model: Any = self.model
         handle = self._list.on_epoch_end
 
         def on_epoch_end(epoch, logs=None):
             (callback.on_epoch_end if is_paused() else handle)(epoch, logs)
 
         def should_eval(epoch, frequency):
-            # If `fit` raises, this function remains.
-            is_running = sys._getframe(1).f_locals.get("callbacks") is self._list
-            return not (is_running and is_paused()) and type(model)._should_eval(model, epoch, frequency)
+            return not is_paused() and type(model)._should_eval(model, epoch, frequency)
 
         self._list.on_epoch_end = on_epoch_end
         model.__dict__["_should_eval"] = should_eval
-
-    def is_running(self, frame: types.FrameType | None) -> bool:
-        """Return True if a frame, or one that has called it, is that of this `fit`."""
-        while frame is not None and frame.f_locals.get("callbacks") is not self._list:
-            frame = frame.f_back
-        return frame is not None
-
-    def end(self, model: keras.Model) -> None:
-        """Remove the functions of `before_next` and `skip_ends_of_epochs`."""
-        model.__dict__.pop("_should_eval", None)
-        for event in ("on_epoch_begin", "on_train_batch_end", "on_test_batch_end", "on_epoch_end", "on_train_end"):
-            self._list.__dict__.pop(event, None)
+        self.at_end.callback(model.__dict__.pop, "_should_eval")
+        self.at_end.callback(delattr, self._list, "on_epoch_end")
 
     def begin_epoch_at(self, batch: int) -> None:
         """Start the next epoch at a later batch. The iterator of the epoch starts with the data of that batch."""
         self._first = batch
 
 
+_running: contextvars.ContextVar[RunningFit | None] = contextvars.ContextVar("innermost fit", default=None)
+
+
 def running_fit(model: keras.Model) -> RunningFit | None:
-    """Return the running `fit` of the model from the call stack, because Keras does not pass it to callbacks.
+    """Return the running `fit` of a model, because Keras does not pass it to callbacks.
 
-    None without one, and if the model overrides `fit` with another loop. A method of callbacks that receives the epoch
-    iterator before training would replace this search.
+    None if the model overrides `fit` with another loop, and before `record_fits`.
     """
-    frame = sys._getframe(1)
-    while frame is not None:
-        values = frame.f_locals
-        if values.get("self") is model and frame.f_code.co_name == "fit" and "epoch_iterator" in values:
-            iterator = values["epoch_iterator"]
-            adapter = type(iterator.data_adapter)
-            return RunningFit(
-                callbacks=values["callbacks"].callbacks,
-                kind=_KINDS.get(adapter, adapter.__name__),
-                adapter=iterator.data_adapter,
-                data=values["x"],
-                shuffle=values["shuffle"],
-                class_weight=values["class_weight"],
-                initial_epoch=values["initial_epoch"],
-                epochs=values["epochs"],
-                steps_per_epoch=iterator.steps_per_epoch,
-                steps_per_execution=iterator.steps_per_execution,
-                validation_data=values["validation_data"],
-                validation_freq=values["validation_freq"],
-                _list=values["callbacks"],
-                _iterator=iterator,
-            )
-        frame = frame.f_back
-    return None
+    fit = _running.get()
+    return fit if fit is not None and fit.model is model else None
 
 
-def model_of(callback: keras.callbacks.Callback) -> keras.Model:
-    """Return the model of a callback, which Keras sets before training."""
-    model: Any = callback.model
-    return model
+def record_fits() -> None:
+    """Record each `keras.Model.fit` for `running_fit`, until the process ends.
+
+    Callbacks with a true attribute `is_last` are called after all others.
+    """
+    owner: Any = keras.Model
+    original = owner.fit
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def recorded(self: keras.Model, *args: object, **kwargs: object) -> object:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        fit = RunningFit(self, bound.arguments)
+        with fit.at_end, _recording:
+            fit.at_end.callback(_running.reset, _running.set(fit))
+            return original(self, *args, **kwargs)
+
+    owner.fit = recorded
 
 
-def flush_events(callback: keras.callbacks.TensorBoard) -> None:
-    """Write the collected points of a `TensorBoard` callback to its files."""
-    for writer in callback._writers.values():
-        writer.flush()
+def _taken(kind, take):
+    """Return the replacement of a constructor whose objects the innermost `fit` takes."""
+    make = kind.__init__
+
+    def made(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        fit = _running.get()
+        if fit is not None:
+            take(fit, self)
+
+    return kind, "__init__", made
+
+
+_recording = Patch(
+    _taken(EpochIterator, RunningFit.take_iterator),
+    _taken(keras.callbacks.CallbackList, RunningFit.take_callbacks),
+)
 
 
 def build_for_training(model: keras.Model, batch: Structure) -> None:
@@ -349,28 +322,6 @@ def _dense(array):
             "`FunctionBatches(step_to_batch, steps_per_epoch=...)` with a function that returns dense batches."
         )
     return sliceable.convert_to_numpy(sliceable.array)
-
-
-class _OptionalInputs(data_adapters.PyDatasetAdapter):
-    """Data adapter for TensorFlow, whose generators do not yield None for optional inputs."""
-
-    # Indices of None in the flat batch.
-    _absent: Sequence[int] = ()
-
-    def _standardize_batch(self, batch):
-        batch = super()._standardize_batch(batch)
-        leaves = keras.tree.flatten(batch)
-        self._absent = [index for index, leaf in enumerate(leaves) if leaf is None]
-        return keras.tree.map_structure(lambda leaf: np.zeros(1) if leaf is None else leaf, batch)
-
-    def get_tf_dataset(self):
-        dataset = super().get_tf_dataset()
-
-        def remove(*batch):
-            leaves = [None if index in self._absent else leaf for index, leaf in enumerate(keras.tree.flatten(batch))]
-            return keras.tree.pack_sequence_as(batch, leaves)
-
-        return dataset.map(remove) if self._absent else dataset
 
 
 class _Iterators(data_adapters.data_adapter.DataAdapter):

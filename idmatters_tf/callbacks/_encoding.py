@@ -34,13 +34,12 @@ from idmatters_tf.callbacks._walk import (
     inner_values,
     is_moving,
 )
-from idmatters_tf.checkpointing import OtherRun
 
 # Arrays by name, and a part of a checkpoint: plain data and arrays by name.
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 Saved: TypeAlias = dict[str, Any]
 # Number of the entries of a checkpoint, to be increased with each change; its negative for one without state of `fit`.
-FORMAT = 6
+FORMAT = 7
 # The arrays follow each other in one file in NumPy's format, which is faster than the archive of `numpy.savez`.
 ARRAYS, STATE = "arrays.npy", "state.json"
 _BUILTINS = {kind.__name__: kind for kind in FORMS}
@@ -335,12 +334,17 @@ def restore(
     return _Decoder(text, arrays, known or {}, is_partial).value
 
 
-def _read_text(folder):
-    text = (pathlib.Path(folder) / STATE).read_text(encoding="utf-8")
-    if '"objects"' not in text:
-        remedy = "Use that version, or another folder."
-        raise OtherRun(pathlib.Path(folder), "is a checkpoint of an earlier version of idmatters_tf", remedy)
-    return text
+def encode_state(state: object, owner: str) -> Saved:
+    """Return the state that `get_state` of an owner has returned as text and arrays, for `restore`."""
+    try:
+        snapshot = Snapshot(state)
+    except NotPlainData as error:
+        raise ValueError(f"`get_state` of {owner} must return plain data and arrays. Received: {error}") from error
+    return {"text": snapshot.text, "arrays": snapshot.arrays}
+
+
+def _read_text(folder: str | os.PathLike[str]) -> str:
+    return (pathlib.Path(folder) / STATE).read_text(encoding="utf-8")
 
 
 def describe_format(saved: Saved) -> str:

@@ -4,15 +4,15 @@ Plain data that has changed is saved and restored in place. A compiled step cont
 model, which therefore must not change; new attributes are restored. Anything else that has changed raises an error.
 """
 
+import pathlib
 import re
 from collections.abc import Collection, Iterable, Sequence
 
 import keras
 
 from idmatters_tf._evaluation.monitor import Monitor
-from idmatters_tf._keras_internals import DERIVED, OBSERVERS, compile_arguments, flush_events
-from idmatters_tf.callbacks._encoding import NotPlainData, Saved, Snapshot, describe_type, restore
-from idmatters_tf.callbacks._log_files import LogFile
+from idmatters_tf._keras_internals import DERIVED, OBSERVERS, compile_arguments, flush_events, read_log, restore_log
+from idmatters_tf.callbacks._encoding import Saved, Snapshot, describe_type, encode_state, restore
 from idmatters_tf.callbacks._walk import KERAS, Nodes, are_equal, has_methods, is_moving
 
 
@@ -21,7 +21,7 @@ class Reached:
 
     Args:
         model: built and compiled model.
-        callbacks: callbacks of the `fit`.
+        callbacks: callbacks of the `fit`, and data that change between epochs.
         ignore: callbacks and attributes that are not restored, as "Logger" and "Logger.file".
         closed: objects that are not searched.
     """
@@ -29,7 +29,7 @@ class Reached:
     def __init__(
         self,
         model: keras.Model,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
+        callbacks: Sequence[object] = (),
         ignore: Collection[str] = (),
         closed: Collection[object] = (),
     ):
@@ -45,8 +45,11 @@ class Reached:
                 self._build_optimizer(node.value)
         self._start = self._walk(None)
         self._callbacks = {self._start[id(each)].path: each for each in self._roots[1] if id(each) in self._start}
+        # Absolute paths, since the program may change the current folder during `fit`.
         self._logs = {
-            name: LogFile(each) for name, each in self._callbacks.items() if isinstance(each, keras.callbacks.CSVLogger)
+            name: (each, pathlib.Path(each.filename).absolute())
+            for name, each in self._callbacks.items()
+            if isinstance(each, keras.callbacks.CSVLogger)
         }
         # Attributes of the model that steps have assigned while they were traced.
         self._traced: set[str] = set()
@@ -151,10 +154,12 @@ class Reached:
         states = self._get_states()
         return {
             "participants": self._select_participants(states),
-            "logs": {name: log.read() for name, log in self._logs.items()},
+            "logs": {name: read_log(*log) for name, log in self._logs.items()},
             # A state of None is not restored.
-            "states": {name: self._copy_state(name, state) for name, state in states.items() if state is not None},
-            "changes": _to_dict(snapshot),
+            "states": {
+                name: encode_state(state, f"the callback {name}") for name, state in states.items() if state is not None
+            },
+            "changes": {"text": snapshot.text, "arrays": snapshot.arrays},
         }
 
     def _add(self, snapshot, node, start, full, others):
@@ -187,28 +192,11 @@ class Reached:
     def _is_compared(self, label):
         return label not in self._traced and label not in self._ignore
 
-    def _copy_state(self, name, state):
-        try:
-            return _to_dict(Snapshot(state))
-        except NotPlainData as error:
-            raise ValueError(
-                f"`get_state` of the callback {name} must return plain data and arrays. Received: {error}"
-            ) from error
-
     def _refuse(self, others):
-        """Raise ValueError with all attributes, also those of the same callbacks that may change later."""
+        """Raise ValueError with all attributes."""
         # An item is named by the attribute that contains it.
         changed = {re.match(r"[^.\[]+(\.\w+)?", label)[0]: kind for label, kind in others.items()}  # pyright: ignore[reportOptionalSubscript]
         listed = ", ".join(f"{label} ({kind})" for label, kind in changed.items())
-        ignored = list(changed)
-        plain = {key: node for key, node in self._start.items() if node.kind != "other"}
-        for name, callback in self._callbacks.items():
-            if any(label.startswith((f"{name}.", f"{type(callback).__qualname__}.")) for label in changed):
-                for attribute, value in self._start[id(callback)].attributes.items():
-                    try:
-                        Snapshot(value, plain)
-                    except NotPlainData:
-                        ignored.append(f"{name}.{attribute}")
         remedy = "Give their callback `get_state()`, which returns plain data and arrays, and `set_state(state)`"
         if any(kind.startswith("the iterator") for kind in changed.values()):
             remedy = f"Keep the position of an iterator as a number. {remedy}"
@@ -217,7 +205,7 @@ class Reached:
             remedy = f"Build {built} before `fit`. {remedy}"
         raise ValueError(
             f"ExactResume cannot restore what has changed since training began: {listed}. {remedy}. If these "
-            f"attributes do not affect training, pass ExactResume(..., ignore={list(dict.fromkeys(ignored))}); if the "
+            f"attributes do not affect training, pass ExactResume(..., ignore={list(changed)}); if the "
             f"callback does not, pass its name."
         )
 
@@ -246,11 +234,7 @@ class Reached:
                 callback.set_state(restore(state["text"], state["arrays"]))
         for name, text in saved["logs"].items():
             if name in self._logs:
-                self._logs[name].restore(text)
-
-
-def _to_dict(snapshot):
-    return {"text": snapshot.text, "arrays": snapshot.arrays}
+                restore_log(self._logs[name][0], text)
 
 
 def _refuse_compiled(label, before, now):

@@ -19,6 +19,7 @@ from idmatters_tf._environment import (
 )
 from idmatters_tf._keras_internals import RunningFit, build_for_training
 from idmatters_tf.callbacks import _devices, _encoding, _training_state
+from idmatters_tf.callbacks._checksums import checksum
 from idmatters_tf.callbacks._configuration import (
     compare_identity,
     describe_configuration,
@@ -26,8 +27,9 @@ from idmatters_tf.callbacks._configuration import (
     label_optimizer,
 )
 from idmatters_tf.callbacks._reached import Reached
-from idmatters_tf.callbacks._sources import make_source, make_validation_order
-from idmatters_tf.callbacks._workers import Workers, compute_checksum, read_checkpoints
+from idmatters_tf.callbacks._sources import make_source, make_validation_order, validation_inputs
+from idmatters_tf.callbacks._sources.random_access import has_hooks
+from idmatters_tf.callbacks._workers import Workers, read_checkpoints
 from idmatters_tf.checkpointing import OtherRun, checkpoint_path
 
 # The only value of the identity of a run that may change.
@@ -35,32 +37,29 @@ _DEVICES = "the set of devices"
 
 
 class Resume(Protocol):
-    """Arguments and attributes of an `ExactResume`, see there."""
+    """Arguments of an `ExactResume`, see there."""
 
     folder: pathlib.Path
-    name: str
     every: int | str
-    interval: tuple[int, str]
     keep: int
     seed: int
     ignore: tuple[str, ...]
     identity: dict[str, object]
     replay: bool
-    resumed_at: int | None
-    is_paused: bool
-    pause_requested: bool
-
-    def release_signals(self) -> None:
-        """Restore the handlers of signals."""
 
 
 class RunState:
-    """State of a `fit` with an `ExactResume`, and the source of its training data."""
+    """State of a `fit` with an `ExactResume`, and the source of its training data.
 
-    def __init__(self, resume: Resume, fit: RunningFit, model: keras.Model, workers: Workers):
+    Raises:
+        ValueError: the `fit` cannot be resumed exactly.
+    """
+
+    def __init__(self, resume: Resume, fit: RunningFit, workers: Workers):
+        _check_fit(fit)
         self._resume = resume
         self._fit = fit
-        self._model = model
+        self._model = fit.model
         self._workers = workers
         self.source = make_source(fit, resume.seed, resume.replay)
         self._validation = make_validation_order(fit)
@@ -98,7 +97,9 @@ class RunState:
 
     def describe(self, callbacks: list[keras.callbacks.Callback]) -> dict[str, object]:
         """Describe the run at its beginning. Return the values that must be equal on all workers."""
-        self.reached = Reached(self._model, callbacks, self._resume.ignore, [self._resume])
+        validation = validation_inputs(self._fit)
+        objects = [*callbacks, *self.source.objects, *([validation] if has_hooks(validation) else ())]
+        self.reached = Reached(self._model, objects, self._resume.ignore, [self._resume])
         self._optimizers = self.reached.optimizers
         self._owners = self._list_variables()
         self._variables = _training_state.describe_variables(self._owners)
@@ -151,7 +152,7 @@ class RunState:
 
     def compute_checksums(self, state: _encoding.Saved) -> dict[str, list[int]]:
         """Return the checksums of the values of the variables, by owner, for `select_own`."""
-        return {owner: [compute_checksum(value) for value in own] for owner, own in state["state"]["variables"].items()}
+        return {owner: [checksum(value) for value in own] for owner, own in state["state"]["variables"].items()}
 
     def select_own(self, state: _encoding.Saved, checksums: list[dict[str, list[int]]]) -> _encoding.Saved:
         """Return the values that this worker saves. Raise ValueError if weights differ between the workers."""
@@ -265,6 +266,24 @@ class RunState:
         _training_state.assign(self._model, self._owners, saved["state"], saved["parts"], self._workers.index)
         self.reached.rebase()
         self.reached.set(saved["reached"], saved["is_own"])
+
+
+def _check_fit(fit: RunningFit) -> None:
+    """Raise ValueError if a `fit` cannot be resumed exactly."""
+    backend = keras.backend.backend()
+    if backend not in ("tensorflow", "jax"):
+        raise ValueError(f"ExactResume supports the backends tensorflow and jax. Received: {backend}")
+    _devices.check_devices(fit.model)
+    if sum(getattr(callback, "is_last", False) for callback in fit.callbacks) > 1:
+        raise ValueError("There is more than one ExactResume among the callbacks. Remove all but one.")
+    if any(isinstance(callback, keras.callbacks.BackupAndRestore) for callback in fit.callbacks):
+        raise ValueError(
+            "ExactResume and BackupAndRestore cannot be used together. Remove BackupAndRestore from the callbacks."
+        )
+    if any(isinstance(callback, keras.callbacks.CSVLogger) and callback.append for callback in fit.callbacks):
+        raise ValueError(
+            "CSVLogger(append=True) would repeat rows after a resume. Pass append=False: ExactResume restores the file."
+        )
 
 
 # Folders of `fit`s that have begun and not ended, by optimizer.

@@ -11,22 +11,19 @@ from idmatters_tf.checkpointing import FolderLock, describe_newest, list_steps, 
 class Store:
     """Checkpoints of a `fit` in a locked folder, which a thread writes while training continues.
 
-    The interpreter waits for the thread before it exits. The store of an earlier `fit` in the same folder, which ended
-    with an exception, is closed first.
+    The interpreter waits for the thread before it exits.
 
     Args:
         folder: folder of the checkpoints.
-        keep: number of checkpoints to keep.
-        prunes: if False, `save` keeps all checkpoints until `prune` is called.
+        keep: number of checkpoints to keep, besides the one that is written.
 
     Raises:
         FolderInUse: another process holds the lock.
         ValueError: the folder cannot be created or is not writable.
     """
 
-    def __init__(self, folder: pathlib.Path, keep: int, prunes: bool = True):
-        close(folder)
-        self._folder, self._keep, self._prunes = folder, keep, prunes
+    def __init__(self, folder: pathlib.Path, keep: int):
+        self._folder, self._keep = folder, keep
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._written: concurrent.futures.Future[None] | None = None
         try:
@@ -35,10 +32,9 @@ class Store:
             raise ValueError(
                 f"Argument `folder` of ExactResume must be a writable folder. Received: {folder} ({error.strerror})"
             ) from error
-        _open[folder] = self
 
     def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
-        """Write a checkpoint by `write(folder)` and remove the oldest ones in the background, after the previous write.
+        """Remove the oldest checkpoints and write one by `write(folder)`, in the background, after the previous write.
 
         Raises:
             OSError: the previous checkpoint could not be written. Earlier ones are unchanged.
@@ -49,14 +45,13 @@ class Store:
 
     def _write(self, step, write):
         try:
+            self.prune()
             with saving(self._folder, step) as path:
                 write(path)
         except OSError as error:
             newest = describe_newest(self._folder)
             error.add_note(f"ExactResume could not save the checkpoint of step {step} in {self._folder}. {newest}")
             raise
-        if self._prunes:
-            self.prune()
 
     def prune(self) -> None:
         """Remove the oldest checkpoints."""
@@ -79,14 +74,3 @@ class Store:
         finally:
             self._executor.shutdown()
             self._lock.release()
-            _open.pop(self._folder, None)
-
-
-# By folder. Keras does not notify callbacks when `fit` raises. The next `fit` of this process then takes over the lock.
-_open: dict[pathlib.Path, Store] = {}
-
-
-def close(folder: pathlib.Path) -> None:
-    """Close the store of a `fit` in a folder that ended with an exception, if there is one."""
-    if folder in _open:
-        _open[folder].close()

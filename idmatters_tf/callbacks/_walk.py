@@ -23,7 +23,6 @@ import random
 import sys
 import types
 import uuid
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeGuard
 
@@ -32,6 +31,7 @@ import numpy as np
 
 from idmatters_tf._arguments import make_unique_name
 from idmatters_tf._keras_internals import CALLBACK_INTERNALS, OPTIMIZER_MAPS_SINCE_3_15, state_attributes
+from idmatters_tf.callbacks._checksums import checksum
 
 LEAVES = (type(None), bool, int, float, str)
 Kind = Literal["variable", "plain", "other"]
@@ -363,8 +363,7 @@ def describe_array(array: np.ndarray) -> tuple[object, ...]:
     """Return the type, the shape and a checksum of an array."""
     if array.dtype.hasobject:
         return (str(array.dtype), id(array))
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return str(array.dtype), array.shape, array.flags.writeable, zlib.crc32(content.data)
+    return str(array.dtype), array.shape, array.flags.writeable, checksum(array)
 
 
 def are_equal(one: object, other: object) -> bool:

@@ -6,9 +6,7 @@ those of the chief, and the state of its generators and callbacks.
 
 import functools
 import pathlib
-import uuid
 import warnings
-import zlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,20 +14,18 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_types import Strategy
-from idmatters_tf.callbacks import _devices, _encoding
+from idmatters_tf.callbacks import _encoding
 from idmatters_tf.checkpointing import (
     checkpoint_path,
     find_newest_intact,
     list_steps,
     remove_steps,
-    write_atomically,
 )
+from idmatters_tf.checkpointing.locks import LOCK_FILE
 from idmatters_tf.checkpointing.store import find_damage
 from idmatters_tf.distribute.tasks import add_over_workers, describe_cluster, run_on_all
 
 T = TypeVar("T")
-# File with which workers check that they share the folder.
-_TOKEN = ".shared"
 
 
 class Workers:
@@ -66,9 +62,7 @@ class Workers:
         Raises:
             ValueError: the workers do not share the folder.
         """
-        token, step = self.run(lambda: ("", None) if self.index else self._find_newest(folder))[0]
-        self.run(lambda: self._check_shared(folder, token))
-        (folder / _TOKEN).unlink(missing_ok=True)
+        step = self.run(lambda: None if self.index else self._find_newest(folder))[0]
         newer = [other for other in list_steps(self.folder(folder)) if step is None or other > step]
         remove_steps(self.folder(folder), newer)
         return step
@@ -78,18 +72,14 @@ class Workers:
         return _folder_of(folder, self.index)
 
     def _find_newest(self, folder):
-        token = uuid.uuid4().hex
-        if len(self.names) > 1:
-            write_atomically(folder / _TOKEN, token)
-        return token, find_newest_complete(folder, repair=True)
-
-    def _check_shared(self, folder, token):
-        path = folder / _TOKEN
-        if len(self.names) > 1 and not (path.exists() and path.read_text() == token):
-            raise ValueError(
-                f"Argument `folder` of ExactResume must be a folder that all workers share. Received: {folder}, in "
-                f"which the files of {self.names[0]} are missing"
-            )
+        # All workers hold the locks of their folders.
+        for index, name in enumerate(self.names):
+            if not (_folder_of(folder, index) / LOCK_FILE).exists():
+                raise ValueError(
+                    f"Argument `folder` of ExactResume must be a folder that all workers share. Received: {folder}, in "
+                    f"which the files of {name} are missing"
+                )
+        return find_newest_complete(folder, repair=True)
 
 
 def read_checkpoints(folder: pathlib.Path, step: int) -> list[_encoding.Saved]:
@@ -97,14 +87,6 @@ def read_checkpoints(folder: pathlib.Path, step: int) -> list[_encoding.Saved]:
     chief = _encoding.read(checkpoint_path(folder, step))
     others = range(1, chief.get("workers", 1))
     return [chief, *(_encoding.read(checkpoint_path(_folder_of(folder, index), step)) for index in others)]
-
-
-def compute_checksum(value: _devices.Value) -> int:
-    """Return the CRC-32 of an array, or of a list of arrays."""
-    checksum = 0
-    for array in _devices.split(value, 1):
-        checksum = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, checksum)
-    return checksum
 
 
 def _folder_of(folder, index):

@@ -1,6 +1,5 @@
 """Batches for `fit` that are a function of (seed, step), so that training can resume at any batch."""
 
-import hashlib
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -39,8 +38,7 @@ class Batches(keras.utils.PyDataset):
         `numpy.random.default_rng((seed, step))`.
 
         Returns:
-            `(x,)`, `(x, y)` or `(x, y, sample_weight)`; each an array, or a list, tuple or dict of arrays. Optional
-        inputs may be None.
+            `(x,)`, `(x, y)` or `(x, y, sample_weight)`; each an array, or a list, tuple or dict of arrays.
         """
         raise NotImplementedError
 
@@ -81,23 +79,13 @@ def as_arrays(batch: Structure, where: str) -> Structure:
         raise ValueError(f"A batch must be (x,), (x, y) or (x, y, sample_weight). Received: {len(parts)} parts {where}")
     # TensorFlow's datasets stack the arrays of a list, hence tuples. The arrays are copies, since TensorFlow uses
     # aligned arrays of a generator in place under MirroredStrategy and would change the data of the caller.
-    arrays: Structure = keras.tree.map_structure(np.array, keras.tree.lists_to_tuples(parts), none_is_leaf=False)
-    if any(array.dtype.kind == "O" for array in keras.tree.flatten(arrays) if array is not None):
+    arrays: Structure = keras.tree.map_structure(np.array, keras.tree.lists_to_tuples(parts))
+    if any(array.dtype.kind == "O" for array in keras.tree.flatten(arrays)):
         raise ValueError(
             f"A batch must consist of arrays of numbers. Received {where}: {batch!r:.200}. Pass strings in a "
             f"`tf.data.Dataset`, such as `Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=0).batch(32)`."
         )
     return arrays
-
-
-def checksum(arrays: Structure) -> str:
-    """Return the SHA-256 sum of the paths, types, shapes and values of nested NumPy arrays."""
-    digest = hashlib.sha256()
-    for path, array in keras.tree.flatten_with_path(arrays):
-        array = np.zeros(0) if array is None else array
-        digest.update(f"{path} {array.dtype} {array.shape} ".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 class ArrayBatches(Batches):
@@ -109,8 +97,7 @@ class ArrayBatches(Batches):
     `keras.config.floatx()`.
 
     Args:
-        x: an array with the examples along its first axis, or a list, tuple or dict of such arrays, and of None for
-            optional inputs.
+        x: an array with the examples along its first axis, or a list, tuple or dict of such arrays.
         y: targets in the same form, or None.
         sample_weight: array of shape `(examples,)`, or in the form of `y`, or None.
         batch_size: number of examples in a batch.
@@ -133,9 +120,8 @@ class ArrayBatches(Batches):
         given = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
         if y is None and sample_weight is not None:
             raise ValueError("Argument `sample_weight` requires targets. Received: y=None")
-        self._arrays = keras.tree.map_structure(np.asanyarray, given, none_is_leaf=False)
-        every = [array for array in keras.tree.flatten(self._arrays) if array is not None]
-        lengths = sorted({len(array) if array.ndim else 0 for array in every})
+        self._arrays = keras.tree.map_structure(np.asanyarray, given)
+        lengths = sorted({len(array) if array.ndim else 0 for array in keras.tree.flatten(self._arrays)})
         if len(lengths) != 1 or not lengths[0]:
             raise ValueError(
                 f"The arrays must have the same number of examples, at least one, along their first axis. Received "
@@ -161,7 +147,7 @@ class ArrayBatches(Batches):
     def batch(self, step: int) -> Structure:
         epoch, index = divmod(step, self.steps_per_epoch)
         rows = self.order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
-        return keras.tree.map_structure(lambda array: _cast_to_floatx(array[rows]), self._arrays, none_is_leaf=False)
+        return keras.tree.map_structure(lambda array: _cast_to_floatx(array[rows]), self._arrays)
 
 
 class FunctionBatches(Batches):

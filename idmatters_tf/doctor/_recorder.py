@@ -22,7 +22,6 @@ from idmatters_tf._keras_internals import global_seed_state, seed_states
 from idmatters_tf._keras_internals.observation import observe_batches, observe_executions, observe_step
 from idmatters_tf._keras_types import Logs, Options, Structure, Tensor
 from idmatters_tf.callbacks import ExactResume
-from idmatters_tf.callbacks._state_callback import StateCallback
 from idmatters_tf.callbacks._walk import FORMS, LEAVES, is_variable, walk
 from idmatters_tf.doctor._summaries import Summary, digest, summarize, summarize_rows, summarize_value, write_plainly
 
@@ -218,7 +217,7 @@ class Recorder(keras.callbacks.Callback):
         callbacks = [
             each
             for each in getattr(self._given, "callbacks", self._given)
-            if each is not self and not isinstance(each, (ExactResume, StateCallback))
+            if each is not self and not isinstance(each, ExactResume)
         ]
         # Private attributes of Keras' callbacks are not state: they count epochs and batches from the start.
         private = tuple(f"{type(each).__name__}._" for each in callbacks if type(each).__module__.startswith("keras."))

@@ -162,7 +162,6 @@ CASES = {
             keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.9 * rate),
             keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
             keras.callbacks.CSVLogger(folder / "log.csv"),
-            keras.callbacks.CSVLogger(folder / "appended.csv", append=True),
             keras.callbacks.TensorBoard(folder / "events", write_graph=False, update_freq=1),
         ],
         batches=lambda: FunctionBatches(random_batch, STEPS),

@@ -1,9 +1,11 @@
 """Intervals between the checkpoints of a `fit`, their folder, and messages about both."""
 
+import signal
+
 import keras
 import pytest
 
-from idmatters_tf.callbacks import ExactResume, _run_state, _state_callback
+from idmatters_tf.callbacks import ExactResume, _run_state, exact_resume
 from idmatters_tf.checkpointing import FolderInUse, FolderLock, list_steps
 from tests.callbacks.test_refusals import fit, interrupt
 
@@ -30,16 +32,25 @@ def test_a_damaged_checkpoint_is_renamed_and_the_previous_one_is_used(tmp_path, 
 
 
 def test_no_other_process_while_it_trains(tmp_path):
+    """The lock, the handlers of signals and the changes of the model end with `fit`, also with an exception."""
+
     def seen(batch, logs):
         with pytest.raises(FolderInUse):
             FolderLock(tmp_path)
+        assert signal.getsignal(signal.SIGUSR2) != before
         raise KeyboardInterrupt
 
+    models, before = [], signal.getsignal(signal.SIGUSR2)
+    callbacks = [
+        keras.callbacks.LambdaCallback(on_train_batch_end=seen),
+        keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: None),
+    ]
+    callbacks[1].set_model = models.append
     with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path, keras.callbacks.LambdaCallback(on_train_batch_end=seen))
-    # The same process may continue, and the lock is released at the end of `fit`.
-    fit(tmp_path)
+        fit(tmp_path, *callbacks, pause_on=signal.SIGUSR2)
     FolderLock(tmp_path).release()
+    assert signal.getsignal(signal.SIGUSR2) == before
+    assert "_should_eval" not in vars(models[0])
 
 
 @pytest.mark.parametrize(
@@ -54,7 +65,7 @@ def test_no_other_process_while_it_trains(tmp_path):
 )
 def test_interval(tmp_path, monkeypatch, every, steps):
     clock = {"now": 0}
-    monkeypatch.setattr(_state_callback.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(exact_resume.time, "monotonic", lambda: clock["now"])
     minute = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: clock.update(now=clock["now"] + 60))
     fit(tmp_path, minute, every=every, keep=9, epochs=3)
     assert list_steps(tmp_path) == steps

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import ExactResume, FunctionBatches
+from idmatters_tf.callbacks import ExactResume
 from tests.support.stopped_fits import check_stopped
 
 X = np.random.default_rng(0).normal(size=(22, 3)).astype("float32")
@@ -182,21 +182,34 @@ def validation_in_random_order(folder):
     return dense(metrics=[Last()]), {**ARRAYS, "validation_data": data}, []
 
 
-class Optional(keras.layers.Layer):
-    def call(self, x, other=None):
-        return x if other is None else x + other
+class Measure(keras.callbacks.Callback):
+    """Callback that evaluates within an epoch, which resets the metrics of the training."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.predict(X[:5], verbose=0)
+        self.model.evaluate(X[:7], Y[:7], verbose=0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            self.model.predict(X[:5], verbose=0)
+            self.model.evaluate(X[:5], Y[:5], verbose=0)
 
 
-def optional_inputs(folder):
-    inputs = [keras.Input((3,)), keras.Input((3,), optional=True)]
-    model = keras.Model(inputs, keras.layers.Dense(1)(Optional()(*inputs)))
-    model.compile("sgd", "mse")
+class Drifting(keras.utils.PyDataset):
+    """Validation data that change after each validation."""
 
-    def batch(step):
-        rows = np.random.default_rng(step).integers(0, 22, 4)
-        return [X[rows], None], Y[rows]
+    def __init__(self):
+        super().__init__()
+        self.shift = 0.0
 
-    return model, {"x": FunctionBatches(batch, 6)}, []
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return X[:4] + self.shift, Y[:4]
+
+    def on_epoch_end(self):
+        self.shift += 0.1
 
 
 class Counting(keras.Sequential):
@@ -255,8 +268,9 @@ CASES = {
     "a vector as a metric": lambda folder: (dense(metrics=[Twice(name="twice")]), ARRAYS, []),
     "a stateful recurrent layer": recurrent,
     "Nadam in mixed precision": in_mixed_precision,
-    "optional inputs": optional_inputs,
+    "evaluation within an epoch": lambda folder: (dense(metrics=["mae"]), ARRAYS, [Measure()]),
     "validation in a random order": validation_in_random_order,
+    "validation data that change": lambda folder: (dense(), {**ARRAYS, "validation_data": Drifting()}, []),
     "attributes of compiled steps": lambda folder: (
         dense(Stores(), kind=Counting),
         {**ARRAYS, "validation_data": (X[:7], Y[:7])},
@@ -278,7 +292,7 @@ def test_stopped_within_an_epoch(name, tmp_path):
         keras.config.set_dtype_policy("float32")
         model, data, callbacks = CASES[name](folder)
         resume = ExactResume(folder / "checkpoints", every=2)
-        history = model.fit(**data, epochs=4, callbacks=[*callbacks, resume, kill], verbose=0)
+        history = model.fit(**data, epochs=4, callbacks=[resume, *callbacks, kill], verbose=0)
         log = folder / "log.csv"
         rate = float(model.optimizer.learning_rate)
         return (history.history, model.get_weights(), rate, log.exists() and log.read_text()), resume.resumed_at

@@ -179,44 +179,17 @@ CHANGED = ("count", "batches", "made", "layer", "variable", "unbuilt")
 
 
 def test_attributes_that_are_not_plain_data(tmp_path):
-    """One error after the first step names all of them, also what may change later. Both remedies work."""
+    """One error after the first step names all of them. Both remedies work."""
     with pytest.raises(
         ValueError, match="cannot restore what has changed .* Keep the position of an iterator"
     ) as found:
         fit(tmp_path / "refused", Others(), every="epoch", epochs=2)
     assert not list((tmp_path / "refused").glob("step-*"))
     names = ast.literal_eval(re.search(r"ignore=(\[.*?\])", str(found.value))[1])
-    assert set(names) == {f"Others.{name}" for name in (*CHANGED, "lock")}
+    assert set(names) == {f"Others.{name}" for name in CHANGED}
     assert all(f"Others.{name} (" in str(found.value) for name in CHANGED)
     fit(tmp_path / "ignored", Others(), ignore=names)
     fit(tmp_path / "methods", WithMethods())
-
-
-def test_rows_of_other_runs_are_kept(tmp_path):
-    """Two runs append to one file. The rows of this run after the checkpoint are written once."""
-    path, other = tmp_path / "log.csv", "0,0.5,NA\n1,0.25,NA\n"
-    case = Case(
-        dense,
-        lambda: with_loss("sgd", run_eagerly=True),
-        lambda folder: [keras.callbacks.CSVLogger(path, append=True)],
-        epochs=3,
-        every=STEPS + 2,
-    )
-    run(case, tmp_path / "whole")
-    expected = path.read_text()
-    path.unlink()
-    with pytest.raises(Killed):
-        run(case, tmp_path / "stopped", ("batch", 2, 1))
-    with path.open("a") as file:
-        file.write(other)
-    # Before and after the row is written again.
-    for moment in (("batch", 1, 4), ("batch", 2, 1)):
-        with pytest.raises(Killed):
-            run(case, tmp_path / "stopped", moment)
-    _, _, _, resumed_at = run(case, tmp_path / "stopped")
-    assert resumed_at == STEPS + 2
-    header, first, second, third = expected.splitlines(keepends=True)
-    assert path.read_text() == "".join([header, first, second, other, third])
 
 
 class TimeLimit(keras.callbacks.Callback):
@@ -270,7 +243,6 @@ LIMITED = Case(
     lambda folder: [
         StopAtGoal(),
         keras.callbacks.CSVLogger(folder / "log.csv"),
-        keras.callbacks.CSVLogger(folder / "appended.csv", append=True),
         keras.callbacks.ModelCheckpoint(
             folder / "best.weights.h5", "val_loss", save_best_only=True, save_weights_only=True
         ),
@@ -291,10 +263,10 @@ def unlimited(tmp_path_factory):
 
 
 def files(folder):
-    """Return the logs and the weights that callbacks have written."""
+    """Return the log and the weights that callbacks have written."""
     best = keras.models.clone_model(keras.Sequential([keras.Input((6, 6, 1)), *LIMITED.layers()]))
     best.load_weights(folder / "best.weights.h5")
-    return [(folder / name).read_bytes() for name in ("log.csv", "appended.csv")], best.get_weights()
+    return (folder / "log.csv").read_bytes(), best.get_weights()
 
 
 @pytest.mark.parametrize(

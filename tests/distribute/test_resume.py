@@ -164,5 +164,5 @@ def test_errors_of_one_worker_are_raised_on_all(tmp_path):
         # Others raise the built-in error from which that of the worker is derived.
         kind = worker[number].split()[1].replace("OtherRun", "ValueError")
         # Messages of both workers name the other one, if the cause is a difference.
-        prefix = "" if name in ("other data", "other weights") else "worker 1: "
+        prefix = "" if name in ("other data", "other weights", "another folder") else "worker 1: "
         assert chief[number].startswith(f"{number} {kind} {prefix}"), f"{name}: {chief[number]}"

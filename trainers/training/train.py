@@ -237,8 +237,6 @@ def _fit(task: Task, model: keras.Model, handler: SignalHandler) -> bool:
             raise UsageError(f"{error.reason} {SAME}") from error
         except OSError as error:
             raise RunError(f"{run.path} cannot be written: {error.strerror or error}.", f"{SPACE}.") from error
-        finally:
-            resume.close()
     return recorded.step >= recipe.steps
 
 

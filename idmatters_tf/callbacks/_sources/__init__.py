@@ -6,7 +6,8 @@ tf_data        a serializable iterator of a tf.data.Dataset
 replay         any data, read again from the beginning of `fit`
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -31,12 +32,14 @@ class Source:
         first_batch: first batch of the data as NumPy arrays: (x,), (x, y) or (x, y, sample_weight).
         digest: checksum of the first batch.
         order: arguments that determine the order of the batches. The first batch may be equal by chance.
+        objects: objects whose attributes are restored as those of callbacks.
     """
 
     steps_per_epoch: int
     first_batch: Structure
-    digest: str
+    digest: int
     order: Mapping[str, object] = {}
+    objects: Sequence[object] = ()
 
     def attach(self, fit: RunningFit) -> None:
         """Make the running `fit` take its batches from this source."""
@@ -114,12 +117,23 @@ def make_source(fit: RunningFit, seed: int, replay: bool = False) -> Source:
 def make_validation_order(fit: RunningFit) -> "ValidationOrder | None":
     """Return the order of validation data in a `tf.data.Dataset`; None for other data.
 
-    Raises ValueError if the order cannot be restored.
+    Raises:
+        ValueError: the order cannot be restored.
     """
-    data = fit.validation_data
-    x = data[0] if isinstance(data, (tuple, list)) and len(data) else data
+    x = validation_inputs(fit)
+    if inspect.isgenerator(x):
+        raise ValueError(
+            "The validation data are a generator, whose position ExactResume cannot restore. Pass arrays, a "
+            "tf.data.Dataset or a PyDataset."
+        )
     if not is_dataset(x):
         return None
     from idmatters_tf.callbacks._sources.tf_data import ValidationOrder
 
     return ValidationOrder(x)
+
+
+def validation_inputs(fit: RunningFit) -> object:
+    """Return the first part of the validation data, or all if they are one object."""
+    data = fit.validation_data
+    return data[0] if isinstance(data, (tuple, list)) and len(data) else data

@@ -14,15 +14,16 @@ import keras
 
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf._keras_types import Structure
+from idmatters_tf.callbacks._checksums import checksum
 from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
-from idmatters_tf.callbacks.batches import as_arrays, checksum
+from idmatters_tf.callbacks.batches import as_arrays
 
 
 class SavedIterator(Source):
     """Base class of training data with a serializable iterator.
 
     Subclasses implement `_begin`, `_save`, `_load` and, unless `_iterator` yields NumPy arrays, `_batches` and
-    `_describe`. The attribute `_iterator` is the current iterator.
+    `_prepare`. The attribute `_iterator` is the current iterator.
 
     Args:
         steps_per_epoch: number of batches in an epoch.
@@ -45,7 +46,7 @@ class SavedIterator(Source):
             batch = next(self._batches(), None)
             if batch is None:
                 raise ValueError("The training data are empty. Pass at least one batch to `fit`.")
-            self.first_batch, self.digest = self._describe(batch)
+            self.first_batch, self.digest = self._prepare(batch), checksum(batch)
             digests.append(self.digest)
             self._load(start)
         if digests[0] != digests[1]:
@@ -93,10 +94,9 @@ class SavedIterator(Source):
         """Return an iterator over batches in the form that Keras' training step accepts."""
         return self._iterator
 
-    def _describe(self, batch: Structure) -> tuple[Structure, str]:
-        """Return a batch in the form for building the model, and its checksum."""
-        arrays = as_arrays(batch, "in the first batch")
-        return arrays, checksum(arrays)
+    def _prepare(self, batch: Structure) -> Structure:
+        """Return a batch in the form for building the model."""
+        return as_arrays(batch, "in the first batch")
 
 
 class GrainIterator(SavedIterator):

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +9,11 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit, has_global_seed
+from idmatters_tf._keras_internals.random_state import seeded
 from idmatters_tf._keras_types import Structure
-from idmatters_tf.callbacks._encoding import Saved
+from idmatters_tf.callbacks._checksums import checksum
 from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
-from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches, as_arrays, checksum
+from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches
 from idmatters_tf.distribute.strategies import distribute_dataset
 
 # More batches than any training has. Grain's infinite datasets have about 2^63, divided by the batch size.
@@ -31,6 +31,8 @@ class RandomAccess(Source):
     def __init__(self, batches: Batches, steps_per_epoch: int | None = None):
         if isinstance(batches, (ArrayBatches, PyDatasetBatches)):
             self.order = {"seed": batches.seed, "shuffle": batches.shuffle, "the length of the data": batches.examples}
+        if isinstance(batches, PyDatasetBatches) and has_hooks(batches.data):
+            self.objects = (batches.data,)
         if steps_per_epoch not in (None, batches.steps_per_epoch):
             batches = _copy_workers(batches, FunctionBatches(batches.batch, steps_per_epoch))
         # A copy, since callbacks may use the object of the user, which has a position of its own.
@@ -46,23 +48,17 @@ class RandomAccess(Source):
             )
 
     def attach(self, fit: RunningFit) -> None:
-        self.seek(0)
+        self._batches.seek(0)
         fit.take_batches_of(self._batches)
 
     def seek(self, epoch: int, offset: int = 0) -> None:
         self._batches.seek(epoch, offset)
-
-    def state(self, offset: int) -> object:
-        return self._batches.hooks_state() if isinstance(self._batches, PyDatasetBatches) else None
-
-    def restore(self, state: Saved | None) -> None:
-        if state is not None and isinstance(self._batches, PyDatasetBatches):
-            self._batches.repeat_hooks(state)
+        if isinstance(self._batches, PyDatasetBatches) and not offset:
+            # Before Keras' workers read batches. An epoch within which training resumes has begun before.
+            self._batches.begin()
 
     def close(self) -> None:
-        if isinstance(self._batches, PyDatasetBatches):
-            self._batches.end()
-        self.seek(0)
+        self._batches.seek(0)
 
 
 class AnyStepDataset(RandomAccess):
@@ -97,76 +93,42 @@ class AnyStepDataset(RandomAccess):
         return self._iterator
 
 
-@contextlib.contextmanager
-def _seeded(*seed: int) -> Iterator[None]:
-    """Return a context in which the global generators of Python and NumPy have a seed."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    number = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    random.seed(number)
-    np.random.seed(number)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-
-
 class PyDatasetBatches(Batches):
     """Batches of a `keras.utils.PyDataset`, with `shuffle` in an order that is a function of (seed, epoch).
 
-    A dataset of infinite length is not shuffled. If the dataset has hooks, its `on_epoch_begin` and `on_epoch_end`,
-    `seek` calls those of all epochs up to the given one that it has not called yet. In each call the state of the
-    global generators of Python and NumPy is a function of (seed, epoch). The resume is exact if the hooks depend only
-    on these generators and on attributes of the dataset. A checksum of the epoch's first batch detects other hooks.
+    A dataset of infinite length is not shuffled. The hooks of the dataset, `on_epoch_begin` and `on_epoch_end`, are
+    called with global generators of Python and NumPy whose state is a function of (seed, epoch), so that they draw the
+    same numbers on all workers. `Reached` restores the attributes that they change.
     """
 
     def __init__(self, data: keras.utils.PyDataset, steps_per_epoch: int, shuffle: bool, seed: int):
         super().__init__(steps_per_epoch)
-        self._data = data
+        self.data = data
         self.examples = data.num_batches
         self.seed = seed
         self.shuffle = shuffle
         self._indices = None
         if shuffle and self.examples is not None:
             self._indices = ArrayBatches(np.arange(self.examples), batch_size=1, seed=seed)
-        self._has_hooks = has_hooks(data)
-        # Number of epochs that have begun, if there are hooks.
-        self._begun = 0
 
     def batch(self, step: int) -> Structure:
         if self.examples is None:
-            return self._data[step]
+            return self.data[step]
         epoch, index = divmod(step, self.examples)
-        return self._data[index if self._indices is None else int(self._indices.order(epoch)[index])]
+        return self.data[index if self._indices is None else int(self._indices.order(epoch)[index])]
 
-    def seek(self, epoch: int, offset: int = 0) -> None:
-        super().seek(epoch, offset)
-        while self._has_hooks and self._begun <= epoch:
-            self.end()
-            with _seeded(self.seed, self._begun, False):
-                self._data.on_epoch_begin()
-            self._begun += 1
+    def begin(self) -> None:
+        """Call `on_epoch_begin` of the dataset."""
+        with _seeded(self.seed, self._epoch, False):
+            self.data.on_epoch_begin()
 
-    def end(self) -> None:
-        """Call the `on_epoch_end` of the last epoch that has begun."""
-        if self._begun:
-            with _seeded(self.seed, self._begun - 1, True):
-                self._data.on_epoch_end()
+    def on_epoch_end(self) -> None:
+        with _seeded(self.seed, self._epoch, True):
+            self.data.on_epoch_end()
 
-    def hooks_state(self) -> Saved | None:
-        """Return the last epoch that has begun and the checksum of its first batch; None without hooks."""
-        epoch = self._begun - 1
-        first = epoch * self.steps_per_epoch
-        return {"epoch": epoch, "checksum": checksum(self.arrays(first))} if self._has_hooks else None
 
-    def repeat_hooks(self, state: Saved) -> None:
-        """Repeat the calls of the hooks. Raise ValueError if they change the data otherwise than before."""
-        self.seek(state["epoch"])
-        if self.hooks_state() != state:
-            raise ValueError(
-                f"The first batch of {type(self._data).__name__} in epoch {state['epoch']} differs from that before "
-                "the interruption. Use only seeded generators in `on_epoch_begin` and `on_epoch_end`."
-            )
+def _seeded(*seed: int) -> contextlib.AbstractContextManager[None]:
+    return seeded(int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
 
 def make_source_from_arrays(fit: RunningFit, seed: int) -> Source:
@@ -217,28 +179,7 @@ def _copy_workers(data, batches):
 
 def has_hooks(data: object) -> bool:
     """Return True for a `keras.utils.PyDataset` that may change at the beginning or end of an epoch."""
-    base = keras.utils.PyDataset
-    if not isinstance(data, base):
-        return False
-    kind = type(data)
-    return kind.on_epoch_begin is not base.on_epoch_begin or kind.on_epoch_end is not base.on_epoch_end
-
-
-def is_changed_by_hooks(data: object) -> bool:
-    """Return True for a `keras.utils.PyDataset` whose `on_epoch_begin` or `on_epoch_end` change its batches.
-
-    The first, the middle and the last batch are compared before and after the calls of three epochs.
-    """
-    if not isinstance(data, keras.utils.PyDataset) or not has_hooks(data):
-        return False
-    # A copy, since the attributes of the user's object must not change.
-    data = copy.copy(data)
-    last = 2 if data.num_batches is None else data.num_batches - 1
-    digests = set()
-    for epoch in range(4):
-        with _seeded(0):
-            digests.add(checksum([as_arrays(data[index], f"at index {index}") for index in {0, last // 2, last}]))
-        with _seeded(1, epoch):
-            data.on_epoch_begin()
-            data.on_epoch_end()
-    return len(digests) > 1
+    base, kind = keras.utils.PyDataset, type(data)
+    return issubclass(kind, base) and (
+        kind.on_epoch_begin is not base.on_epoch_begin or kind.on_epoch_end is not base.on_epoch_end
+    )

@@ -5,7 +5,6 @@ Batches are read one by one when the training step needs them, so that generator
 """
 
 import itertools
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf._keras_types import Structure
 from idmatters_tf._presentation.progress import Progress
+from idmatters_tf.callbacks._checksums import checksum
 from idmatters_tf.callbacks._encoding import Saved
 from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks._sources.random_access import PyDatasetBatches
@@ -43,7 +43,7 @@ class Replay(Source):
         if first is None:
             raise ValueError("The training data are empty. Pass at least one batch to `fit`.")
         self.first_batch = first
-        self.digest = f"{_checksum(first):08x}"
+        self.digest = checksum(first)
         # Checksums of the batches that have been read.
         self._checksums: list[int] = []
         self._iterator = self._iterate(first)
@@ -75,7 +75,7 @@ class Replay(Source):
 
     def _iterate(self, first):
         for batch in itertools.chain([first], self._batches):
-            self._checksums.append(_checksum(batch))
+            self._checksums.append(checksum(batch))
             yield batch
         raise ValueError(f"The training data end after {len(self._checksums)} batches. Pass fewer epochs or steps.")
 
@@ -87,8 +87,10 @@ class Replay(Source):
             batches = PyDatasetBatches(fit.data, self.steps_per_epoch, bool(fit.shuffle), seed)
             for epoch in itertools.count():
                 batches.seek(epoch)
+                batches.begin()
                 for index in range(self.steps_per_epoch):
                     yield fit.standardized(batches.batch(epoch * self.steps_per_epoch + index))
+                batches.on_epoch_end()
         else:
             data: Any = fit.adapter
             if fit.kind == "a tf.data.Dataset":
@@ -101,26 +103,3 @@ class Replay(Source):
                     yield batch
                 if is_empty:
                     return
-
-
-def _checksum(batch):
-    """Return the CRC-32 of the types, shapes and values of a batch."""
-    checksum = 0
-    for part in keras.tree.flatten(batch):
-        if part is None:
-            continue
-        # Ragged and sparse tensors have several parts.
-        for tensor in _components(part):
-            array = np.ascontiguousarray(tensor)
-            checksum = zlib.crc32(f"{array.dtype}{array.shape}".encode(), checksum)
-            content = str(array.tolist()).encode() if array.dtype.hasobject else array.reshape(-1).view(np.uint8).data
-            checksum = zlib.crc32(content, checksum)
-    return checksum
-
-
-def _components(part):
-    if type(part).__name__ in ("RaggedTensor", "SparseTensor"):
-        import tensorflow as tf
-
-        return [component.numpy() for component in tf.nest.flatten(part, expand_composites=True)]
-    return [keras.ops.convert_to_numpy(part)] if keras.ops.is_tensor(part) else [np.asarray(part)]
