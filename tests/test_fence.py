@@ -98,6 +98,22 @@ def test_private_modules_are_imported_in_two_rooms_only():
     assert [(path.name, line) for path, line in lines if PRIVATE_MODULES.search(line)] == []
 
 
+def private_imports(path):
+    """Yield the modules of other rooms of the library, or of the models, of which a file imports something private."""
+    folder, room = path.relative_to(ROOT).parts[:2]
+    own = "models" if folder == "models" else room
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        first, *parts = node.module.split(".") if isinstance(node, ast.ImportFrom) and node.module else [""]
+        # Private modules beside the rooms are those that the rooms share.
+        if first == "idmatters_tf" and parts and parts[0] != own:
+            yield from (node.module for name in [*parts[1:], *(each.name for each in node.names)] if is_private(name))
+
+
+def test_rooms_import_public_names_of_other_rooms():
+    sources = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("idmatters_tf", "models", "trainers")]
+    assert [(path.name, module) for path in sources for module in private_imports(path)] == []
+
+
 def test_no_text_names_a_private_attribute():
     """As the argument of `getattr`, which ruff does not see."""
     nodes = [(path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.callbacks import _devices
-from idmatters_tf.callbacks._walk import (
+from idmatters_tf.callbacks.walk import (
     FORMS,
     KERAS,
     LEAVES,
@@ -66,7 +66,7 @@ class Snapshot:
     """A copy of plain data in host memory. Arrays that own their data and are read-only are not copied.
 
     Args:
-        value: plain data, see `_walk`. Others raise NotPlainData.
+        value: plain data, see `walk`. Others raise NotPlainData.
         known: nodes of objects that are restored in place, by `id`. Also variables and others can be known.
     """
 

@@ -13,7 +13,7 @@ import keras
 from idmatters_tf._evaluation.monitor import Monitor
 from idmatters_tf._keras_internals import DERIVED, OBSERVERS, compile_arguments, flush_events, read_log, restore_log
 from idmatters_tf.callbacks._encoding import Saved, Snapshot, describe_type, encode_state, restore
-from idmatters_tf.callbacks._walk import KERAS, Nodes, are_equal, has_methods, is_moving
+from idmatters_tf.callbacks.walk import KERAS, Nodes, are_equal, has_methods, is_moving
 
 
 class Reached:

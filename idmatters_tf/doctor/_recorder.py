@@ -22,7 +22,7 @@ from idmatters_tf._keras_internals import global_seed_state, seed_states
 from idmatters_tf._keras_internals.observation import observe_batches, observe_executions, observe_step
 from idmatters_tf._keras_types import Logs, Options, Structure, Tensor
 from idmatters_tf.callbacks import ExactResume
-from idmatters_tf.callbacks._walk import FORMS, LEAVES, is_variable, walk
+from idmatters_tf.callbacks.walk import FORMS, LEAVES, is_variable, walk
 from idmatters_tf.doctor._summaries import Summary, digest, summarize, summarize_rows, summarize_value, write_plainly
 
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -104,7 +104,8 @@ class PyDatasetBatches(Batches):
     def __init__(self, data: keras.utils.PyDataset, steps_per_epoch: int, shuffle: bool, seed: int):
         super().__init__(steps_per_epoch)
         self.data = data
-        self.examples = data.num_batches
+        # Keras annotates it as an int.
+        self.examples = cast(int | None, data.num_batches)
         self.seed = seed
         self.shuffle = shuffle
         self._indices = None
