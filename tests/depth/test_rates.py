@@ -107,6 +107,18 @@ def test_profile_of_linear_networks():
     np.testing.assert_array_equal(given.curves[2].losses, profile.curves[2].losses[:2])
 
 
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (keras.Sequential(), "`build` must be a function \\(depth, seed\\) that returns a model. Received: Sequential"),
+        (lambda depth, _: units(depth, 0), "equal weights for the seeds 0 and 1"),
+    ],
+)
+def test_profiles_need_models_that_differ_by_their_seed(build, message):
+    with pytest.raises(ValueError, match=message):
+        rate_profile(build, [1], (np.ones((4, 3)), np.ones((4, 3))), "mse", keras.optimizers.SGD, [0.1], steps=1)
+
+
 @pytest.mark.parametrize("offset", [-0.15, 0.0, 0.15])
 def test_best_rate_is_the_vertex_of_a_parabola(offset):
     vertex = np.log(GRID[6]) + offset
