@@ -94,7 +94,7 @@ def main():
     parser.add_argument(
         "--deterministic",
         action="store_true",
-        help="enable op determinism, as trainers.cifar does by default; it slows down stateful random operations",
+        help="enable op determinism, as trainers.cifar does; it slows down stateful random operations",
     )
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "grain"])

@@ -215,6 +215,15 @@ class InMemory(DataOptions):
 class Cifar(OfficialFiles, InMemory):
     """Options of `--dataset cifar10` and `--dataset cifar100`."""
 
+    # With the help for all data sets, of which these are the first.
+    data_dir: str | None = setting(
+        None,
+        help="folder with the data, required for folders of images",
+        unset="for CIFAR, $TFDS_DATA_DIR or ~/tensorflow_datasets",
+        metavar="DIR",
+        common=True,
+    )
+
     def load(self) -> "ImageData":
         return self.select(self.load_official(self.dataset))
 

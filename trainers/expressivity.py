@@ -13,7 +13,7 @@ from trainers.backends import import_tensorflow
 from trainers.cli.arguments import RunError
 from trainers.cli.settings import group, setting
 from trainers.cli.startup import run_program
-from trainers.experiments.program import EXIT_CODES, DataSettings, ExperimentProgram, Results, RunSettings, Verdict
+from trainers.experiments.program import EXIT_CODES, DataSettings, ExperimentProgram, OutSettings, Results, Verdict
 from trainers.run.folder import JsonObject
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class MemorizeSettings:
 
     data: PointSettings = group(PointSettings, "data")
     network: MemorizerSettings = group(MemorizerSettings, "network")
-    run: RunSettings = group(RunSettings, "run", out="runs/memorize")
+    run: OutSettings = group(OutSettings, "run", out="runs/memorize")
 
 
 def _measure(settings: MemorizeSettings, results: Results) -> None:

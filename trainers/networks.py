@@ -31,8 +31,7 @@ class Identity:
     )
     strides: tuple[int, ...] = setting(
         (),
-        help="stride of the first convolution and of the first block of each stage, or one number for all of them; by "
-        "default 1, 1 and then 2",
+        help="stride of the first convolution and of the first block of each stage, or one number for all of them",
         at_least=1,
         at_most=MOST_CHANNELS,
         may_be_empty=True,

@@ -64,7 +64,7 @@ _CIFAR_QUICK: Settings = {
     "evaluate_every": 200,
     "checkpoint_every": 200,
 }
-# He et al. (2015, 2016), section 4.2: 64,000 steps. Only depth 110 has the warm-up of 400 steps at a tenth of the rate.
+# He et al. (2015, 2016), section 4.2: 64,000 steps. Theirs have a warm-up of 400 steps at depth 110 only.
 _CIFAR_RESNET: Settings = {
     "depth": 110,
     "steps": 64_000,

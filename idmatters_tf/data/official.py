@@ -60,6 +60,7 @@ class _File:
 class _DataSet:
     """Data set of the same name in TensorFlow Datasets."""
 
+    server: str  # from which TensorFlow Datasets downloads it
     files: tuple[_File, ...]
     names: str = ""  # file with the names of the classes; without it they are the digits
     folder: str = ""  # required name of the folder
@@ -69,6 +70,7 @@ class _DataSet:
 _COLORS, _GRAYS = (3, 32, 32), (1, 28, 28)
 DATA_SETS: Mapping[str, _DataSet] = {
     "cifar10": _DataSet(
+        "https://www.cs.toronto.edu",
         (
             *(_File(f"data_batch_{number}.bin", "train", 10_000, 1, _COLORS) for number in range(1, 6)),
             _File("test_batch.bin", "test", 10_000, 1, _COLORS),
@@ -79,12 +81,14 @@ DATA_SETS: Mapping[str, _DataSet] = {
     ),
     # A coarse label and a fine label.
     "cifar100": _DataSet(
+        "https://www.cs.toronto.edu",
         (_File("train.bin", "train", 50_000, 2, _COLORS), _File("test.bin", "test", 10_000, 2, _COLORS)),
         "fine_label_names.txt",
         "cifar-100-binary",
         "cifar-100-binary.tar.gz",
     ),
     "mnist": _DataSet(
+        "https://storage.googleapis.com",
         (
             _File("train-images-idx3-ubyte", "train", 60_000, shape=_GRAYS, is_idx=True),
             _File("train-labels-idx1-ubyte", "train", 60_000, labels=1, is_idx=True),
@@ -198,6 +202,8 @@ def _load_tfds(name: str, location: Location | None, data_dir: Path | None) -> I
     """Load a data set through TensorFlow Datasets, which first downloads it to `data_dir` if it has no location."""
     import tensorflow_datasets as tfds
 
+    if location is None:
+        _check_server(DATA_SETS[name].server)
     folder = _data_root(data_dir) if location is None else location.path
     tfds.display_progress_bar(location is None)
     options = {"split": ["train", "test"], "batch_size": -1, "download": location is None, "with_info": True}
@@ -216,6 +222,17 @@ def _load_tfds(name: str, location: Location | None, data_dir: Path | None) -> I
         ) from error
     origin = f"TensorFlow Datasets {info.full_name}, {info.data_dir}"
     return ImageData(name, *train, *test, tuple(info.features["label"].names), origin)
+
+
+def _check_server(server: str) -> None:
+    """Raise DataError if a server does not answer within seconds. TensorFlow Datasets would retry for minutes."""
+    import requests  # of TensorFlow Datasets, with the same proxies and certificates
+
+    try:
+        requests.head(server, timeout=5)
+    except requests.RequestException as error:
+        text = f"{server} cannot be reached ({type(error).__name__}). Pass the folder of the files as `data_dir`."
+        raise DataError(text, arguments=("data_dir",)) from error
 
 
 def _describe_missing(name: str, root: pathlib.Path) -> str:

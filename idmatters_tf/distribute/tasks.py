@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import describe_differences
-from idmatters_tf._keras_types import Tensor
 from idmatters_tf._tensorflow_internals.runtime import report_error, wait_for_all_tasks
 from idmatters_tf.checkpointing import FolderInUse, FolderLost
 from idmatters_tf.distribute.description import ClusterDescription, ClusterError
@@ -119,6 +118,8 @@ def add_over_workers(strategy: "tf.distribute.Strategy", vector: NDArray[np.int3
     All workers must call this function.
     """
     import tensorflow as tf
+
+    from idmatters_tf._keras_types import Tensor
 
     if strategy not in _sums:
         # Collective operations on GPUs support few other types than float32.

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "python -m idmatters_tf.doctor", description=str(__doc__).splitlines()[0], epilog=EPILOG, formatter_class=layout
     )
     parser.add_argument("script", help="script that calls `fit` of a Keras model")
-    parser.add_argument("arguments", nargs="*", help="arguments of the script, after --")
+    parser.add_argument("arguments", nargs="*", default=[], help="arguments of the script, after --")
     parser.add_argument("--steps", type=int, default=3, help="number of steps to compare (default: %(default)s)")
     parser.add_argument(
         "--against", nargs="+", default=["again"], metavar="KIND", help=f"second runs: {', '.join(KINDS)}"

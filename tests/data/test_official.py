@@ -120,6 +120,15 @@ def test_missing_data_are_named(tmp_path, name):
     assert raised.value.arguments == ("data_dir", "download")
 
 
+def test_download_without_a_network(tmp_path, monkeypatch):
+    # A port without a server.
+    known = {"mnist": dataclasses.replace(OFFICIAL["mnist"], server="http://127.0.0.1:9")}
+    monkeypatch.setattr(official, "DATA_SETS", known)
+    with pytest.raises(DataError, match=r"^http://127.0.0.1:9 cannot be reached \(ConnectionError\)") as raised:
+        official.load("mnist", tmp_path, download=True)
+    assert raised.value.arguments == ("data_dir",)
+
+
 def test_tensorflow_datasets(tmp_path):
     """Use small files in the official layout, prepared by the builder of TensorFlow Datasets."""
     import tensorflow_datasets as tfds

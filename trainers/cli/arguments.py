@@ -8,7 +8,6 @@ from collections.abc import Iterable
 _SYNONYMS = {
     "--batch": "--batch-size",
     "--epochs": "--steps",
-    "--gpus": "--strategy",
     "--lr": "--learning-rate",
     "--output": "--out",
     "--wd": "--weight-decay",
@@ -16,12 +15,15 @@ _SYNONYMS = {
 # Removed options and the remedies.
 REMOVED = {
     "--base-blocks": "Use idmatters_tf.scale_depth in Python.",
+    "--bottleneck": "Use idmatters_tf.models.densenet in Python.",
     "--branch-scale": "Use --initializer skipinit, or ResidualConv2D(branch_scale=...) in Python.",
     "--cluster-timeout": "Tasks wait 10 minutes for one another.",
     "--curvature-every": "Use the callback idmatters_tf.curvature.CurvatureMonitor in Python.",
     "--debug": "Use python -X dev -m to see tracebacks.",
     "--decay-epochs": "The learning rate decays every 2 epochs.",
     "--final-rate": "Use --schedule linear or airbench, which end at zero or at 7 % of the peak.",
+    "--first-stride": "Use --strides.",
+    "--growth": "Use idmatters_tf.models.densenet in Python.",
     "--in-memory": "Use --dataset folder-in-memory.",
     "--last-kernel-size": "The second kernels of --model normalizer-free have size 1.",
     "--lookahead": "Use --schedule airbench.",
@@ -34,6 +36,7 @@ REMOVED = {
     "--size-steps": "Use pairs --train-sizes SIZE:STEP.",
     "--smallest-crop": "Use --augment large-crops, whose crops have at least 35 % of the area.",
     "--stem-strides": "Use --strides, whose first number is that of the first convolution.",
+    "--strategy": "Use CUDA_VISIBLE_DEVICES to select GPUs, and TF_CONFIG for a cluster.",
     "--val": "Use --held-out N, or a folder val/.",
     "--val-fraction": "Use --held-out N.",
 }

@@ -52,10 +52,16 @@ class DataSettings(OfficialFiles, _Named):
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """Folder of the results and format of the figures."""
+class OutSettings:
+    """Folder of the results."""
 
     out: str = setting(help="folder of the results", metavar="DIR")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings(OutSettings):
+    """Folder of the results and format of the figures."""
+
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
 
 
@@ -168,8 +174,8 @@ class ExperimentSettings(Protocol):
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
-    def run(self) -> RunSettings:
-        """Folder of the results and format of the figures."""
+    def run(self) -> OutSettings:
+        """Folder of the results, and for `RunSettings` the format of the figures."""
         ...
 
 
@@ -200,7 +206,8 @@ class ExperimentProgram(Generic[Settings]):
         run.check_usable()
         with hold_lock(run.path):
             if not is_finished(run, saved):
-                results = Results(run, saved, settings.run.format)
+                figures = settings.run.format if isinstance(settings.run, RunSettings) else ""
+                results = Results(run, saved, figures)
                 self.measure(settings, results)
                 run.finish(results.values)
         return 0

@@ -14,7 +14,7 @@ experiments, each with tables (CSV) and figures in --out:
   identity         Bartlett et al.: gradient descent from the identity for symmetric targets
   regularized      Bartlett et al.: the power projection for positive targets that are not symmetric
   projections      Zou et al.: the targets with negative eigenvalues, between fixed input and output maps
-  critical         Yun et al.: critical points of small residual networks, with TensorFlow or JAX for HessianOperator
+  critical         Yun et al.: critical points of small residual networks, with TensorFlow for HessianOperator
   starts           Marion et al.: random starts by depth and scale
 
 examples:

@@ -14,7 +14,7 @@ missing. An example:
     unit = "%"
     tolerance = 1.0
     file = "result.json"
-    key = "last.error"
+    key = "last_error"
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ class Row:
     model_card: str | None = None  # a folder with a README.md
     notes: str = ""  # Markdown
     numbers: tuple[Number, ...] = ()
-    weights: Mapping[str, str] | None = None  # sha256 and note, see `docs/howto/reproduce_a_number.md`
+    weights: Mapping[str, str] | None = None  # sha256 of the weights, not compared, and a note
 
     def cost_in_words(self) -> str:
         """Return the recorded cost as text."""

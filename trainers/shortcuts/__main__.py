@@ -8,7 +8,7 @@ from trainers.experiments.program import EXIT_CODES, ExperimentProgram, Results
 from trainers.shortcuts.settings import EXPERIMENTS, ShortcutSettings
 
 EXAMPLES = f"""
-experiments, each with a table (CSV) and a figure in --out, and a verdict on the paper's claim with the numbers:
+experiments, each with a verdict on the paper's claim and, except for theorem1, tables (CSV) and figures in --out:
 {chr(10).join(f"  {name:12} {str(options.__doc__).rstrip('.')}" for name, options in EXPERIMENTS.items())}
 
 examples:

@@ -172,7 +172,7 @@ class TrainingSettings:
     model: str = setting(
         "identity",
         help="the paper's network; a normalizer-free network for fast training (docs/explanation/fast.md); or a "
-        "baseline of the paper's Table 2 with the recipe of its own paper",
+        "baseline of the paper's Table 2 with the recipe of its own paper (densenet, all-cnn: in trainers.cifar only)",
         common=True,
     )
     network: Network = group(NETWORKS, "network", by="model")
