@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from idmatters_tf.doctor._explain import explain_differences
 from idmatters_tf.doctor._report import exit_code
@@ -29,10 +30,15 @@ Each run has a copy of the working folder. exit codes: 0 equal; 1 different; 2 e
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}. See --help.\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare the runs and print a block for each kind. Return the exit code."""
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "python -m idmatters_tf.doctor", description=str(__doc__).splitlines()[0], epilog=EPILOG, formatter_class=layout
     )
     parser.add_argument("script", help="script that calls `fit` of a Keras model")

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 import signal
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -230,7 +231,9 @@ def _fit(task: Task, model: keras.Model, handler: SignalHandler) -> bool:
     batches, epochs = make_train_batches(task), recipe.steps // settings.run.log_every
     shown = {"epochs": epochs, "steps": batches.steps_per_epoch, "verbose": SILENT}
     callbacks = reports.DeviceLogs(listed, add_history=True, add_progbar=False, model=model, **shown)
-    with recorded:
+    with recorded, warnings.catch_warnings():
+        # That the run is finished, if it was killed between the last checkpoint and its result.
+        warnings.filterwarnings("ignore", "The run in .* is finished")
         try:
             model.fit(batches, epochs=epochs, shuffle=False, verbose=SILENT, callbacks=callbacks)
         except OtherRun as error:
