@@ -128,6 +128,9 @@ def test_command_line(tmp_path, capsys):
     path.write_text("import keras\nraise SystemError('broken here')\n")
     assert main([str(path)]) == 2
     assert "broken here" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_large_folders_are_refused(tmp_path, capsys, monkeypatch):

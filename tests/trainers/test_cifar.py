@@ -163,7 +163,8 @@ def test_a_run_killed_after_its_last_checkpoint_is_finished_by_resume(whole, tmp
     shutil.copytree(whole[0], run)
     for name in ("result.json", "model.keras", "convergence.png"):
         (run / name).unlink()
-    run_here("trainers.cifar", "--resume", "--out", run, code=0)
+    done = run_here("trainers.cifar", "--resume", "--out", run, code=0)
+    assert "ExactResume" not in done.stderr
     assert (run / "result.json").read_text() == (whole[0] / "result.json").read_text()
     assert (run / "model.keras").exists()
     assert (run / "convergence.png").exists()
