@@ -23,8 +23,6 @@ _AXES: dict[object, int | None] = {
     keras.losses.dice: None,
     keras.losses.tversky: None,
 }
-# Their labels have one axis less than their outputs.
-_SPARSE = (keras.losses.ctc, keras.losses.sparse_categorical_crossentropy)
 _OF_KERAS = tuple(vars(keras.losses).values())
 
 
@@ -122,13 +120,18 @@ def couples_examples(loss: object, output: Structure) -> bool:
 def is_separable(function: object, arguments: Options, y: Structure, output: Structure) -> bool:
     """Return True for a function of Keras with a value for each example that depends on this example only.
 
+    CTC is none, because it fails for a part of a batch without examples.
+
     Args:
         function: a function.
         arguments: its further arguments by name.
         y: labels.
         output: output of a model.
     """
-    return has_axis_of_values(_find_axis(function, arguments), y, output, is_sparse=function in _SPARSE)
+    # Its labels have one axis less than its output.
+    is_sparse = function is keras.losses.sparse_categorical_crossentropy
+    axis = None if function is keras.losses.ctc else _find_axis(function, arguments)
+    return has_axis_of_values(axis, y, output, is_sparse)
 
 
 def _find_axis(function: object, arguments: Options) -> Structure:
