@@ -108,7 +108,8 @@ def loss_function(loss: object) -> Callable[..., Tensor] | None:
 
 def couples_examples(loss: object, output: Structure) -> bool:
     """Return True for a loss of Keras that is neither a sum nor a mean of the values of the examples of a batch."""
-    function = loss_function(loss) or type(loss)
+    # Also of derived classes.
+    function = loss.fn if isinstance(loss, LossFunctionWrapper) else type(loss)
     if function not in _OF_KERAS:
         return False
     axis = _find_axis(function, getattr(loss, "_fn_kwargs", {}))
