@@ -48,6 +48,24 @@ def compiled_jax_programs():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_autotuning():
+    """Switch off tf.data's autotuning. The end of an iterator waits for its next period, at worst for many seconds."""
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    from idmatters_tf._tensorflow_internals.pipelines import without_autotuning
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Iterators call it on their data set.
+        patch.setattr(tf.data.Dataset, "_apply_debug_options", without_autotuning)
+        yield
+
+
 def pytest_collection_finish():
     """Exclude the imported modules, most of all objects, from later garbage collections."""
     gc.collect()
