@@ -80,6 +80,7 @@ from idmatters_tf._keras_internals.hub import (
     HubBlock,
     RepeatedLayers,
     backbone_of,
+    derives_from_hub,
     hub_block,
     hub_blocks_within,
     is_from_hub,

@@ -205,6 +205,11 @@ def is_from_hub(operation: object) -> bool:
     return type(operation).__module__.startswith("keras_hub.")
 
 
+def derives_from_hub(operation: object) -> bool:
+    """Return True if a layer is one of KerasHub, or of a class derived from one."""
+    return any(kind.__module__.startswith("keras_hub.") for kind in type(operation).__mro__)
+
+
 def hub_block(layer: object) -> HubBlock | None:
     """Return the table's entry for a layer of KerasHub; None for other layers."""
     return _HUB_BLOCKS.get(type(layer).__name__) if is_from_hub(layer) else None

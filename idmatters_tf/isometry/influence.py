@@ -85,8 +85,8 @@ def layer_influence(
     Blocks are those of `find_blocks`, sums x + f(x) whose branch also depends on other tensors, and blocks of nested
     models that are called several times. A layer that is called several times is one block. In (x + f(x)) + g(x), each
     sum is one. Blocks that change the shape of their input have no influence. Sizes and angles take one pass through
-    the data, and each block one more for the loss. Positions of sequences that a mask or a padding mask excludes do not
-    count in sizes and angles. Losses are those of all data as one batch, as in
+    the data, and each block one more for the loss. Positions of sequences that Keras' mask or the padding mask of a
+    KerasHub layer excludes do not count in sizes and angles. Losses are those of all data as one batch, as in
     `idmatters_tf.curvature.HessianOperator`. A compiled loss includes penalties on weights, also on those of the block.
 
     Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016), for the loss
@@ -193,7 +193,7 @@ def record_branches(model: keras.Model, blocks: Mapping[str, Block]) -> Iterator
     def record(name: str, index: int, call: CallFunction, /, *args: object, **kwargs: object) -> Structure:
         x = _argument(index, call, args, kwargs)
         # Before the call, because it may contain attention.
-        mask = _mask(x, _keras_internals.call_arguments(call, args, kwargs))
+        mask = _mask(x, blocks[name].operation, _keras_internals.call_arguments(call, args, kwargs))
         outputs = call(*args, **kwargs)
         y, *more = keras.tree.flatten(outputs)
         if more or tuple(x.shape) != tuple(y.shape):
@@ -210,9 +210,10 @@ def record_branches(model: keras.Model, blocks: Mapping[str, Block]) -> Iterator
         del sizes[name]
 
 
-def _mask(tensor: Tensor, arguments: Mapping[str, Structure]) -> NDArray[np.bool_] | None:
-    """Return the mask of the positions of a sequence: a padding mask, or the one that Keras has attached."""
-    given = [arguments.get(name) for name in ("padding_mask", "decoder_padding_mask")]
+def _mask(tensor: Tensor, operation: keras.Operation, arguments: Mapping[str, Structure]) -> NDArray[np.bool_] | None:
+    """Return the mask of the positions of a sequence: the padding mask of a KerasHub layer, or the one of Keras."""
+    names = ("padding_mask", "decoder_padding_mask") if _keras_internals.derives_from_hub(operation) else ()
+    given = [arguments.get(name) for name in names]
     mask = next((mask for mask in given if mask is not None), _keras_internals.kept_mask(tensor))
     if mask is None or tuple(mask.shape) != tuple(tensor.shape[:2]):
         return None

@@ -184,6 +184,22 @@ def test_masks_of_inputs_of_attention(add):
     np.testing.assert_allclose(found, distance, rtol=1e-5)
 
 
+def test_padding_masks_of_own_layers_are_not_read():
+    """In layers of users, as in PyTorch, True may mean padding."""
+
+    class Padded(Perceptron):
+        def call(self, x, padding_mask=None):
+            return x + super().call(x)
+
+    inputs, padding = keras.Input((3, 4)), keras.Input((3,), dtype="bool")
+    model = keras.Model([inputs, padding], Padded(name="own")(inputs, padding_mask=padding))
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    given = [x, np.array([[False, True, True]] * 2)]
+    size = layer_influence(model, "mse", (given, x), blocks=["own"]).blocks["own"].relative
+    branch = np.asarray(model(given)) - x
+    assert size == pytest.approx(np.linalg.norm(branch) / np.linalg.norm(x), rel=1e-5)
+
+
 class AddOptional(keras.layers.Layer):
     def call(self, x, other=None):
         return x if other is None else x + other
