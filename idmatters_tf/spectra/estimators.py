@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import scipy.stats
+import scipy.special
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._presentation.progress import Progress
@@ -38,7 +38,7 @@ class Estimate(Generic[Value]):
         """
         if not 0 < level < 1:
             raise ValueError(f"Argument `level` must be between 0 and 1. Received: level={level}")
-        quantile = scipy.stats.t.ppf((1 + level) / 2, max(self.samples - 1, 1))
+        quantile = scipy.special.stdtrit(max(self.samples - 1, 1), (1 + level) / 2)
         return self.value - quantile * self.standard_error, self.value + quantile * self.standard_error
 
 
