@@ -27,6 +27,7 @@ from trainers.training.settings import TrainingSettings
         (["--drop-steps", "50", "30"], "--drop-steps must be in ascending order"),
         (["--widths", "64,32"], "--stem and --widths must not decrease with shortcut 'pad'"),
         (["--learning_rate", "3"], "unrecognized arguments: --learning_rate 3. Did you mean --learning-rate?"),
+        (["nesterov"], "unrecognized arguments: nesterov. Did you mean --optimizer nesterov?"),
         (["--epochs=3"], "unrecognized arguments: --epochs=3. Did you mean --steps?"),
         (["--evaluate", "a", "--export-only", "b"], "are mutually exclusive"),
         (["--resume", "--out", "nowhere"], "nowhere is not a run: there is no config.json in it"),

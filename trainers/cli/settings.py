@@ -184,12 +184,14 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         checks: action and check of each option by name. The check returns the value, or raises ValueError.
+        flags: option of each choice, for a choice without its option.
     """
 
     def __init__(self, prog: str, description: str | None, epilog: str | None = None):
         layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
         super().__init__(prog, description=description, epilog=epilog, formatter_class=layout, allow_abbrev=False)
         self.checks: dict[str, tuple[argparse.Action, Callable[[object], object]]] = {}
+        self.flags: dict[str, str] = {}
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
@@ -207,9 +209,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line to standard error and exit with code 2."""
-        unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+        unknown = re.match(r"unrecognized arguments: ([^\s=]+)", message)
         if unknown:
+            flag = self.flags.get(unknown[1])
             hint = suggest(unknown[1].replace("_", "-"), self._option_string_actions)
+            hint = f" Did you mean {flag} {unknown[1]}?" if flag else hint
             message += f".{hint}" if hint else ""
         self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
@@ -246,6 +250,7 @@ def make_parser(
             groups[option.title] = parser.add_argument_group(option.title)
         action = groups[option.title].add_argument(name if option.positional else option.flag, **properties)
         parser.checks[name] = action, option.check
+        parser.flags = dict.fromkeys(option.choices, option.flag) | parser.flags
     return parser
 
 
