@@ -52,6 +52,18 @@ def execute(words, environment, output, errors):
         os._exit(ended.code if isinstance(ended.code, int) else 1)
 
 
+def fork(target, *arguments):
+    """Start a process that calls a function, forked from a server that has imported the modules."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.support.preloaded"])
+    # The environment of the server, which is started with the first process.
+    with mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):
+        multiprocessing.forkserver.ensure_running()
+    process = context.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
 class Forked:
     """A process with all modules imported, with the interface of `subprocess.Popen`.
 
@@ -66,14 +78,7 @@ class Forked:
     def __init__(self, words, env=None, separate=False):
         self._folder = tempfile.TemporaryDirectory()
         self._logs = [pathlib.Path(self._folder.name, name) for name in ("output", "errors")][: 1 + separate]
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.support.preloaded"])
-        # The environment of the server, which is started with the first process.
-        with mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):
-            multiprocessing.forkserver.ensure_running()
-        arguments = list(map(str, words)), dict(env or os.environ), self._logs[0], self._logs[-1]
-        self._process = context.Process(target=execute, args=arguments, daemon=True)
-        self._process.start()
+        self._process = fork(execute, list(map(str, words)), dict(env or os.environ), self._logs[0], self._logs[-1])
         self.pid = self._process.pid
 
     def poll(self):
