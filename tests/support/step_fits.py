@@ -11,7 +11,7 @@ from keras import ops
 
 from idmatters_tf.distribute import global_mean
 from tests.support.fits import case
-from tests.support.loss_fits import WEIGHTS, X, Y, loss, model
+from tests.support.loss_fits import WEIGHTS, X, Y, contrastive, loss, model
 
 RANDOM = np.random.default_rng(7)
 NOISE = RANDOM.normal(size=(29, 4)).astype("float32")
@@ -283,7 +283,7 @@ def compiled(made, rate=0.1, **options):
     return made
 
 
-def contrastive():
+def supervised():
     temperature = Temperature()
     made = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(3), temperature])
     return compiled(made, loss=SupervisedContrastive(temperature.temperature))
@@ -297,22 +297,23 @@ STEP_CASES = {
     "added: mean": loss(
         lambda: model(Adding(lambda x: [ops.mean(x), mean_square(x)]), keras.layers.Dense(5, activity_regularizer="l2"))
     ),
-    "added: sum": loss(
-        lambda: model(Adding(lambda x: ops.sum(ops.square(x)) / 50), keras.layers.ActivityRegularization(0.01))
+    "added: sum, contrastive loss": loss(
+        lambda: model(
+            Adding(lambda x: ops.sum(ops.square(x)) / 50), keras.layers.ActivityRegularization(0.01), loss=contrastive
+        )
     ),
-    "added: two to one step": loss(lambda: model(Adding(ops.mean), kind=ComputeLoss, steps_per_execution=2)),
     # After the last batch of a validation, which has equal parts, a further step is requested.
-    "added: two to one step, equal parts": case(
-        lambda: model(Adding(ops.mean), kind=ComputeLoss, steps_per_execution=2),
+    "added: mean, compute_loss, two to one step": case(
+        lambda: model(Adding(ops.mean), kind=ComputeLoss, steps_per_execution=2, loss=None),
         X,
         Y,
-        epochs=4,
+        True,
+        epochs=2,
         validation_data=(X[:12], Y[:12]),
     ),
     "added: synchronized normalization": loss(
         lambda: model(Adding(ops.mean), keras.layers.BatchNormalization(synchronized=True), Adding(mean_square))
     ),
-    "step: compute_loss": loss(lambda: model(kind=ComputeLoss, loss=None)),
     "step: extended compute_loss": loss(
         lambda: model(kind=Extended, loss=keras.losses.MeanSquaredError("mean_with_sample_weight")), weights=WEIGHTS
     ),
@@ -323,7 +324,7 @@ STEP_CASES = {
     "guide: VQ-VAE": case(lambda: compiled(VQVAE()), X),
     "guide: Siamese": case(lambda: compiled(Siamese(), 0.01), X, validation_data=(X[:7],)),
     "guide: SAM": case(lambda: compiled(SAM(), loss="mse"), X, X[:, :1]),
-    "guide: supervised contrastive": case(contrastive, X, LABELS),
+    "guide: supervised contrastive": case(supervised, X, LABELS),
 }
 
 # Statements about the models of cases, whose names begin with the keys.
