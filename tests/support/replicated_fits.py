@@ -175,6 +175,7 @@ CASES = {
 # Cases that together need each correction of Keras and each check, for `make test`.
 SHORT = {
     "mirrored": (
+        "a generator",
         "optional inputs",
         "metrics: that couple, loss with __call__",
         "tokens: all",
