@@ -150,27 +150,6 @@ class GAN(Tracked):
         return self.track(d_loss, g_loss)
 
 
-class VAE(Tracked):
-    trackers = ("loss", "kl_loss")
-
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.decoder = stack(5, 8), stack(5, 6, shape=4)
-
-    def train_step(self, data):
-        (x, noise), *_ = data
-        with tf.GradientTape() as tape:
-            mean, log_variance = ops.split(self.encoder(x), 2, -1)
-            found = self.decoder(mean + ops.exp(0.5 * log_variance) * noise)
-            kl = -0.5 * (1 + log_variance - ops.square(mean) - ops.exp(log_variance))
-            kl_loss = global_mean(ops.sum(kl, axis=1))
-            value = global_mean(keras.losses.mean_squared_error(x, found)) + kl_loss
-            # The penalty of the weights is the same on all replicas.
-            value += 0.1 * global_mean(ops.sum(ops.square(self.decoder.trainable_weights[0])))
-        self.update(tape, value)
-        return self.track(value, kl_loss)
-
-
 class Quantizer(keras.layers.Layer):
     """Vector quantizer with a commitment loss, a mean over the elements of a batch."""
 
@@ -317,10 +296,8 @@ STEP_CASES = {
     "step: extended compute_loss": loss(
         lambda: model(kind=Extended, loss=keras.losses.MeanSquaredError("mean_with_sample_weight")), weights=WEIGHTS
     ),
-    "step: as in the guide": loss(lambda: model(kind=Guide, metrics=["mae"])),
     "step: as in the guide, with losses": loss(lambda: model(Adding(ops.mean), kind=Guide, metrics=["mae"])),
     "guide: GAN": case(GAN, (X, NOISE)),
-    "guide: VAE": case(lambda: compiled(VAE()), (X, NOISE)),
     "guide: VQ-VAE": case(lambda: compiled(VQVAE()), X),
     "guide: Siamese": case(lambda: compiled(Siamese(), 0.01), X, validation_data=(X[:7],)),
     "guide: SAM": case(lambda: compiled(SAM(), loss="mse"), X, X[:, :1]),
