@@ -154,7 +154,12 @@ def _with_gradient_of_part(tensor, first, total, factor):
     @tf.custom_gradient
     def gathered(tensor):
         last = first + tf.shape(tensor)[0]
-        return _all_gather(tensor, first, total), lambda gradient: gradient[first:last] * tf.cast(factor, tensor.dtype)
+
+        def backward(gradient):
+            # The gradient of `tf.gather` is sparse.
+            return tf.convert_to_tensor(gradient)[first:last] * tf.cast(factor, tensor.dtype)
+
+        return _all_gather(tensor, first, total), backward
 
     return gathered(tensor)
 
@@ -173,7 +178,7 @@ def _sum_of_parts(tensor, first, total):
     """
     # Sums of int32 are not available on all devices.
     carrier = CARRIERS.get(tensor.dtype, tensor.dtype)
-    carried = tf.cast(tensor, carrier if carrier.is_floating else tf.int64)
+    carried = tf.cast(tensor, tf.int64 if carrier.is_integer else carrier)
     rows = [first, total - first - tf.shape(tensor)[0]]
     padded = tf.pad(carried, [rows, *[[0, 0]] * (len(tensor.shape) - 1)])
     return tf.cast(replica().all_reduce(tf.distribute.ReduceOp.SUM, padded), tensor.dtype)
