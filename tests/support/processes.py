@@ -22,6 +22,8 @@ from tests.conftest import ROOT
 PATIENCE = 900.0
 # Environment variable with the number of logical devices of the CPU in a forked process.
 DEVICES = "IDMATTERS_TEST_DEVICES"
+# Environment variable of trainings without exports.
+WITHOUT_EXPORTS = "IDMATTERS_TEST_WITHOUT_EXPORTS"
 
 
 def execute(words, environment, output, errors):
@@ -40,6 +42,11 @@ def execute(words, environment, output, errors):
     if devices > 1:
         logical = [tf.config.LogicalDeviceConfiguration()] * devices
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
+
+    if WITHOUT_EXPORTS in environment:
+        from trainers.training import train
+
+        train.export_newest = lambda task: None
 
     # AutoGraph takes half of the time of a short training, and the programs have no control flow to convert.
     try:

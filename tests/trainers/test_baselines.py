@@ -24,7 +24,7 @@ SHORT += ["--log-every", 1, "--evaluate-every", 8, "--checkpoint-every", 4]
 SHAPE = (32, 32, 3)
 
 
-def test_the_fast_preset_trains_and_exports_its_preprocessing(tmp_path):
+def test_the_fast_preset_trains_and_exports_its_preprocessing(tmp_path, without_saved_model):
     options = ["--preset", "fast", "--precision", "float32", "--blocks", 1, "--stem", 8, "--widths", 16, 16]
     options += ["--cutout", 4, "--warm-up-steps", 2, "--learning-rate", 0.1, *SHORT]
     run_here("trainers.cifar", *options, "--out", tmp_path, code=0)
