@@ -88,7 +88,3 @@ def test_the_options_of_the_papers_network_define_its_layout(options, expected):
     assert settings.network.layout() == expected
     # Also after a round trip through config.json.
     assert make(TrainingSettings, as_dict(settings)).network.layout() == expected
-
-
-def test_the_short_preset_has_the_network_of_the_paper():
-    assert PROGRAM.resolve("short").network.layout() == CIFAR
