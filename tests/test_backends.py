@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support import two_devices
+from tests.support.processes import run_forked
 
 DEVICES = "callbacks/test_devices.py"
 STOPPED = "callbacks/test_exact_resume.py::test_stopped_and_started_again"
@@ -26,7 +27,7 @@ def test_in_another_process(backend, devices, paths, program, slow):
     pytest.importorskip(backend)
     env = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", two_devices.VARIABLE: str(devices)}
     options = ["--slow"] if slow and devices == 2 else []
-    tests = [f"tests/{path}" for path in paths]
-    done = program("pytest", "-p", "no:cacheprovider", *options, *tests, env=env, timeout=1800)
+    command = ["pytest", "-p", "no:cacheprovider", *options, *(f"tests/{path}" for path in paths)]
+    done = run_forked(*command, devices=2) if backend == "tensorflow" else program(*command, env=env, timeout=1800)
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout

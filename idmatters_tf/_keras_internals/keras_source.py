@@ -13,7 +13,7 @@ from keras.src.ops import numpy as numpy_operations
 from keras.src.ops.node import Node
 from keras.src.random import seed_generator
 from keras.src.trainers import data_adapters
-from keras.src.trainers.compile_utils import CompileLoss, CompileMetrics
+from keras.src.trainers.compile_utils import CompileLoss, CompileMetrics, MetricsList
 from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.utils import module_utils, rng_utils

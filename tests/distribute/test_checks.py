@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf._keras_internals.replicas import changes
+from idmatters_tf._keras_internals.replicas.metrics import metrics_within
 from idmatters_tf.distribute import ClusterDescription, checks, chief_only, order, tasks
 from tests.conftest import ROOT
 from tests.support.replicated_fits import X, Y, dense
@@ -33,6 +34,14 @@ def test_a_page_lists_the_functions_that_are_replaced():
 
     assert changes.describe_changes() in (ROOT / "docs/explanation/distributed.md").read_text()
     assert len(changes.CHANGES) <= 12
+
+
+def test_each_compiled_metric_counts_its_part():
+    """The list of Keras is not a metric of its own, for which the outputs would be gathered."""
+    model = dense(metrics=["mae", keras.metrics.AUC()])
+    model.test_on_batch(X[:4], Y[:4] > 0)
+    found = sorted(type(metric).__name__ for metric in metrics_within(model))
+    assert found == ["AUC", "Mean", "MeanAbsoluteError"]
 
 
 def arguments(x: Any = X, y: Any = Y, **others):

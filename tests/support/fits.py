@@ -44,10 +44,10 @@ def fit(model, x, y=None, **arguments):
 
 
 def evaluate(model, x, y, sample_weight=None):
-    """Return an evaluation of four examples, of which the last of three replicas receives none."""
+    """Return an evaluation of batches of four examples and of one, of which other replicas receive none."""
     logs = Logs()
-    weights = None if sample_weight is None else sample_weight[:4]
-    found = model.evaluate(x[:4], y[:4], 4, sample_weight=weights, verbose=0, return_dict=True, callbacks=[logs])
+    weights = None if sample_weight is None else sample_weight[:5]
+    found = model.evaluate(x[:5], y[:5], 4, sample_weight=weights, verbose=0, return_dict=True, callbacks=[logs])
     return {**{f"evaluated {name}": [value] for name, value in found.items()}, **logs.found}
 
 

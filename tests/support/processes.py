@@ -22,6 +22,8 @@ from tests.conftest import ROOT
 PATIENCE = 900.0
 # Environment variable with the number of logical devices of the CPU in a forked process.
 DEVICES = "IDMATTERS_TEST_DEVICES"
+# Environment variable of trainings without exports.
+WITHOUT_EXPORTS = "IDMATTERS_TEST_WITHOUT_EXPORTS"
 
 
 def execute(words, environment, output, errors):
@@ -41,6 +43,11 @@ def execute(words, environment, output, errors):
         logical = [tf.config.LogicalDeviceConfiguration()] * devices
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
 
+    if WITHOUT_EXPORTS in environment:
+        from trainers.training import train
+
+        train.export_newest = lambda task: None
+
     # AutoGraph takes half of the time of a short training, and the programs have no control flow to convert.
     try:
         main = tf.autograph.experimental.do_not_convert(importlib.import_module(words[0]).main)
@@ -50,6 +57,18 @@ def execute(words, environment, output, errors):
         sys.stderr.flush()
         # The destruction of imported modules would first copy their memory.
         os._exit(ended.code if isinstance(ended.code, int) else 1)
+
+
+def fork(target, *arguments):
+    """Start a process that calls a function, forked from a server that has imported the modules."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.support.preloaded"])
+    # The environment of the server, which is started with the first process.
+    with mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):
+        multiprocessing.forkserver.ensure_running()
+    process = context.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
 
 
 class Forked:
@@ -66,14 +85,7 @@ class Forked:
     def __init__(self, words, env=None, separate=False):
         self._folder = tempfile.TemporaryDirectory()
         self._logs = [pathlib.Path(self._folder.name, name) for name in ("output", "errors")][: 1 + separate]
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.support.preloaded"])
-        # The environment of the server, which is started with the first process.
-        with mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):
-            multiprocessing.forkserver.ensure_running()
-        arguments = list(map(str, words)), dict(env or os.environ), self._logs[0], self._logs[-1]
-        self._process = context.Process(target=execute, args=arguments, daemon=True)
-        self._process.start()
+        self._process = fork(execute, list(map(str, words)), dict(env or os.environ), self._logs[0], self._logs[-1])
         self.pid = self._process.pid
 
     def poll(self):

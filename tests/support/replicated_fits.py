@@ -142,7 +142,6 @@ CASES = {
         class_weight={0: 0.5, 1: 2.0},
     ),
     "validation split": plain(validation_split=0.0769),
-    "validation of 1 row": plain(validation_data=(X[:1], Y[:1])),
     "a dataset": stream(lambda: dataset(X, Y).batch(12, drop_remainder=True)),
     "a dataset with policy DATA": stream(lambda: dataset(X, Y, policy="DATA").batch(12, drop_remainder=True)),
     "a dataset with weights": stream(lambda: dataset(X[:48], Y[:48], WEIGHTS[:48]).batch(6)),
@@ -151,9 +150,11 @@ CASES = {
     "a PyDataset": stream(Rows, epochs=3, shuffle=True),
     "a generator with None": stream(lambda: rows_with_none(False), steps_per_epoch=4),
     "optional inputs": case(
-        optional_input, lambda: rows_with_none(True), steps_per_epoch=4, validation_data=((X, None), Y)
+        optional_input, lambda: rows_with_none(True), steps_per_epoch=3, epochs=4, validation_data=((X, None), Y)
     ),
-    "two steps per execution": case(lambda: dense(steps_per_execution=4), X, Y),
+    "several steps per execution, validation of 1 row": case(
+        lambda: dense(steps_per_execution=4), X, Y, shuffle=True, validation_data=(X[:1], Y[:1])
+    ),
     "steps per execution of a dataset": case(
         lambda: dense(steps_per_execution=4),
         lambda: dataset(X[:48], Y[:48]).batch(8),
@@ -175,19 +176,14 @@ CASES = {
 SHORT = {
     "mirrored": (
         "a generator",
-        "loss: a class with __call__",
-        "loss: contrastive",
-        "tokens: ignore_class, mask, weights",
-        "metrics: that couple",
-        "added: sum",
-        "step: compute_loss",
-        "added: two to one step, equal parts",
-        "guide: GAN",
+        "optional inputs",
+        "metrics: that couple, loss with __call__",
+        "tokens: all",
+        "added: sum, contrastive loss",
+        "added: mean, compute_loss, two to one step",
+        "guide: GAN, unbuilt",
         "guide: VQ-VAE",
         "guide: SAM",
-        "layers: synchronized normalization, mask",
-        "optimizer: accumulation, clipped, averages",
-        "evaluation of empty parts",
         "a step",
         "step: a scalar of the part",
         "an added loss",
@@ -196,12 +192,10 @@ SHORT = {
         "guide: SAM, local",
     ),
     "workers": (
-        "validation of 1 row",
         "optional inputs",
-        "two steps per execution",
+        "several steps per execution, validation of 1 row",
         "callbacks",
-        "types: uint8 labels",
-        "types: bfloat16",
+        "types: bfloat16, uint8 labels",
         "types: float64",
         "types: predicted",
         "optimizer: loss scale, overflow, clipped",

@@ -93,10 +93,10 @@ def numbers():
 
 
 TYPE_CASES = {
-    **{f"types: {kind} labels": labels(kind) for kind in ("int16", "uint8", "bool")},
+    **{f"types: {kind} labels": labels(kind) for kind in ("int16", "bool")},
     "types: uint8 labels, loss of Keras": labels("uint8", loss="mse"),
     "types: mixed bfloat16": labels("float32", "mixed_bfloat16"),
-    "types: bfloat16": labels("float32", "bfloat16"),
+    "types: bfloat16, uint8 labels": labels("uint8", "bfloat16"),
     "types: float64": case(lambda: dense("float64", loss="mse"), numbers),
     "types: uint8 inputs, compute_loss": case(
         lambda: compiled(Images()), np.tile(NUMBERS, 2).astype("uint8"), NUMBERS.astype("float32")

@@ -23,15 +23,6 @@ def permuted(index):
     return dataset(X[rows], Y[rows]).batch(16)
 
 
-def drawn(index):
-    rng, types = np.random.default_rng(index), (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((1,), tf.float32))
-
-    def draw():
-        yield from ((X[row], Y[row]) for row in rng.permutation(64))
-
-    return tf.data.Dataset.from_generator(draw, output_signature=types).batch(16, drop_remainder=True)
-
-
 def batches(count, index, short=None):
     """Yield batches of 16 rows, of which one is shorter on worker 1."""
     for step in range(count):
@@ -54,10 +45,6 @@ class Rows(keras.utils.PyDataset):
 def change_weights(model, index):
     if not index:
         model.set_weights([np.ones((4, 1)), np.zeros(1)])
-
-
-def change_rate(model, index):
-    model.optimizer.learning_rate = 0.05 - 0.01 * index
 
 
 def freeze(model, index):
@@ -96,14 +83,12 @@ SIZE = "worker 1 has a batch of 12 examples, where worker 0 has 16"
 # Each worker calls the first function with its model and index, and trains with what the second returns; the error.
 DIFFERENCES = {
     "weights": (change_weights, arrays, f"{OTHER}the checksum of dense/kernel was"),
-    "rate": (change_rate, arrays, f"{OTHER}the checksum of sgd/learning_rate was"),
     "frozen": (freeze, arrays, f"{OTHER}.*trainable of dense/kernel was True, now False"),
     "momentum": (change_momentum, arrays, f"{OTHER}the checksum of sgd/dense_bias_momentum was"),
     "evaluates": (evaluate_on_chief, arrays, f"{OTHER}the call was .*evaluate.*, now .*fit"),
     "predicts more": (predict_more, arrays, f"{OTHER}the number of examples of x was 64, now 63"),
     "permuted": (keep, permuted, VALUES.format("x")),
     "divided": (keep, lambda index: dataset(X, Y).shard(2, index).batch(16), VALUES.format("x")),
-    "drawn": (keep, drawn, VALUES.format("x")),
     "other labels": (keep, noisy, VALUES.format("y")),
     "shorter": (keep, Rows, SIZE),
     "shorter generator": (keep, lambda index: batches(8, index, 3), SIZE),

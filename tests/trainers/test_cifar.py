@@ -97,7 +97,7 @@ def test_tensorboard_shows_scalars_and_images(whole):
     assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 180, 360]
 
 
-def test_a_run_resumes_bit_for_bit_after_kills_and_signals(whole, tmp_path):
+def test_a_run_resumes_bit_for_bit_after_kills_and_signals(whole, tmp_path, without_exports):
     """Test kills, signals, damaged checkpoints and a second process with the same folder.
 
     The uninterrupted run was made in a process that had trained another network before.

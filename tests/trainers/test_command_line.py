@@ -223,6 +223,7 @@ def test_the_networks_and_the_recipe_of_the_command_lines_are_the_papers():
     for module, layout in ((cifar, CIFAR), (imagenet, IMAGENET)):
         settings = module.PROGRAM.resolve()
         assert (settings.model, settings.network.layout()) == ("identity", layout)
+    assert cifar.PROGRAM.resolve("short").network.layout() == CIFAR
     recipe = cifar.PROGRAM.resolve().recipe
     assert (recipe.steps, recipe.drop_steps, recipe.learning_rate) == (60_000, (30_000, 50_000), 0.05)
     assert (recipe.batch_size, recipe.weight_decay) == (128, 1e-4)

@@ -24,7 +24,7 @@ def tree(tmp_path_factory):
     return make_tree(tmp_path_factory.mktemp("images"), classes=60, each=1)
 
 
-def test_a_run_resumes_within_an_epoch_bit_for_bit(tree, tmp_path):
+def test_a_run_resumes_within_an_epoch_bit_for_bit(tree, tmp_path, without_exports):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     done = run_here("trainers.imagenet", "--data-dir", tree, *LONG, "--out", whole, code=0)
     assert "60 + 60 images of 60 classes" in done.stderr

@@ -21,7 +21,9 @@ JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     "options",
     [
         ["--preset", "quick", "--preprocess", "channels", "--without-tensorflow", *TINY],
-        ["--preset", "short", "--warm-up-steps", 2, "--train-sizes", "20:6", *TINY],
+        pytest.param(
+            ["--preset", "short", "--warm-up-steps", 2, "--train-sizes", "20:6", *TINY], marks=pytest.mark.slow
+        ),
     ],
     ids=["quick without TensorFlow", "short"],
 )

@@ -25,7 +25,7 @@ def test_a_damaged_preprocessing_raises_a_usage_error(tmp_path):
             preprocessing.load(tmp_path)
 
 
-def test_the_training_command_fits_a_missing_preprocessing_again(tmp_path, monkeypatch):
+def test_the_training_command_fits_a_missing_preprocessing_again(tmp_path, monkeypatch, without_saved_model):
     """Test that an export never replaces a fitted layer silently by the default one, or by that of other data."""
     run = tmp_path / "run"
     images = shapes.load(64, 48).test_images

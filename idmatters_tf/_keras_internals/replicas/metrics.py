@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from idmatters_tf._keras_internals.keras_source import CompileMetrics
+from idmatters_tf._keras_internals.keras_source import CompileMetrics, MetricsList
 from idmatters_tf._keras_internals.losses import has_axis_of_values, is_separable
 from idmatters_tf._keras_internals.replicas.collectives import gather, step, sum_over_replicas, value_of_first, within
 
@@ -43,7 +43,7 @@ def metrics_within(model: Any) -> Iterator[keras.Metric]:
             continue
         seen.add(id(metric))
         stack += metric._metrics
-        if isinstance(metric, CompileMetrics):
+        if isinstance(metric, CompileMetrics | MetricsList):
             stack += metric.metrics
         else:
             yield metric

@@ -17,6 +17,7 @@ from idmatters_tf._keras_internals.replicas.collectives import (
     gather,
     is_replica,
     replica,
+    stack_parts,
     sum_over_replicas,
     value_of_first,
     within,
@@ -172,7 +173,7 @@ def _gather_parts(rows, tags):
     if tags is not None:
         # Zeros for a part without examples.
         numbers = tf.concat([numbers, tf.reduce_max(tf.pad(tags, [[0, 1], [0, 0]]), 0)], 0)
-    return replica().all_gather(numbers[None], axis=0)
+    return stack_parts(numbers)
 
 
 def _check_parts(parts, is_training):
@@ -283,7 +284,7 @@ def _in_order(gathered, own, strategy):
     workers = strategy.num_replicas_in_sync // devices
     if min(devices, workers) == 1:
         return gathered
-    sizes = replica().all_gather(tf.shape(own)[:1], axis=0)
+    sizes = stack_parts(tf.shape(own)[0])
     parts = tf.split(gathered, sizes, num=strategy.num_replicas_in_sync)
     return tf.concat([parts[worker * devices + device] for device in range(devices) for worker in range(workers)], 0)
 

@@ -9,14 +9,14 @@ from tests.support.processes import Cluster, assert_same_run, reached, records, 
 from tests.support.programs import run_here
 
 TINY = ["trainers.cifar", "--dataset", "shapes", "--train-images", 300, "--test-images", 101, "--blocks", 1]
-TINY += ["--stem", 4, "--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--log-every", 5]
+TINY += ["--stem", 4, "--widths", 4, "--batch-size", 16, "--initializer", "standard", "--log-every", 5]
 # With other seeds, ReLUs near zero amplify rounding errors.
 SHORT = [*TINY, "--seed", 1, "--steps", 10, "--drop-steps", 5, "--evaluate-every", 10, "--checkpoint-every", 5]
-LONG = [*TINY, "--steps", 60, "--drop-steps", 40, "--evaluate-every", 30, "--checkpoint-every", 10]
+LONG = [*TINY, "--steps", 40, "--drop-steps", 30, "--evaluate-every", 20, "--checkpoint-every", 10]
 
 
 # Batch normalization exchanges all that is exchanged without it, and more.
-def test_replicas_and_workers_agree_with_one_device(tmp_path):
+def test_replicas_and_workers_agree_with_one_device(tmp_path, without_exports):
     options = [*SHORT, "--norm", "batch", "--clip-norm", 1.0, "--out"]
     done = run_here(*options, tmp_path / "one", code=0)
     with Cluster(2) as cluster:
@@ -45,15 +45,15 @@ def test_a_batch_must_be_divisible_among_replicas(tmp_path):
     assert not (tmp_path / "odd").exists()
 
 
-def test_a_cluster_resumes_bit_for_bit_after_a_kill_and_a_signal(program, tmp_path):
+def test_a_cluster_resumes_bit_for_bit_after_a_kill(program, tmp_path, without_exports):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
+    # The launcher starts the tasks in processes of their own.
+    done = program("trainers.launch", "--workers", 2, "--", "cifar", *LONG[1:], "--out", whole)
+    assert done.returncode == 0, done.stdout
+    assert "convergence plot" in done.stdout
     with Cluster(2) as cluster:
-        cluster.start(*LONG, "--out", whole)
-        for code, output in cluster.finish().values():
-            assert code == 0, output
-
         cluster.start(*LONG, "--out", cut)
-        wait_until(cluster.processes["worker 0"], cut, 25)
+        wait_until(cluster.processes["worker 0"], cut, 15)
         cluster.kill("worker 1")
         ((code, output),) = cluster.finish().values()
         assert code == 1, output
@@ -64,20 +64,10 @@ def test_a_cluster_resumes_bit_for_bit_after_a_kill_and_a_signal(program, tmp_pa
 
         step = list_steps(cut / "checkpoints")[-1]
         cluster.start(*LONG, "--out", cut)
-        wait_until(cluster.processes["worker 0"], cut, step + 15)
-        # The signal is sent to the task that does not write; the chief must receive the request and save.
-        cluster.processes["worker 1"].send_signal(signal.SIGTERM)
         ended = cluster.finish()
-        assert [code for code, _ in ended.values()] == [143, 143], ended
+        assert [code for code, _ in ended.values()] == [0, 0], ended
         # The lost worker may not have completed its part of the newest checkpoint.
         assert any(f"resuming from step {saved}" in ended["worker 0"][1] for saved in (step, step - 10))
-        assert "stopped by SIGTERM; saved" in ended["worker 0"][1]
-        assert list_steps(cut / "checkpoints")[-1] >= step + 15
-
-    # The launcher starts the tasks in processes of their own.
-    done = program("trainers.launch", "--workers", 2, "--", "cifar", *LONG[1:], "--out", cut)
-    assert done.returncode == 0, done.stdout
-    assert "convergence plot" in done.stdout
     assert_same_run(cut, whole)
     found = [[(r["kind"], r["step"], r["loss"], r["error"]) for r in records(run)] for run in (cut, whole)]
     assert found[0] == found[1]
@@ -85,16 +75,16 @@ def test_a_cluster_resumes_bit_for_bit_after_a_kill_and_a_signal(program, tmp_pa
 
 def test_lost_asynchronous_workers_rejoin_and_a_lost_server_ends_the_run(tmp_path):
     run = tmp_path / "run"
-    command = [*TINY, "--steps", 4000, "--drop-steps", 2000, "--evaluate-every", 4000, "--checkpoint-every", 50]
+    command = [*TINY, "--steps", 4000, "--drop-steps", 2000, "--evaluate-every", 4000, "--checkpoint-every", 20]
     command += ["--learning-rate", 0.01, "--clip-norm", 1, "--out", run]
     with Cluster(2, ps=1) as cluster:
         cluster.start(*command)
         chief = cluster.processes["chief 0"]
-        wait_until(chief, run, 50)
+        wait_until(chief, run, 20)
         cluster.kill("worker 1")
-        wait_until(chief, run, reached(run) + 200)
+        wait_until(chief, run, reached(run) + 60)
         cluster.start(*command, tasks=["worker 1"])
-        wait_until(chief, run, reached(run) + 400)
+        wait_until(chief, run, reached(run) + 100)
         assert chief.poll() is None, chief.communicate()
         cluster.kill("ps 0")
         ended = cluster.finish()
@@ -109,7 +99,7 @@ def test_lost_asynchronous_workers_rejoin_and_a_lost_server_ends_the_run(tmp_pat
             assert f"chief 0 ({cluster.jobs['chief'][0]}) has ended" in output
 
         cluster.start(*command)
-        wait_until(cluster.processes["chief 0"], run, step + 100)
+        wait_until(cluster.processes["chief 0"], run, step + 40)
         # As a scheduler does. Workers and parameter servers remain until the chief has saved a checkpoint.
         for task in ("ps 0", "worker 0", "worker 1", "chief 0"):
             cluster.processes[task].send_signal(signal.SIGTERM)

@@ -31,7 +31,7 @@ def run(finished, tmp_path):
     return run
 
 
-def test_a_full_disk_keeps_earlier_checkpoints_and_no_partial_one(run):
+def test_a_full_disk_keeps_earlier_checkpoints_and_no_partial_one(run, without_exports):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
@@ -44,7 +44,7 @@ def test_a_full_disk_keeps_earlier_checkpoints_and_no_partial_one(run):
     done = run_here("trainers.cifar", "--resume", "--out", run, code=0)
 
 
-def test_checkpoints_of_other_runs_are_rejected(finished, tmp_path):
+def test_checkpoints_of_other_runs_are_rejected(finished, tmp_path, without_saved_model):
     other = tmp_path / "other"
     words = [*TINY.split(), "--seed", 1, "--learning-rate", 0.2, "--out", other]
     run_here("trainers.cifar", *words, code=0)
@@ -57,7 +57,7 @@ def test_checkpoints_of_other_runs_are_rejected(finished, tmp_path):
         assert f"step-00000006 {expected}" in done.stderr
 
 
-def test_a_resumed_run_first_repeats_an_evaluation_that_was_killed(run, finished, monkeypatch):
+def test_a_resumed_run_first_repeats_an_evaluation_that_was_killed(run, finished, monkeypatch, without_exports):
     def fail(*_):
         raise RunError("killed.")
 
@@ -69,7 +69,7 @@ def test_a_resumed_run_first_repeats_an_evaluation_that_was_killed(run, finished
     assert json.loads((run / "result.json").read_text())["last_loss"] == records(finished)[-1]["loss"]
 
 
-def test_a_signal_during_the_first_evaluation(tmp_path, monkeypatch, capsys):
+def test_a_signal_during_the_first_evaluation(tmp_path, monkeypatch, capsys, without_exports):
     """The message does not claim that there is a checkpoint, and its command starts the run."""
     with monkeypatch.context() as patch:
         patch.setattr("trainers.training.train._fit", lambda *_: False)
