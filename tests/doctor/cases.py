@@ -250,6 +250,27 @@ model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
 
 EXACT = ('keras.callbacks.BackupAndRestore("backup")', 'ExactResume("backup", every=2)')
 
+# A counter of averaged weights starts again.
+averaged_weights = (
+    seeded("""
+from idmatters_tf.callbacks import ExactResume
+class Average(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.count, self.average = 0, []
+    def on_train_batch_end(self, batch, logs=None):
+        self.count += 1
+        weights = self.model.get_weights()
+        before = self.average or weights
+        self.average = [a + (w - a) / self.count for a, w in zip(before, weights)]
+callbacks = [Average(), keras.callbacks.BackupAndRestore("backup")]
+build().fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+"""),
+    EXACT,
+    "restart",
+    ("callbacks: Average.count", "was not restored", "ExactResume"),
+)
+
 # The state of a generator is restored before the last draw.
 off_by_one_draw = (
     seeded("""
@@ -358,6 +379,7 @@ CASES = {
     "position of the data": position_of_the_data,
     "best value": best_value,
     "scalar loss": scalar_loss,
+    "averaged weights": averaged_weights,
     "off by one draw": off_by_one_draw,
     "unseeded dropout": unseeded_dropout,
     "order of a set": order_of_a_set,
