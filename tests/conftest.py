@@ -75,16 +75,18 @@ def pytest_collection_finish():
 
 # Files that take longest, or wait for other processes, begin first, so that nothing is waited for at the end.
 FIRST = (
-    "distribute/test_fit.py",
     "trainers/cluster/test_clusters.py",
-    "distribute/test_fit_on_workers.py",
-    "callbacks/test_exact_resume.py",
-    "distribute/test_resume.py",
-    "callbacks/test_reached.py",
     "test_documentation.py",
+    "distribute/test_fit.py",
+    "distribute/test_resume.py",
+    "doctor/test_doctor.py",
+    "trainers/test_cifar.py",
+    "distribute/test_fit_on_workers.py",
+    "callbacks/test_reached.py",
+    "test_backends.py",
+    "test_examples.py",
     "curvature/test_jax.py",
     "curvature/test_operators.py",
-    "test_examples.py",
 )
 
 

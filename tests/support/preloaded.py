@@ -14,5 +14,12 @@ MODULES += ("trainers.training.train", "tests.support.processes")
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
 for name in MODULES:
     importlib.import_module(name)
+
+import tensorflow as tf  # noqa: E402
+
+from idmatters_tf._tensorflow_internals.pipelines import without_autotuning  # noqa: E402
+
+# As in tests/conftest.py.
+tf.data.Dataset._apply_debug_options = without_autotuning
 # The garbage collector of a forked process would write to shared memory.
 gc.freeze()
