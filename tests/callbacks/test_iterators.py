@@ -123,11 +123,13 @@ def test_restored_between_batches(tmp_path):
     "make",
     [
         lambda: Dataset.zip({name: make() for name, make in ENDLESS.items()}),
-        lambda: Dataset.range(24)
-        .shuffle(9, seed=3)
-        .filter(lambda x: x % 2 == 0)
-        .batch(5)
-        .map(lambda x: {"unknown length": x}),
+        lambda: (
+            Dataset.range(24)
+            .shuffle(9, seed=3)
+            .filter(lambda x: x % 2 == 0)
+            .batch(5)
+            .map(lambda x: {"unknown length": x})
+        ),
     ],
 )
 def test_epochs_of_one_iteration(make, tmp_path):
