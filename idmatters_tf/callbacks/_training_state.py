@@ -18,11 +18,7 @@ from idmatters_tf._keras_internals import (
     recurrent_states,
     restore_adapted,
 )
-from idmatters_tf._tensorflow_internals.runtime import (
-    operation_seeds,
-    restore_operation_seeds,
-    traced_training_steps,
-)
+from idmatters_tf._tensorflow_internals.runtime import operation_seeds, restore_operation_seeds, traced_training_steps
 from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._encoding import Saved
 

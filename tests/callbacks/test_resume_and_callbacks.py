@@ -21,16 +21,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ExactResume
-from tests.callbacks.test_exact_resume import (
-    STEPS,
-    Case,
-    assert_same,
-    data,
-    dense,
-    run,
-    values,
-    with_loss,
-)
+from tests.callbacks.test_exact_resume import STEPS, Case, assert_same, data, dense, run, values, with_loss
 from tests.callbacks.test_refusals import fit
 from tests.support.stopped_fits import Killed
 

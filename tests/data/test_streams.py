@@ -12,12 +12,7 @@ from PIL import Image
 from idmatters_tf.data import _decoding, imagenet
 from idmatters_tf.data._folders import list_classes
 from idmatters_tf.data.protocols import Share
-from idmatters_tf.data.streams import (
-    StreamEvaluationBatches,
-    StreamTrainBatches,
-    decode_all,
-    find_broken,
-)
+from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, decode_all, find_broken
 from tests.support.images import encoded, make_tree
 
 rng = np.random.default_rng(8)
