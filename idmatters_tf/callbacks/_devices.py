@@ -20,10 +20,7 @@ Value: TypeAlias = NDArray[np.generic] | list[NDArray[np.generic]]
 
 _PROPERTIES = "synchronization", "aggregation"
 # Names of the supported strategies by class.
-_STRATEGIES = {
-    "CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy",
-    "MirroredStrategy": "MirroredStrategy",
-}
+_STRATEGIES = {"CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy", "MirroredStrategy": "MirroredStrategy"}
 
 
 class Reader:

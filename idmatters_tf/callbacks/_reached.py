@@ -7,6 +7,7 @@ model, which therefore must not change; new attributes are restored. Anything el
 import pathlib
 import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any, cast
 
 import keras
 
@@ -40,11 +41,14 @@ class Reached:
         self._ignore = ignore
         self._closed = closed
         self._start = self._walk(None)
-        for node in self._start.values():
-            if isinstance(node.value, keras.Model) and not node.in_step:
-                self._build_optimizer(node.value)
+        for own in [cast(Any, node.value) for node in self._start.values() if not node.in_step]:
+            optimizer = getattr(own, "optimizer", None) if isinstance(own, keras.Model) else None
+            if isinstance(optimizer, keras.optimizers.Optimizer) and own.built and not optimizer.built:
+                # As the first step of a model of a callback does.
+                optimizer.build(own.trainable_variables)
         self._start = self._walk(None)
-        self._callbacks = {self._start[id(each)].path: each for each in self._roots[1] if id(each) in self._start}
+        found = [(self._start.get(id(each)), each) for each in self._roots[1]]
+        self._callbacks: dict[str, Any] = {node.path: each for node, each in found if node is not None}
         # Absolute paths, since the program may change the current folder during `fit`.
         self._logs = {
             name: (each, pathlib.Path(each.filename).absolute())
@@ -59,21 +63,14 @@ class Reached:
     def _walk(self, earlier):
         return Nodes(*self._roots, ignore=self._ignore, closed=self._closed, earlier=earlier)
 
-    def _build_optimizer(self, model):
-        """Create the variables of the optimizer of a callback's model, as its first step does."""
-        optimizer = getattr(model, "optimizer", None)
-        if isinstance(optimizer, keras.optimizers.Optimizer) and model.built and not optimizer.built:
-            optimizer.build(model.trainable_variables)
-
     @property
     def optimizers(self) -> dict[str, keras.optimizers.Optimizer]:
         """Optimizers of the model by path, the compiled one first, under the name "optimizer"."""
         compiled = getattr(self._model, "optimizer", None)
-        found = [each for each in self._start.values() if each.in_step]
         return {
             "optimizer" if each.value is compiled else each.path: each.value
-            for each in found
-            if isinstance(each.value, keras.optimizers.Optimizer)
+            for each in self._start.values()
+            if each.in_step and isinstance(each.value, keras.optimizers.Optimizer)
         }
 
     @property
@@ -159,7 +156,7 @@ class Reached:
             "states": {
                 name: encode_state(state, f"the callback {name}") for name, state in states.items() if state is not None
             },
-            "changes": {"text": snapshot.text, "arrays": snapshot.arrays},
+            "changes": snapshot.saved,
         }
 
     def _add(self, snapshot, node, start, full, others):
@@ -227,11 +224,10 @@ class Reached:
             for name in names:
                 delattr(node.value, name)
         known = {node.path: node.value for node in self._start.values()}
-        restore(saved["changes"]["text"], saved["changes"]["arrays"], known, is_partial=not is_own)
+        restore(saved["changes"], known, is_partial=not is_own)
         for name, state in saved["states"].items():
-            callback = self._callbacks.get(name)
-            if has_methods(callback):
-                callback.set_state(restore(state["text"], state["arrays"]))
+            if name in self._callbacks and has_methods(self._callbacks[name]):
+                self._callbacks[name].set_state(restore(state))
         for name, text in saved["logs"].items():
             if name in self._logs:
                 restore_log(self._logs[name][0], text)

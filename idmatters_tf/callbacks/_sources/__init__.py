@@ -7,7 +7,7 @@ replay         any data, read again from the beginning of `fit`
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -74,6 +74,13 @@ def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
             remedy += "`from_generator`, pass `FunctionBatches(step_to_batch, steps_per_epoch=N)`"
         raise ValueError(f"The length of the training data, {fit.kind}, is infinite or unknown. {remedy}.")
     return steps
+
+
+def take_first(batches: Iterator[Structure]) -> Structure:
+    """Return the first batch of an iterator. Raise ValueError if there is none."""
+    for batch in batches:
+        return batch
+    raise ValueError("The training data are empty. Pass at least one batch to `fit`.")
 
 
 def make_source(fit: RunningFit, seed: int, replay: bool = False) -> Source:
