@@ -31,19 +31,15 @@ class Subclassed(keras.Model):
         return self.last(self.layers_in_a_dict["hidden"][0](x))
 
 
-def functional(activation="relu", skip=0, trainable=True, penalty=None):
+def functional(activation="relu", skip=0, trainable=True):
     x = keras.Input((3,))
-    first = keras.layers.Dense(3, activation, kernel_regularizer=penalty, trainable=trainable)(x)
+    first = keras.layers.Dense(3, activation, trainable=trainable)(x)
     second = keras.layers.Dense(3)(first)
     return keras.Model(x, keras.layers.Dense(1)(second + (x, first)[skip]))
 
 
-def sequential(activation="relu"):
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation), keras.layers.Dense(1)])
-
-
-def sgd(rate=0.01, **options):
-    return keras.optimizers.SGD(rate, **options)
+def sequential():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(1)])
 
 
 class Slower(keras.callbacks.Callback):
@@ -63,10 +59,10 @@ def fit(folder, model, *callbacks, epochs=2, initial_epoch=0):
         return model.fit(batches, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, verbose=0)
 
 
-def compiled(model=sequential, optimizer=sgd, loss="mse", run_eagerly=True, **more):
+def compiled(model=sequential):
     keras.utils.set_random_seed(0)
     made = model()
-    made.compile(optimizer(), loss, run_eagerly=run_eagerly, **more)
+    made.compile(keras.optimizers.SGD(), "mse", run_eagerly=True)
     return made
 
 
@@ -134,7 +130,7 @@ def test_learning_rate_after_an_exception(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path / "anew", model, keras.callbacks.LambdaCallback(on_train_batch_end=interrupts))
     # A different optimizer is still compared.
-    model.compile(sgd(0.2), "mse")
+    model.compile(keras.optimizers.SGD(0.2), "mse")
     with pytest.raises(ValueError, match="learning_rate was .*, now 0.2"):
         fit(tmp_path / "anew", model)
 
