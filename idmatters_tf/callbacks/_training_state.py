@@ -107,11 +107,7 @@ def assign(model: keras.Model, owners: Owners, state: Saved, parts: int | None =
 
 
 def select_differing(
-    model: keras.Model,
-    owners: Owners,
-    values: Values,
-    checksums: list[dict[str, list[int]]],
-    names: list[str],
+    model: keras.Model, owners: Owners, values: Values, checksums: list[dict[str, list[int]]], names: list[str]
 ) -> Values:
     """Return the values that `read` returned, with None in place of those whose checksums are equal on all workers.
 

@@ -233,11 +233,7 @@ def replace(run):
     FolderLock(run)
 
 
-LOSSES = {
-    "deleted": shutil.rmtree,
-    "replaced": replace,
-    "unlocked": lambda run: (run / LOCK_FILE).unlink(),
-}
+LOSSES = {"deleted": shutil.rmtree, "replaced": replace, "unlocked": lambda run: (run / LOCK_FILE).unlink()}
 
 
 @pytest.mark.parametrize("kind", LOSSES)

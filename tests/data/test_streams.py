@@ -34,15 +34,7 @@ def in_memory(files, index, size=SIZE):
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode"),
-    [
-        ("JPEG", "RGB"),
-        ("JPEG", "L"),
-        ("JPEG", "CMYK"),
-        ("PNG", "RGB"),
-        ("PNG", "RGBA"),
-        ("PNG", "P"),
-    ],
+    ("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("JPEG", "CMYK"), ("PNG", "RGB"), ("PNG", "RGBA"), ("PNG", "P")]
 )
 def test_images_of_every_format_are_decoded(kind, mode):
     data = encoded(rng, 40, 56, kind, mode)
