@@ -20,11 +20,7 @@ from idmatters_tf.callbacks.walk import KERAS, Nodes, are_equal, has_methods, is
 class Reached:
     """Objects that a `fit` can reach, with their content after the `on_train_begin` of the callbacks.
 
-    Args:
-        model: built and compiled model.
-        callbacks: callbacks of the `fit`, and data that change between epochs.
-        ignore: callbacks and attributes that are not restored, as "Logger" and "Logger.file".
-        closed: objects that are not searched.
+    Among the callbacks are data that change between epochs. For `ignore` and `closed` see `Nodes`.
     """
 
     def __init__(
@@ -36,10 +32,8 @@ class Reached:
     ):
         losses = keras.tree.flatten((compile_arguments(model) or {}).get("loss"))
         optimizers = [each for each in [getattr(model, "optimizer", None)] if each is not None]
-        self._model = model
+        self._model, self._ignore, self._closed = model, ignore, closed
         self._roots = [model, *optimizers, *(each for each in losses if each is not None)], list(callbacks)
-        self._ignore = ignore
-        self._closed = closed
         self._start = self._walk(None)
         for own in [cast(Any, node.value) for node in self._start.values() if not node.in_step]:
             optimizer = getattr(own, "optimizer", None) if isinstance(own, keras.Model) else None
@@ -121,9 +115,7 @@ class Reached:
     def get(self, restored: Iterable[object] = (), full: bool = False) -> Saved:
         """Return what has changed since training began, as plain data. Raise ValueError if anything else has.
 
-        Args:
-            restored: variables that are restored with the model.
-            full: if True, unchanged plain data of callbacks is included.
+        The variables in `restored` are left out. With `full`, unchanged plain data of callbacks is included.
         """
         now = self._walk(self._start)
         skipped = set(map(id, restored))

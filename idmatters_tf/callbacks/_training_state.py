@@ -36,9 +36,7 @@ def variables(
 ) -> dict[str, list[keras.Variable]]:
     """Return the variables that a training step may change, by owner: weights, seed states, slots, metrics.
 
-    Args:
-        model: the model. Its compiled optimizer, with the optimizers that it wraps, is the owner "optimizer".
-        optimizers: further optimizers by path, which become the owners "optimizer PATH".
+    The compiled optimizer with the optimizers that it wraps is the owner "optimizer", others are "optimizer PATH".
     """
     compiled: keras.optimizers.Optimizer | None = getattr(model, "optimizer", None)
     owners = {

@@ -84,12 +84,7 @@ def take_first(batches: Iterator[Structure]) -> Structure:
 
 
 def make_source(fit: RunningFit, seed: int, replay: bool = False) -> Source:
-    """Return the source of the training data of a running `fit`.
-
-    Args:
-        fit: the running `fit`.
-        seed: seed of the order if `fit` shuffles.
-        replay: if True, data that may have no position which can be saved are read again from the beginning.
+    """Return the source of the training data of a running `fit`, with the arguments of `ExactResume`.
 
     Raises:
         ValueError: the data cannot be resumed exactly.

@@ -25,11 +25,7 @@ KINDS = ("a tf.data.Dataset", "a generator", "a torch DataLoader", "a PyDataset"
 
 
 class Replay(Source):
-    """Batches that are read again from the beginning of `fit`.
-
-    Args:
-        fit: the running `fit`, with data of one of KINDS.
-        seed: seed of the order of a `PyDataset` that `fit` shuffles.
+    """Batches of data of one of KINDS, which are read again from the beginning of `fit`.
 
     Raises:
         ValueError: the number of batches in an epoch is unknown, or the data certainly differ in another process.
