@@ -31,16 +31,11 @@ def to_bytes(results):
 
 
 def check_stopped(fit, folder, *moments):
-    """Check that a stopped `fit` ends with the bits of an uninterrupted one. Return the results of the latter.
+    """Check that a `fit` that is stopped at moments, as in `kill_at`, ends with the bits of an uninterrupted one.
 
-    Args:
-        fit: function of a folder and a callback that trains a new model there and returns (results, resumed_at), with
-            results a structure of arrays, numbers and texts, and the step at which an ExactResume has resumed.
-        folder: folder of both runs.
-        moments: end of each part of the stopped run but the last, as in `kill_at`.
-
-    Returns:
-        The results of the uninterrupted run, and the step at which the last part began.
+    `fit(folder, callback)` trains a new model and returns (results, resumed_at): a dict or sequence of structures of
+    arrays, numbers and texts, and the step at which an ExactResume has resumed. Return the results of the uninterrupted
+    run, and the step at which the last part began.
     """
     whole, _ = fit(folder / "whole", kill_at(None))
     for moment in moments:
