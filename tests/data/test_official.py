@@ -163,6 +163,18 @@ def test_shapes_are_a_function_of_the_seed():
         shapes.load(0)
 
 
+def test_areas_of_shapes():
+    x, y = np.meshgrid(*[np.linspace(-1.2, 1.2, 481, dtype="float32")] * 2)
+    # Where the circle around (0.45, 0) with the square of the radius 0.62 meets the unit circle.
+    across = (1 + 0.45**2 - 0.62) / 0.9
+    lens = np.arccos(across) + 0.62 * np.arccos((0.45 - across) / 0.62**0.5) - 0.45 * np.sqrt(1 - across**2)
+    areas = {"disc": 0.8 * np.pi, "ring": (0.92**2 - 0.52**2) * np.pi, "half disc": np.pi / 2, "crescent": np.pi - lens}
+    areas |= {"square": 2, "bar": 1.12, "triangle": 0.75 * 3**0.5, "star": 2.1 * np.sin(np.pi / 5)}
+    areas |= {"cross": 2 * 1.8 * 0.48 - 0.48**2}
+    for name, area in areas.items():
+        assert shapes.CLASSES[name](x, y).mean() * 2.4**2 == pytest.approx(area, rel=0.02), name
+
+
 def test_held_out_images():
     data = shapes.load(train=50, test=20)
     held_out = data.hold_out(15)
