@@ -18,7 +18,6 @@ def kept_outer_state(model: keras.Model) -> Iterator[Callable[[], None]]:
     Yields:
         A function that restores the states of recurrent layers and the generator of Keras.
     """
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global generator
     name = seed_generator.GLOBAL_SEED_GENERATOR
     existed = global_state.get_global_attribute(name) is not None
     variables = [make_global_seed_state(), *recurrent_states(model)]
@@ -28,22 +27,22 @@ def kept_outer_state(model: keras.Model) -> Iterator[Callable[[], None]]:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
 
-    try:
-        yield restore
-    finally:
-        restore()
-        if not existed:
-            global_state.set_global_attribute(name, None)
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+    with seeded():
+        try:
+            yield restore
+        finally:
+            restore()
+            if not existed:
+                global_state.set_global_attribute(name, None)
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the generators of NumPy and Python in the context, and restore them at the end."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
+def seeded(seed: int | None = None) -> Iterator[None]:
+    """Seed the generators of NumPy and Python in the context, if there is a seed, and restore them at the end."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global generator
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
     try:
         yield
     finally:

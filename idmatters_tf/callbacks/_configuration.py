@@ -10,12 +10,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._arguments import describe_differences, make_unique_name
-from idmatters_tf._keras_internals import (
-    compile_arguments,
-    get_graph,
-    layers_within,
-    loss_arguments,
-)
+from idmatters_tf._keras_internals import compile_arguments, get_graph, layers_within, loss_arguments
 
 # Locations of classes, and seeds, since the states of their generators are restored.
 _DROPPED = {"build_config", "build_input_shape", "compile_config", "module"}

@@ -20,10 +20,7 @@ Value: TypeAlias = NDArray[np.generic] | list[NDArray[np.generic]]
 
 _PROPERTIES = "synchronization", "aggregation"
 # Names of the supported strategies by class.
-_STRATEGIES = {
-    "CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy",
-    "MirroredStrategy": "MirroredStrategy",
-}
+_STRATEGIES = {"CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy", "MirroredStrategy": "MirroredStrategy"}
 
 
 class Reader:
@@ -68,11 +65,8 @@ def read(variable: object) -> Value:
 def assign(variable: object, value: Value, devices: tuple[int, int, int] | None = None) -> None:
     """Assign a value that `read` returned to a variable on each device of this process.
 
-    Args:
-        variable: a `keras.Variable` or `tf.Variable`.
-        value: result of `read`.
-        devices: number of devices to which the value belongs, number of devices now, and index of the first device of
-            this process. By default those of this process.
+    `devices` are the number of devices to which the value belongs, the number of devices now, and the index of the
+    first device of this process. By default, they are those of this process.
     """
     parts = _parts(variable)
     before, now, first = devices or (len(parts), len(parts), 0)

@@ -88,6 +88,11 @@ class Snapshot:
         """Content other than arrays, as JSON."""
         return json.dumps({"value": self._value, "objects": self._objects, "changes": self._changes})
 
+    @property
+    def saved(self) -> Saved:
+        """Content for `restore`."""
+        return {"text": self.text, "arrays": self.arrays}
+
     def add_change(self, node: Node, names: Iterable[str], deleted: Iterable[str], has_items: bool) -> dict[str, str]:
         """Add attributes of a known object, names of deleted ones, and its items or value.
 
@@ -106,8 +111,7 @@ class Snapshot:
     def _encode_items(self, value):
         form = form_of(type(value))
         if form is None:
-            values = tuple(_devices.split(_devices.read(value), 1))
-            return self._encode(values)
+            return self._encode(tuple(_devices.split(_devices.read(value), 1)))
         return self._store(value) if form is np.ndarray else self._encode(FORMS[form][0](value))
 
     def _encode(self, value):
@@ -218,8 +222,7 @@ class _Decoder:
 
     def __init__(self, text: str, arrays: Arrays, known: Mapping[str, object], is_partial: bool):
         data = json.loads(text)
-        self._objects, self._arrays = data["objects"], arrays
-        self._known = known
+        self._objects, self._arrays, self._known = data["objects"], arrays, known
         self._decoded: dict[int, Any] = {}
         self.value = self._decode(data["value"])
         for path, items, attributes, deleted in data["changes"]:
@@ -321,26 +324,20 @@ class _Decoder:
         return self._arrays[name].view(*dtype)
 
 
-def restore(
-    text: str,
-    arrays: Arrays,
-    known: Mapping[str, object] | None = None,
-    is_partial: bool = False,
-) -> Any:
-    """Return the value of a `Snapshot` with a text and arrays, once. Known objects are restored in place, by path.
+def restore(saved: Saved, known: Mapping[str, object] = types.MappingProxyType({}), is_partial: bool = False) -> Any:
+    """Return the value of the result of `Snapshot.saved`, once. Known objects are restored in place, by path.
 
     With `is_partial`, changes of objects that are not known are left out instead of an error.
     """
-    return _Decoder(text, arrays, known or {}, is_partial).value
+    return _Decoder(saved["text"], saved["arrays"], known, is_partial).value
 
 
 def encode_state(state: object, owner: str) -> Saved:
-    """Return the state that `get_state` of an owner has returned as text and arrays, for `restore`."""
+    """Return the state that `get_state` of an owner has returned, for `restore`."""
     try:
-        snapshot = Snapshot(state)
+        return Snapshot(state).saved
     except NotPlainData as error:
         raise ValueError(f"`get_state` of {owner} must return plain data and arrays. Received: {error}") from error
-    return {"text": snapshot.text, "arrays": snapshot.arrays}
 
 
 def _read_text(folder: str | os.PathLike[str]) -> str:
@@ -354,7 +351,7 @@ def describe_format(saved: Saved) -> str:
 
 def read(folder: str | os.PathLike[str]) -> Any:
     """Return the value that `Snapshot.write` has written to a folder."""
-    return restore(_read_text(folder), read_arrays(folder))
+    return restore({"text": _read_text(folder), "arrays": read_arrays(folder)})
 
 
 def read_arrays(folder: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:

@@ -7,6 +7,7 @@ model, which therefore must not change; new attributes are restored. Anything el
 import pathlib
 import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any, cast
 
 import keras
 
@@ -19,11 +20,7 @@ from idmatters_tf.callbacks.walk import KERAS, Nodes, are_equal, has_methods, is
 class Reached:
     """Objects that a `fit` can reach, with their content after the `on_train_begin` of the callbacks.
 
-    Args:
-        model: built and compiled model.
-        callbacks: callbacks of the `fit`, and data that change between epochs.
-        ignore: callbacks and attributes that are not restored, as "Logger" and "Logger.file".
-        closed: objects that are not searched.
+    Among the callbacks are data that change between epochs. For `ignore` and `closed` see `Nodes`.
     """
 
     def __init__(
@@ -35,16 +32,17 @@ class Reached:
     ):
         losses = keras.tree.flatten((compile_arguments(model) or {}).get("loss"))
         optimizers = [each for each in [getattr(model, "optimizer", None)] if each is not None]
-        self._model = model
+        self._model, self._ignore, self._closed = model, ignore, closed
         self._roots = [model, *optimizers, *(each for each in losses if each is not None)], list(callbacks)
-        self._ignore = ignore
-        self._closed = closed
         self._start = self._walk(None)
-        for node in self._start.values():
-            if isinstance(node.value, keras.Model) and not node.in_step:
-                self._build_optimizer(node.value)
+        for own in [cast(Any, node.value) for node in self._start.values() if not node.in_step]:
+            optimizer = getattr(own, "optimizer", None) if isinstance(own, keras.Model) else None
+            if isinstance(optimizer, keras.optimizers.Optimizer) and own.built and not optimizer.built:
+                # As the first step of a model of a callback does.
+                optimizer.build(own.trainable_variables)
         self._start = self._walk(None)
-        self._callbacks = {self._start[id(each)].path: each for each in self._roots[1] if id(each) in self._start}
+        found = [(self._start.get(id(each)), each) for each in self._roots[1]]
+        self._callbacks: dict[str, Any] = {node.path: each for node, each in found if node is not None}
         # Absolute paths, since the program may change the current folder during `fit`.
         self._logs = {
             name: (each, pathlib.Path(each.filename).absolute())
@@ -59,21 +57,14 @@ class Reached:
     def _walk(self, earlier):
         return Nodes(*self._roots, ignore=self._ignore, closed=self._closed, earlier=earlier)
 
-    def _build_optimizer(self, model):
-        """Create the variables of the optimizer of a callback's model, as its first step does."""
-        optimizer = getattr(model, "optimizer", None)
-        if isinstance(optimizer, keras.optimizers.Optimizer) and model.built and not optimizer.built:
-            optimizer.build(model.trainable_variables)
-
     @property
     def optimizers(self) -> dict[str, keras.optimizers.Optimizer]:
         """Optimizers of the model by path, the compiled one first, under the name "optimizer"."""
         compiled = getattr(self._model, "optimizer", None)
-        found = [each for each in self._start.values() if each.in_step]
         return {
             "optimizer" if each.value is compiled else each.path: each.value
-            for each in found
-            if isinstance(each.value, keras.optimizers.Optimizer)
+            for each in self._start.values()
+            if each.in_step and isinstance(each.value, keras.optimizers.Optimizer)
         }
 
     @property
@@ -124,9 +115,7 @@ class Reached:
     def get(self, restored: Iterable[object] = (), full: bool = False) -> Saved:
         """Return what has changed since training began, as plain data. Raise ValueError if anything else has.
 
-        Args:
-            restored: variables that are restored with the model.
-            full: if True, unchanged plain data of callbacks is included.
+        The variables in `restored` are left out. With `full`, unchanged plain data of callbacks is included.
         """
         now = self._walk(self._start)
         skipped = set(map(id, restored))
@@ -159,7 +148,7 @@ class Reached:
             "states": {
                 name: encode_state(state, f"the callback {name}") for name, state in states.items() if state is not None
             },
-            "changes": {"text": snapshot.text, "arrays": snapshot.arrays},
+            "changes": snapshot.saved,
         }
 
     def _add(self, snapshot, node, start, full, others):
@@ -227,11 +216,10 @@ class Reached:
             for name in names:
                 delattr(node.value, name)
         known = {node.path: node.value for node in self._start.values()}
-        restore(saved["changes"]["text"], saved["changes"]["arrays"], known, is_partial=not is_own)
+        restore(saved["changes"], known, is_partial=not is_own)
         for name, state in saved["states"].items():
-            callback = self._callbacks.get(name)
-            if has_methods(callback):
-                callback.set_state(restore(state["text"], state["arrays"]))
+            if name in self._callbacks and has_methods(self._callbacks[name]):
+                self._callbacks[name].set_state(restore(state))
         for name, text in saved["logs"].items():
             if name in self._logs:
                 restore_log(self._logs[name][0], text)

@@ -11,11 +11,7 @@ from idmatters_tf.checkpointing import FolderLock, describe_newest, list_steps, 
 class Store:
     """Checkpoints of a `fit` in a locked folder, which a thread writes while training continues.
 
-    The interpreter waits for the thread before it exits.
-
-    Args:
-        folder: folder of the checkpoints.
-        keep: number of checkpoints to keep, besides the one that is written.
+    The interpreter waits for the thread before it exits. `keep` checkpoints are kept, besides the one that is written.
 
     Raises:
         FolderInUse: another process holds the lock.

@@ -18,11 +18,7 @@ from idmatters_tf._keras_internals import (
     recurrent_states,
     restore_adapted,
 )
-from idmatters_tf._tensorflow_internals.runtime import (
-    operation_seeds,
-    restore_operation_seeds,
-    traced_training_steps,
-)
+from idmatters_tf._tensorflow_internals.runtime import operation_seeds, restore_operation_seeds, traced_training_steps
 from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._encoding import Saved
 
@@ -40,9 +36,7 @@ def variables(
 ) -> dict[str, list[keras.Variable]]:
     """Return the variables that a training step may change, by owner: weights, seed states, slots, metrics.
 
-    Args:
-        model: the model. Its compiled optimizer, with the optimizers that it wraps, is the owner "optimizer".
-        optimizers: further optimizers by path, which become the owners "optimizer PATH".
+    The compiled optimizer with the optimizers that it wraps is the owner "optimizer", others are "optimizer PATH".
     """
     compiled: keras.optimizers.Optimizer | None = getattr(model, "optimizer", None)
     owners = {
@@ -111,11 +105,7 @@ def assign(model: keras.Model, owners: Owners, state: Saved, parts: int | None =
 
 
 def select_differing(
-    model: keras.Model,
-    owners: Owners,
-    values: Values,
-    checksums: list[dict[str, list[int]]],
-    names: list[str],
+    model: keras.Model, owners: Owners, values: Values, checksums: list[dict[str, list[int]]], names: list[str]
 ) -> Values:
     """Return the values that `read` returned, with None in place of those whose checksums are equal on all workers.
 

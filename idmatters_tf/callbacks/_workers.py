@@ -15,12 +15,7 @@ import numpy as np
 
 from idmatters_tf._keras_types import Strategy
 from idmatters_tf.callbacks import _encoding
-from idmatters_tf.checkpointing import (
-    checkpoint_path,
-    find_newest_intact,
-    list_steps,
-    remove_steps,
-)
+from idmatters_tf.checkpointing import checkpoint_path, find_newest_intact, list_steps, remove_steps
 from idmatters_tf.checkpointing.locks import LOCK_FILE
 from idmatters_tf.checkpointing.store import find_damage
 from idmatters_tf.distribute.tasks import add_over_workers, describe_cluster, run_on_all

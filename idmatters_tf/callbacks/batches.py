@@ -1,6 +1,5 @@
 """Batches for `fit` that are a function of (seed, step), so that training can resume at any batch."""
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -163,14 +162,10 @@ class FunctionBatches(Batches):
 
     def __init__(self, function: "Callable[[int], Structure] | TrainBatchSource", steps_per_epoch: int):
         super().__init__(steps_per_epoch)
-        source = getattr(function, "batch", None)
         # Object whose `dataset(first_step, steps, share)` begins at any step, see `TrainBatchSource`.
         self.source: Any = function if hasattr(function, "dataset") else None
-        if source is not None and not inspect.isfunction(function):
-            self._function = source
-        elif callable(function):
-            self._function = function
-        else:
+        self._function: Any = getattr(function, "batch", function)
+        if not callable(self._function):
             raise ValueError(
                 f"Argument `function` must be a function of the step, or an object with such a method `batch`. "
                 f"Received: function={function!r}"

@@ -125,12 +125,6 @@ class ExactResume(keras.callbacks.Callback):
         self._store: Store
         # Checkpoint to resume from, until training has resumed.
         self._pending: Saved | None = None
-        self._steps = self._epoch = self._step = 0
-        self._saved_at = 0.0
-        # True if the last batch was not that of its epoch, and True if the script has ended the run by `stop_training`.
-        self._is_within = self._is_ended = self._is_checked = False
-        # True after the first validation has begun, and True after the last batch of an epoch has.
-        self._is_tested = self._has_ended = False
 
     def pause(self) -> None:
         """Save the run after the current batch and end `fit`. The run continues when it is started again.
@@ -153,9 +147,12 @@ class ExactResume(keras.callbacks.Callback):
         if fit is None:
             raise ValueError("ExactResume requires Keras' own `fit`. Pass it to `fit` as a callback.")
         self._fit, self._workers = fit, Workers(fit.model)
-        self.resumed_at, self._step = 0, 0
+        self.resumed_at = self._step = self._epoch = 0
         self.is_paused = self.pause_requested = False
-        self._is_within = self._is_ended = self._is_checked = self._is_tested = self._has_ended = False
+        # True if the last batch was not that of its epoch, and True if the script has ended the run by `stop_training`.
+        self._is_within = self._is_ended = False
+        # True after the first training step, after a validation has begun, and after the last batch of an epoch.
+        self._is_checked = self._is_tested = self._has_ended = False
         fit.at_end.enter_context(_pausing_on(self.pause_on, self.pause))
         self._workers.run(self._check_and_read)
         self._state.build()
@@ -311,15 +308,7 @@ class ExactResume(keras.callbacks.Callback):
 
 @contextlib.contextmanager
 def _pausing_on(numbers: Sequence[signal.Signals], pause: Callable[[], object]) -> Iterator[None]:
-    """Call a function for the first signal in the context. A second one has its usual effect.
-
-    Args:
-        numbers: signals to handle.
-        pause: function to call.
-
-    Raises:
-        ValueError: this is not the main thread.
-    """
+    """Call a function for the first of several signals in the context. A second one has its usual effect."""
     if numbers and threading.current_thread() is not threading.main_thread():
         raise ValueError(
             f"Argument `pause_on` of ExactResume requires `fit` in the main thread. Received: pause_on={list(numbers)} "

@@ -82,12 +82,7 @@ def save(
 ) -> None:
     """Save variables of a model as a checkpoint that `restore` reads, but from which `fit` cannot resume.
 
-    Args:
-        model: a built model.
-        folder: folder of the checkpoints.
-        step: number of completed training steps.
-        identity: see `ExactResume`.
-        owners: "model" for the weights, "optimizer" for the state of the compiled optimizer.
+    The owners are "model" for the weights and "optimizer" for the state of the compiled optimizer.
     """
     several = _training_state.variables(model)
     described = _training_state.describe_variables(several)

@@ -24,7 +24,7 @@ import sys
 import types
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -233,7 +233,7 @@ class Node:
     items: object = None
     attributes: dict[str, object] = dataclasses.field(default_factory=dict)
     # Attributes of a layer of the model, which has the same node if they are the same.
-    signature: tuple[object, ...] | None = None
+    signature: tuple[object, ...] = ()
     # Paths and values of the parts that are no immutable data.
     children: Sequence[tuple[str, object]] | None = None
 
@@ -316,13 +316,12 @@ class Nodes(dict[int, Node]):
             return Node(path, "variable", value, in_step, methods)
         if id(value) in self._closed:
             return Node(path, "other", value, in_step, methods)
-        signature = None
+        signature = ()
         if isinstance(value, KERAS) and in_step:
             # Layers are many, and change rarely.
             signature = (*vars(value).values(), getattr(value, "trainable", None))
-            before = None if earlier is None else earlier.signature
-            is_same = before is not None and len(signature) == len(before)
-            if earlier is not None and before is not None and is_same and all(map(operator.is_, signature, before)):
+            known = () if earlier is None else earlier.signature
+            if earlier is not None and len(signature) == len(known) and all(map(operator.is_, signature, known)):
                 return earlier
         form, attributes = form_of(type(value)), attributes_of(value, in_step) or {}
         if form in (None, object) or isinstance(value, type):
@@ -344,17 +343,7 @@ class Nodes(dict[int, Node]):
                 yield f"class {kind.__qualname__.rpartition('.')[2]}", kind
 
 
-class Resumable(Protocol):
-    """Callback with a state of its own."""
-
-    def get_state(self) -> object:
-        """Return the state as plain data, or None if it does not belong to the run."""
-
-    def set_state(self, state: Any) -> None:
-        """Restore the result of `get_state`."""
-
-
-def has_methods(callback: object) -> TypeGuard[Resumable]:
+def has_methods(callback: object) -> bool:
     """Return True for a callback that implements `get_state` and `set_state`."""
     return all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
 

@@ -8,12 +8,7 @@ store      checkpoints: writing, removal, fallback over damaged ones
 Keras nor TensorFlow is imported.
 """
 
-from idmatters_tf.checkpointing.files import (
-    remove,
-    remove_unfinished,
-    replacing,
-    write_atomically,
-)
+from idmatters_tf.checkpointing.files import remove, remove_unfinished, replacing, write_atomically
 from idmatters_tf.checkpointing.locks import FolderInUse, FolderLock, FolderLost, check_held
 from idmatters_tf.checkpointing.store import (
     OtherRun,

@@ -19,15 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
-from idmatters_tf.data.protocols import (
-    ALONE,
-    Batch,
-    EvaluationBatchSource,
-    Int,
-    Share,
-    TrainBatchSource,
-    WeightedBatch,
-)
+from idmatters_tf.data.protocols import ALONE, Batch, EvaluationBatchSource, Int, Share, TrainBatchSource, WeightedBatch
 
 if TYPE_CHECKING:
     from idmatters_tf._keras_types import Dataset

@@ -87,9 +87,7 @@ class ImageData:
         return ImageData(self.name, *parts, self.class_names, self.origin)
 
     def hold_out(self, count: int) -> "ImageData":
-        """Return the data set with the last `count` training images as its test images.
-
-        Use them to choose settings without the test images.
+        """Return the data set with the last `count` training images as its test images, to choose settings.
 
         Raises:
             DataError: `count` is less than 1, or no training image would be left.

@@ -20,22 +20,13 @@ from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data.imagenet import StreamedImageData
 from idmatters_tf.data.images import ImageData
-from idmatters_tf.data.protocols import (
-    ALONE,
-    EvaluationBatchSource,
-    Int,
-    Share,
-    TrainBatchSource,
-    WeightedBatch,
-)
+from idmatters_tf.data.protocols import ALONE, EvaluationBatchSource, Int, Share, TrainBatchSource, WeightedBatch
 
 # Distinct streams of random numbers.
 _ORDER, _FLIPS, _AUGMENTATION = 1, 2, 3
 
 # Maps (step, start, stop) to arrays of `stop - start` examples.
 PureBatch: TypeAlias = Callable[[int, int, int], tuple[NDArray[np.generic], ...]]
-# Maps the index of an image, int64, to the compressed image and its label.
-Reader: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class StreamTrainBatches(TrainBatchSource):
@@ -79,12 +70,13 @@ class StreamTrainBatches(TrainBatchSource):
             int64, `(n,)`, in [0, count).
         """
         epochs = positions // self.count
-        seeds = tf.stack([tf.fill(tf.shape(epochs), tf.constant(number, tf.int64)) for number in (self.seed, _ORDER)])
+        numbers = self.seed, _ORDER, self.count - 1
+        seed, order, last = (tf.fill(tf.shape(epochs), tf.constant(number, tf.int64)) for number in numbers)
         # The Python wrapper of this operation does not support a batch of seeds.
         return tf.raw_ops.RandomIndexShuffle(
             index=positions % self.count,  # pyright: ignore[reportOperatorIssue]
-            seed=tf.cast(tf.stack([seeds[0], epochs, seeds[1]], axis=1), tf.uint32),
-            max_index=tf.fill(tf.shape(positions), tf.constant(self.count - 1, tf.int64)),
+            seed=tf.cast(tf.stack([seed, epochs, order], axis=1), tf.uint32),
+            max_index=last,
         )
 
     def batch(self, step: Int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -119,8 +111,7 @@ class StreamEvaluationBatches(EvaluationBatchSource):
     """Evaluation batches of images in files, with the arguments of `StreamTrainBatches`."""
 
     def __init__(self, images: ImageFiles, batch_size: int, augmentation: str = "paper", size: int = 224):
-        self.count, self.batch_size, self.size = len(images), batch_size, size
-        self.augmentation = augmentation
+        self.count, self.batch_size, self.size, self.augmentation = len(images), batch_size, size, augmentation
         self._read = _make_reader(images)
 
     @property
@@ -205,7 +196,8 @@ def decode_all(data: StreamedImageData) -> ImageData:
     return ImageData(data.name, *decode(data.train), *decode(data.test), data.class_names, data.origin)
 
 
-def _make_reader(images: ImageFiles) -> Reader:
+def _make_reader(images):
+    """Return a function from the index of an image, int64, to the compressed image and its label."""
     root = os.fsencode(f"{images.root}/")
     # Bytes, because file names may not be UTF-8.
     names = [root + os.fsencode(name) for name in images.names]

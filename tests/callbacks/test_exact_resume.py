@@ -140,7 +140,7 @@ CASES = {
         fit={"validation_data": data()},
         epochs=6,
         model=OwnStep,
-        moments=(("validated", 1, None), ("epoch ends", 1, None), ("epoch begins", 2, None), ("batch", 2, 4)),
+        moments=(("validated", 1, None), ("epoch ends", 1, None), ("batch", 2, 4)),
     ),
     "several steps per execution, loss scale, class weights": Case(
         lambda: dense(keras.layers.Dropout(0.5)),

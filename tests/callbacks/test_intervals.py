@@ -55,19 +55,13 @@ def test_no_other_process_while_it_trains(tmp_path):
 
 @pytest.mark.parametrize(
     ("every", "steps"),
-    [
-        ("3 steps", [3, 6, 9, 12]),
-        ("epoch", [4, 8, 12]),
-        ("2 epochs", [8, 12]),
-        ("5 minutes", [5, 10, 12]),
-        ("1 hour", [12]),
-    ],
+    [("3 steps", [3, 6, 8]), ("epoch", [4, 8]), ("2 epochs", [8]), ("5 minutes", [5, 8]), ("1 hour", [8])],
 )
 def test_interval(tmp_path, monkeypatch, every, steps):
     clock = {"now": 0}
     monkeypatch.setattr(exact_resume.time, "monotonic", lambda: clock["now"])
     minute = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: clock.update(now=clock["now"] + 60))
-    fit(tmp_path, minute, every=every, keep=9, epochs=3)
+    fit(tmp_path, minute, every=every, keep=9, epochs=2)
     assert list_steps(tmp_path) == steps
 
 

@@ -29,35 +29,40 @@ def files(count=3):
 
 def random_crops():
     seeds = Dataset.random(seed=4, rerandomize_each_iteration=True).batch(2)
-    both = Dataset.zip((Dataset.range(13).shuffle(5, seed=1), seeds))
+    both = Dataset.zip((Dataset.range(23).shuffle(5, seed=1), seeds))
     return both.map(lambda x, seed: tf.random.stateless_uniform([2], seed=seed)).batch(5)
 
 
+# Functions of the path of a cache, each of five batches, and of four batches.
 FINITE = {
-    "same order": lambda: Dataset.range(23).shuffle(10, seed=1, reshuffle_each_iteration=False).batch(5),
-    "global seed": lambda: Dataset.range(23).shuffle(23).map(lambda x: x, num_parallel_calls=2).batch(5),
-    "files": lambda: (
+    "same order": lambda path: Dataset.range(23).shuffle(10, seed=1, reshuffle_each_iteration=False).batch(5),
+    "global seed": lambda path: Dataset.range(23).shuffle(23).map(lambda x: x, num_parallel_calls=2).batch(5),
+    "files": lambda path: (
         files().shuffle(5, seed=3).batch(5).prefetch(tf.data.AUTOTUNE).apply(tf.data.experimental.assert_cardinality(5))
     ),
-    "cache": lambda: Dataset.range(23).cache().shuffle(10, seed=1).batch(5),
-    "random": random_crops,
-    "strings, ragged": lambda: (
-        Dataset.from_tensor_slices(([b"a", b"bc"] * 4, range(1, 9)))
+    "cache": lambda path: Dataset.range(23).cache().shuffle(10, seed=1).batch(5),
+    "a complete cache": lambda path: Dataset.range(23).shuffle(23, seed=5).cache(path).batch(5),
+    "random": lambda path: random_crops(),
+    "strings, ragged": lambda path: (
+        Dataset.from_tensor_slices(([b"a", b"bc"] * 5, range(1, 11)))
         .shuffle(8, seed=1)
         .map(lambda text, count: (text, tf.range(count)))
-        .ragged_batch(3)
+        .ragged_batch(2)
     ),
 }
 ENDLESS = {
     "two shuffles": lambda: Dataset.range(23).shuffle(23, seed=5).shuffle(9, seed=3).batch(5).repeat().prefetch(3),
     "files": lambda: files().shuffle(5, seed=3).repeat().batch(5).prefetch(2),
-    "unknown length": lambda: Dataset.range(24).shuffle(9, seed=3).filter(lambda x: x % 2 == 0).batch(5),
 }
+PERIODS = {"two shuffles": 23, "files": 21, "unknown length": 12}
 
 
 def contents(batch):
-    parts = tf.nest.flatten(batch, expand_composites=True)
-    return [np.asarray(part).tolist() for part in parts]
+    """Return the contents of a batch as lists, for each of the zipped pipelines."""
+    return {
+        name: [np.asarray(each).tolist() for each in tf.nest.flatten(part, expand_composites=True)]
+        for name, part in batch.items()
+    }
 
 
 SEEN = []
@@ -88,50 +93,52 @@ def seen(make, folder, moment=None, steps_per_epoch=None):
     return list(SEEN), resume.resumed_at
 
 
-def check_restored(make, folder, steps_per_epoch=None):
+def check_restored(make, folder, steps, expected=None, steps_per_epoch=None):
     """Check the batches of a `fit` that is stopped before and after the first batch of an epoch, and before the last.
 
-    Return those of an uninterrupted one.
+    Return the expected ones, by default those of an uninterrupted `fit`.
     """
-    whole, _ = seen(make, folder / "whole", None, steps_per_epoch)
-    steps = len(whole) // EPOCHS
-    for moment, at in ((("batch", 1, 0), 0), (("batch", 1, 1), steps), (("batch", 1, steps - 1), steps + 1)):
+    whole = expected or seen(make, folder / "whole", None, steps_per_epoch)[0]
+    ends = (("batch", 1, 0), ("batch", 1, 1), ("batch", 1, steps - 1), None)
+    for moment, at in zip(ends, (0, steps, steps + 1, 2 * steps - 1), strict=True):
         part, resumed_at = seen(make, folder / "stopped", moment, steps_per_epoch)
         assert resumed_at == at
-        assert part == whole[at : at + len(part)]
-    last, resumed_at = seen(make, folder / "stopped", None, steps_per_epoch)
-    assert resumed_at == 2 * steps - 1
-    assert last == whole[resumed_at:]
+        assert len(part) == (len(whole) - at if moment is None else moment[2] + 1 + steps - at)
+        for one, other in zip(part, whole[at:], strict=False):
+            assert [name for name in other if one[name] != other[name]] == []
     return whole
 
 
-@pytest.mark.parametrize("name", FINITE)
-def test_restored_between_batches(name, tmp_path):
-    keras.utils.set_random_seed(0)
-    plain = FINITE[name]()
-    list(plain)
-    expected = [contents(batch) for _ in range(EPOCHS) for batch in plain]
-    assert check_restored(FINITE[name], tmp_path) == expected
-
-
-@pytest.mark.parametrize("name", ENDLESS)
-def test_epochs_of_one_iteration(name, tmp_path):
-    found = check_restored(ENDLESS[name], tmp_path, steps_per_epoch=4)
-    numbers = [number for batch in found for number in batch[0]]
-    period = {"two shuffles": 23, "files": 21, "unknown length": 12}[name]
-    passes = [numbers[start : start + period] for start in range(0, len(numbers) - period + 1, period)]
-    assert len(passes) > 1
-    assert all(sorted(each) == sorted(passes[0]) and len(set(each)) == period for each in passes)
-    assert passes[0] != passes[1]
-
-
-def test_a_complete_cache_is_restored(tmp_path):
+def test_restored_between_batches(tmp_path):
     def make():
-        return Dataset.range(23).shuffle(23, seed=5).cache(str(tmp_path / "files")).batch(5)
+        return Dataset.zip({name: make(str(tmp_path / "cache")) for name, make in FINITE.items()})
 
     keras.utils.set_random_seed(0)
-    list(make())
-    check_restored(make, tmp_path)
+    plain = make()
+    list(plain)
+    check_restored(make, tmp_path, 5, [contents(batch) for _ in range(EPOCHS) for batch in plain])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Dataset.zip({name: make() for name, make in ENDLESS.items()}),
+        lambda: (
+            Dataset.range(24)
+            .shuffle(9, seed=3)
+            .filter(lambda x: x % 2 == 0)
+            .batch(5)
+            .map(lambda x: {"unknown length": x})
+        ),
+    ],
+)
+def test_epochs_of_one_iteration(make, tmp_path):
+    found = check_restored(make, tmp_path, 4, steps_per_epoch=4)
+    for name in found[0]:
+        numbers = [number for batch in found for number in batch[name][0]]
+        passes = [numbers[start : start + PERIODS[name]] for start in (0, PERIODS[name])]
+        assert [sorted(each) for each in passes] == [sorted(set(passes[0]))] * 2, name
+        assert passes[0] != passes[1], name
 
 
 def generated():

@@ -27,7 +27,7 @@ def check_survival(backend, folder, kills, *arguments):
 
 @pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
 def test_data_sources_after_kills(backend, tmp_path, slow):
-    arguments = ["--devices", "1", "2"] if slow else ["--only", "arrays", "tf.data", "DataLoader"]
+    arguments = ["--devices", "1", "2"] if slow else ["--only", "arrays", "tf.data"]
     assert check_survival(backend, tmp_path, 1 + slow, "--network", "quick", *arguments) >= 2
 
 

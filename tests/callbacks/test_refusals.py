@@ -191,7 +191,6 @@ def top(k):
 CHANGES = [
     (lambda model: setattr(model.layers[0], "rate", 0.3), "Dropout.rate", 0.3),
     (lambda model: setattr(model.layers[0], "trainable", False), "Dropout.trainable", False),
-    (lambda model: setattr(model.optimizer, "weight_decay", 0.5), "SGD.weight_decay", 0.5),
     (lambda model: setattr(model, "_alpha", 0.5), "Own._alpha", 0.5),
     (lambda model: model.options["rates"].append(0.5), "Own.options['rates']", None),
     (lambda model: setattr(model.loss, "factor", 0.5), "Scaled.factor", 0.5),
@@ -209,9 +208,8 @@ class Changes(keras.callbacks.Callback):
 
 def changed(*changes, **options):
     """Return a `fit` with changes by a callback."""
-    optimizer = keras.optimizers.SGD(0.1, weight_decay=0.01)
     model = lambda: network(keras.layers.Dropout(0.5))  # noqa: E731
-    return {"model": model, "optimizer": optimizer, "loss": Scaled(), "callbacks": [Changes(*changes)], **options}
+    return {"model": model, "loss": Scaled(), "callbacks": [Changes(*changes)], **options}
 
 
 # Arguments of runs by name. "new" has no checkpoint.
@@ -219,7 +217,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "new": {},
     "ArrayBatches": {},
     "arrays": {"data": np.ones((8, 3)), "y": np.ones((8, 1)), "batch_size": 2},
-    "PyDataset": {"data": Equal},
     "half of a PyDataset": {"data": Equal, "steps_per_epoch": 2},
     "tf.data": {"data": lambda: pipeline()},
     "EarlyStopping": {"callbacks": [keras.callbacks.EarlyStopping("loss")]},
@@ -231,7 +228,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "schedule": {"optimizer": decay()},
     "Huber": {"loss": keras.losses.Huber(1.0)},
-    "metrics": {"metrics": ["mae"], "weighted_metrics": [top(1)]},
+    "metrics": {"weighted_metrics": [top(1)]},
     "functional": {"model": functional},
     "subclassed": {"model": lambda: Subclassed("relu")},
 }
@@ -270,8 +267,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         for each in CHANGES
     ),
     ("ArrayBatches", {"data": lambda: arrays(seed=1)}, "another run: the checksum of batch 0 was"),
-    ("ArrayBatches", {"validation_freq": 2}, "another run: validation_freq was 1, now 2"),
-    ("ArrayBatches", {"identity": {"rate": 0.1}}, "another run: rate was None, now 0.1"),
     (
         "ArrayBatches",
         {"callbacks": [keras.callbacks.EarlyStopping("loss")]},
@@ -298,8 +293,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("arrays", {"seed": 1}, "another run: seed was 0, now 1. Start"),
     ("arrays", {"shuffle": False}, "shuffle was True, now False"),
     ("arrays", {"data": np.ones((7, 3)), "y": np.ones((7, 1))}, "the length of the data was 8, now 7"),
-    ("PyDataset", {"seed": 1}, "seed was 0, now 1"),
-    ("PyDataset", {"shuffle": False}, "shuffle was True, now False"),
     ("half of a PyDataset", {"data": Equal(5)}, "the length of the data was 4, now 5"),
     (
         "schedule",
@@ -307,14 +300,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "the optimizer: learning_rate.decay_steps was 8, now 9. To train on .*load_weights",
     ),
     ("Huber", {"loss": keras.losses.Huber(2.0)}, "the loss: loss.delta was 1.0, now 2.0"),
-    ("metrics", {"metrics": ["mse"]}, "the metrics: metrics.0 was 'mae', now 'mse'"),
     ("metrics", {"weighted_metrics": [top(2)]}, r"weighted_metrics.0.\S*k was 1, now 2"),
     ("functional", {"model": lambda: functional("tanh")}, "the model: Dense.activation was 'relu', now 'tanh'"),
     ("functional", {"model": lambda: functional(trainable=False)}, "Dense.trainable was True, now False"),
-    ("functional", {"model": lambda: functional(penalty="l2")}, r"kernel_regularizer\.\w+ was None, now"),
     ("functional", {"model": lambda: functional(skip=1)}, r"the model: Functional\.graph\.\d.*layer 1"),
     ("subclassed", {"model": lambda: Subclassed("tanh")}, "Dense.activation was 'relu', now 'tanh'"),
-    ("subclassed", {"loss": "mae"}, "loss was 'mse', now 'mae'"),
 ]
 # Fits that are not refused, among them the remedies of messages.
 ACCEPTED: dict[str, dict[str, Any]] = {

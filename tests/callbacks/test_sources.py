@@ -6,7 +6,6 @@ the tests on JAX. `test_killed_fit` trains with compiled steps on such data.
 """
 
 import dataclasses
-import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
-from tests.support.stopped_fits import check_stopped
+from tests.support.stopped_fits import Killed, kill_at
 
 EXAMPLES, BATCH, EPOCHS, SEED = 10, 4, 4, 7
 X = np.eye(EXAMPLES, dtype="float32")
@@ -227,20 +226,23 @@ def test_batches_of_the_data(name, tmp_path):
     # Three batches after two epochs, or the last batch of an execution after that.
     stop = -(-3 // case.steps_per_execution) * case.steps_per_execution
     epoch, batch = divmod(2 * case.steps + stop - 1, case.steps)
-    weights, resumed_at = check_stopped(functools.partial(train, case), tmp_path, ("batch", epoch, batch))
+    with pytest.raises(Killed):
+        train(case, tmp_path, kill_at(("batch", epoch, batch)))
+    weights, resumed_at = train(case, tmp_path, kill_at(None))
     # The checkpoint is within an epoch if an epoch has more than two batches.
     assert resumed_at == 2 * case.steps + 2
     total = case.steps * EPOCHS
-    if case.batches is not None:
-        expected = np.zeros(EXAMPLES)
-        for step, (x, _, *weight) in zip(range(total), case.batches(), strict=False):
-            expected += 2.0**step * (x * (weight[0][:, None] if weight else 1)).sum(0)
-        np.testing.assert_array_equal(weights, expected)
-    else:
+    if case.batches is None:
+        np.testing.assert_array_equal(weights, train(case, tmp_path / "whole", kill_at(None))[0])
         order = (weights.astype(int)[None] >> np.arange(total)[:, None]) & 1
         epochs = order.reshape(EPOCHS, case.steps, EXAMPLES)
         assert (epochs.sum(1) == 1).all()
         assert len({epoch.tobytes() for epoch in epochs}) == EPOCHS
+        return
+    expected = np.zeros(EXAMPLES)
+    for step, (x, _, *weight) in zip(range(total), case.batches(), strict=False):
+        expected += 2.0**step * (x * (weight[0][:, None] if weight else 1)).sum(0)
+    np.testing.assert_array_equal(weights, expected)
 
 
 PAIRS = np.arange(10.0)[:, None] * [1, 10]

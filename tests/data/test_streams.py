@@ -12,12 +12,7 @@ from PIL import Image
 from idmatters_tf.data import _decoding, imagenet
 from idmatters_tf.data._folders import list_classes
 from idmatters_tf.data.protocols import Share
-from idmatters_tf.data.streams import (
-    StreamEvaluationBatches,
-    StreamTrainBatches,
-    decode_all,
-    find_broken,
-)
+from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, decode_all, find_broken
 from tests.support.images import encoded, make_tree
 
 rng = np.random.default_rng(8)
@@ -39,15 +34,7 @@ def in_memory(files, index, size=SIZE):
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode"),
-    [
-        ("JPEG", "RGB"),
-        ("JPEG", "L"),
-        ("JPEG", "CMYK"),
-        ("PNG", "RGB"),
-        ("PNG", "RGBA"),
-        ("PNG", "P"),
-    ],
+    ("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("JPEG", "CMYK"), ("PNG", "RGB"), ("PNG", "RGBA"), ("PNG", "P")]
 )
 def test_images_of_every_format_are_decoded(kind, mode):
     data = encoded(rng, 40, 56, kind, mode)

@@ -24,21 +24,8 @@ def network(depth=2):
     return keras.Sequential([keras.Input((4,)), *blocks, keras.layers.Dense(1)])
 
 
-@pytest.fixture(scope="module")
-def monitors():
-    model = network()
-    model.compile("sgd", "mse")
-    few = {"probes": 1, "steps": 3, "products": 6}
-    callbacks = [BlockNorms(), IsometryMonitor(DATA[0][:2]), CurvatureMonitor(DATA, measure_options=few)]
-    model.fit(*DATA, epochs=2, verbose=0, callbacks=callbacks)
-    return callbacks
-
-
-def drawn(result, path):
-    """Return the axes of a figure that is also saved."""
-    result.plot(path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert result.image().shape[2] == 4
+def drawn(result):
+    """Return the axes of a figure."""
     result.draw(figure := Figure())
     return figure.axes
 
@@ -46,30 +33,36 @@ def drawn(result, path):
 def test_results_of_one_model(tmp_path):
     model = network()
     density = spectral_density(MATRIX)
-    (axes,) = drawn(density, tmp_path / "density.png")
+    density.plot(tmp_path / "density.png")
+    assert (tmp_path / "density.png").read_bytes().startswith(b"\x89PNG")
+    assert density.image().shape[2] == 4
+    (axes,) = drawn(density)
     np.testing.assert_array_equal(axes.lines[0].get_xdata(), density.grid)
     distances = block_distances(model, DATA[0][:2])
     assert isinstance(distances, dict)
-    (axes,) = drawn(distances, tmp_path / "distances.png")
+    (axes,) = drawn(distances)
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [np.maximum(row, 1e-6).mean() for row in distances.values()])
     assert [line.split()[0] for line in distances.table().splitlines()] == ["block", "block0", "block1"]
     influence = layer_influence(model, "mse", DATA)
-    axes = drawn(influence, tmp_path / "influence.png")
+    axes = drawn(influence)
     assert [bar.get_width() for bar in axes[0].patches] == [block.relative for block in influence.blocks.values()]
     assert influence.table().splitlines()[1].startswith("block0  ")
 
 
-@pytest.mark.parametrize(("number", "axes"), [(0, 2), (1, 1), (2, 12)])
-def test_monitors_draw_their_measurements(monitors, number, axes, tmp_path):
-    monitor = monitors[number]
-    panels = drawn(monitor, tmp_path / "monitor.png")
-    assert len(panels) == axes
-    if axes > 1:
-        name = panels[0].get_title()
-        values = [monitor.logged(measured)[name] for measured in monitor.measurements.values()]
+def test_monitors_draw_their_measurements(tmp_path):
+    model = network()
+    model.compile("sgd", "mse")
+    few = {"probes": 1, "steps": 3, "products": 6}
+    norms, isometry, curvature = BlockNorms(), IsometryMonitor(DATA[0][:2]), CurvatureMonitor(DATA, measure_options=few)
+    model.fit(*DATA, verbose=0, callbacks=[norms, isometry, curvature])
+    isometry.plot(tmp_path / "isometry.png")
+    (axes,) = drawn(isometry)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["epoch 0", "epoch 1"]
+    for monitor, count in ((norms, 2), (curvature, 12)):
+        panels = drawn(monitor)
+        assert len(panels) == count
+        values = [monitor.logged(measured)[panels[0].get_title()] for measured in monitor.measurements.values()]
         assert panels[0].lines[0].get_ydata().tolist() == values
-    else:
-        assert [text.get_text() for text in panels[0].get_legend().get_texts()] == ["epoch 0", "epoch 1", "epoch 2"]
 
 
 class Terminal(io.StringIO):

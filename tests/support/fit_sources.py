@@ -42,10 +42,6 @@ def _function_batches(x, y, folder):
     return {"x": FunctionBatches(batch, STEPS)}
 
 
-def _arrays(x, y, folder):
-    return {"x": x, "y": y, "batch_size": BATCH, "shuffle": True}
-
-
 def _changing_py_dataset(x, y, folder):
     import keras
 
@@ -139,7 +135,7 @@ def _tfds(x, y, folder):
 
 # By name, a function (x, y, folder) that returns the arguments of `fit`, and modules to be imported before the forks.
 SOURCES: dict[str, tuple[Callable[[np.ndarray, np.ndarray, pathlib.Path], dict[str, Any]], tuple[str, ...]]] = {
-    "arrays, `shuffle=True`": (_arrays, ()),
+    "arrays, `shuffle=True`": (lambda x, y, folder: {"x": x, "y": y, "batch_size": BATCH, "shuffle": True}, ()),
     "`tf.data`, shuffled anew each epoch, prefetched": (_tf_data, ("tensorflow",)),
     "`image_dataset_from_directory`": (_image_folder, ("tensorflow", "PIL.Image")),
     "TFDS": (_tfds, ("tensorflow", "tensorflow_datasets")),

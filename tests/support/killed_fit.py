@@ -76,12 +76,8 @@ def build(network, devices):
 def train(folder, progress, source, devices, network):
     """Train in a folder to the end. Return all results for the comparison with an uninterrupted run, by name.
 
-    Args:
-        folder: folder of the checkpoints and logs; files that all runs share are in its parent.
-        progress: a file to which a byte is written after each batch.
-        source: name of the training data in `SOURCES`, or of a task.
-        devices: number of logical devices.
-        network: function that returns the model and the monitored quantity; that of the task if `source` is one.
+    Files that all runs share are in the parent of the folder. A byte is written to `progress` after each batch. The
+    source is the name of training data in `SOURCES`, or of a task with its network.
     """
     descriptor = progress.fileno()
     keras.utils.set_random_seed(0)
@@ -145,11 +141,7 @@ def work(folder, **options):
 def in_a_process(folder, after=None, delay=0.0, **options):
     """Train in a separate process. Return True if it was killed.
 
-    Args:
-        folder: folder of the run.
-        after: number of batches before the kill, or None for no kill.
-        delay: seconds between these batches and the kill; WRITING: until a checkpoint is being written.
-        options: arguments of `train`.
+    It is killed after a number of batches and a delay in seconds; with WRITING, when a checkpoint is being written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     progress = folder / "progress"
@@ -189,14 +181,7 @@ def moment(chance, most):
 
 
 def attempt(folder, kills, chance, **options):
-    """Try a number of kills, several per run. Return the number survived.
-
-    Args:
-        folder: folder of all runs.
-        kills: number of kills.
-        chance: random generator of the moments.
-        options: arguments of `train`.
-    """
+    """Try a number of kills at random moments, several per run. Return the number survived."""
     most = MOST_OF_CLASSIFIER if options["network"] is classifier else MOST
     in_a_process(folder / "whole", **options)
     expected = json.loads((folder / "whole" / "result").read_text())

@@ -7,7 +7,7 @@ replay         any data, read again from the beginning of `fit`
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -76,13 +76,15 @@ def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
     return steps
 
 
-def make_source(fit: RunningFit, seed: int, replay: bool = False) -> Source:
-    """Return the source of the training data of a running `fit`.
+def take_first(batches: Iterator[Structure]) -> Structure:
+    """Return the first batch of an iterator. Raise ValueError if there is none."""
+    for batch in batches:
+        return batch
+    raise ValueError("The training data are empty. Pass at least one batch to `fit`.")
 
-    Args:
-        fit: the running `fit`.
-        seed: seed of the order if `fit` shuffles.
-        replay: if True, data that may have no position which can be saved are read again from the beginning.
+
+def make_source(fit: RunningFit, seed: int, replay: bool = False) -> Source:
+    """Return the source of the training data of a running `fit`, with the arguments of `ExactResume`.
 
     Raises:
         ValueError: the data cannot be resumed exactly.

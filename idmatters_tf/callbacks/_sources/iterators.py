@@ -15,7 +15,7 @@ import keras
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf._keras_types import Structure
 from idmatters_tf.callbacks._checksums import checksum
-from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
+from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch, take_first
 from idmatters_tf.callbacks.batches import as_arrays
 
 
@@ -43,9 +43,7 @@ class SavedIterator(Source):
         start = self._save()
         digests = []
         for _ in range(2):
-            batch = next(self._batches(), None)
-            if batch is None:
-                raise ValueError("The training data are empty. Pass at least one batch to `fit`.")
+            batch = take_first(self._batches())
             self.first_batch, self.digest = self._prepare(batch), checksum(batch)
             digests.append(self.digest)
             self._load(start)

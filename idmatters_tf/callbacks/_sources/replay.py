@@ -16,7 +16,7 @@ from idmatters_tf._keras_types import Structure
 from idmatters_tf._presentation.progress import Progress
 from idmatters_tf.callbacks._checksums import checksum
 from idmatters_tf.callbacks._encoding import Saved
-from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch
+from idmatters_tf.callbacks._sources import Source, choose_steps_per_epoch, take_first
 from idmatters_tf.callbacks._sources.random_access import PyDatasetBatches
 from idmatters_tf.callbacks._sources.tf_data import check
 
@@ -25,28 +25,20 @@ KINDS = ("a tf.data.Dataset", "a generator", "a torch DataLoader", "a PyDataset"
 
 
 class Replay(Source):
-    """Batches that are read again from the beginning of `fit`.
-
-    Args:
-        fit: the running `fit`, with data of one of KINDS.
-        seed: seed of the order of a `PyDataset` that `fit` shuffles.
+    """Batches of data of one of KINDS, which are read again from the beginning of `fit`.
 
     Raises:
         ValueError: the number of batches in an epoch is unknown, or the data certainly differ in another process.
     """
 
     def __init__(self, fit: RunningFit, seed: int):
-        length = fit.adapter.num_batches
-        self.steps_per_epoch = choose_steps_per_epoch(fit, length)
+        self.steps_per_epoch = choose_steps_per_epoch(fit, fit.adapter.num_batches)
         self._batches = self._read(fit, seed)
-        first = next(self._batches, None)
-        if first is None:
-            raise ValueError("The training data are empty. Pass at least one batch to `fit`.")
-        self.first_batch = first
-        self.digest = checksum(first)
+        self.first_batch = take_first(self._batches)
+        self.digest = checksum(self.first_batch)
         # Checksums of the batches that have been read.
         self._checksums: list[int] = []
-        self._iterator = self._iterate(first)
+        self._iterator = self._iterate()
         self._verbose = bool((fit.callbacks[0].params or {}).get("verbose"))
 
     def attach(self, fit: RunningFit) -> None:
@@ -73,8 +65,8 @@ class Replay(Source):
                     )
                 progress.advance()
 
-    def _iterate(self, first):
-        for batch in itertools.chain([first], self._batches):
+    def _iterate(self):
+        for batch in itertools.chain([self.first_batch], self._batches):
             self._checksums.append(checksum(batch))
             yield batch
         raise ValueError(f"The training data end after {len(self._checksums)} batches. Pass fewer epochs or steps.")
@@ -92,14 +84,14 @@ class Replay(Source):
                     yield fit.standardized(batches.batch(epoch * self.steps_per_epoch + index))
                 batches.on_epoch_end()
         else:
-            data: Any = fit.adapter
+            read: Any = fit.adapter.get_numpy_iterator
             if fit.kind == "a tf.data.Dataset":
                 data = fit.adapter.get_tf_dataset()
                 check(data, "replay")
+                read = data.__iter__
             for _ in itertools.count():
-                is_empty = True
-                for batch in data if data is not fit.adapter else data.get_numpy_iterator():
-                    is_empty = False
-                    yield batch
-                if is_empty:
+                iterator: Iterator[Structure] = iter(read())
+                if (first := next(iterator, None)) is None:
                     return
+                yield first
+                yield from iterator

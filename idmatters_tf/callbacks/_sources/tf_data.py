@@ -149,9 +149,7 @@ class ValidationOrder:
 def check(dataset: Dataset, use: str) -> None:
     """Raise ValueError if batches may differ in another process or after a restoration, or if the dataset writes files.
 
-    Args:
-        dataset: a `tf.data.Dataset`, which is not iterated.
-        use: "training" or "validation".
+    The dataset is not iterated. Its use is "training", "replay" or "validation".
     """
     writing = pipelines.find_writing_operation(dataset)
     if writing is not None:
