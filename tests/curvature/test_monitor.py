@@ -30,8 +30,6 @@ def test_measurement_equals_that_of_the_dense_matrix():
 @pytest.mark.parametrize(
     ("optimizer", "momentum", "nesterov", "decay"),
     [
-        (Momentum, 0.0, False, None),
-        (Momentum, 0.9, False, None),
         (Momentum, 0.9, True, None),
         (Momentum, 0.5, True, 3.0),
         (keras.optimizers.SGD, 0.9, False, None),
