@@ -16,7 +16,7 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(24, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 sgd: Any = keras.optimizers.SGD
-OPTIONS: dict[str, Any] = {"rates": [0.01], "steps": 4, "batch_size": 8}
+OPTIONS: dict[str, Any] = {"rates": [0.01], "steps": 3, "batch_size": 8}
 
 
 class Batches(keras.utils.PyDataset):
@@ -230,7 +230,7 @@ class Drawn(Batches):
 SHUFFLED = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(24, seed=1).batch(8)
 
 
-@pytest.mark.parametrize("make", [Drawn, lambda: SHUFFLED, lambda: PAIRS, lambda: (X, Y)])
+@pytest.mark.parametrize("make", [Drawn, lambda: SHUFFLED, lambda: (X, Y)])
 def test_all_rates_see_the_same_batches(make):
     """Equal rates, with an epsilon between them, have equal losses, and more batches than an epoch has are drawn."""
     options: Any = OPTIONS | {"rates": [0.01, 0.01 * (1 + 1e-12), 0.02], "steps": 6}
