@@ -63,9 +63,8 @@ def cases(sgd=1.0, adaptive=1.0, scale=1.0):
 
 def train(model, optimizer):
     model.compile(optimizer, "mse", jit_compile=False, run_eagerly=EAGERLY)
-    return [
-        float(np.asarray(model.train_on_batch(X[i : i + BATCH], Y[i : i + BATCH]))) for i in range(0, len(X), BATCH)
-    ]
+    batches = zip(np.split(X, STEPS), np.split(Y, STEPS), strict=True)
+    return [float(np.asarray(model.train_on_batch(*batch))) for batch in batches]
 
 
 def each_case():
