@@ -20,7 +20,7 @@ def test_the_smallest_eigenvalue_is_that_of_numpy():
     X = rng.normal(size=(4, 25))
     y = np.abs(X[0]) + 0.3 * rng.normal(size=25)
     # At seed 1, the gradient and the weights of a layer vanish to rounding.
-    for seed in range(4):
+    for seed in range(2):
         start = np.random.default_rng(seed).normal(size=network.parameters)
         point = linear.critical_point(network, start, X, y, steps=60)
         operator = HessianOperator(build(network, point.theta), "mse", (X.T, y[:, None]))

@@ -13,6 +13,14 @@ EXAMPLES = tf.data.Dataset.from_tensor_slices((X, Y))
 MEAN = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
 
 
+@pytest.fixture(autouse=True)
+def eager():
+    """Run functions eagerly, because tracing them takes longer than their few calls."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 def network(*more):
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), *more, keras.layers.Dense(2)])
 

@@ -12,6 +12,14 @@ from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
 from tests.curvature import cases, loss_cases
 
 
+@pytest.fixture(autouse=True)
+def eager():
+    """Run functions eagerly, because tracing them takes longer than their few calls."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 def rows(n=7, d=4, seed=0):
     return np.random.default_rng(seed).normal(size=(n, d)).astype("float32")
 

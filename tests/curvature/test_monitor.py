@@ -30,8 +30,6 @@ def test_measurement_equals_that_of_the_dense_matrix():
 @pytest.mark.parametrize(
     ("optimizer", "momentum", "nesterov", "decay"),
     [
-        (Momentum, 0.0, False, None),
-        (Momentum, 0.9, False, None),
         (Momentum, 0.9, True, None),
         (Momentum, 0.5, True, 3.0),
         (keras.optimizers.SGD, 0.9, False, None),
@@ -59,6 +57,9 @@ def test_threshold_of_the_current_rate_of_plain_descent():
         assert stability_threshold(other) is None
     for plain in (Momentum(0.1, 1.0), keras.optimizers.SGD(0.0), None):
         assert stability_threshold(plain) is None
+    for arguments, name in (((0.0,), "learning_rate"), ((0.1, 1.0), "momentum")):
+        with pytest.raises(ValueError, match=f"`{name}` must be"):
+            stability_threshold(*arguments)
     weight = keras.Variable(1.0, dtype="float32")
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.1, 0.01])
     descent = keras.optimizers.SGD(schedule, use_ema=True)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf import Muon, find_rate, rate_profile
+from idmatters_tf import find_rate, rate_profile
 from idmatters_tf._evaluation.batches import TrainingBatches
 from idmatters_tf.depth import RateCurve
 from idmatters_tf.depth.trials import Trials
@@ -53,9 +53,9 @@ LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 def test_rates_of_a_quadratic_loss():
     """The largest stable rate is 2 / lambda, and one step of 1 / lambda reaches the optimum."""
     model, data = quadratic()
-    curve = find_rate(model, data, "mse", keras.optimizers.SGD, steps=100)
+    curve = find_rate(model, data, "mse", keras.optimizers.SGD, steps=10)
     assert curve.largest_stable < 0.2 < curve.smallest_unstable < 1.5 * curve.largest_stable
-    assert 0.1 / 1.5 < find_rate(model, data, "mse", keras.optimizers.SGD, steps=10).best < 0.15
+    assert 0.1 / 1.5 < curve.best < 0.15
     assert np.array_equal(model.get_weights()[0], np.zeros((2, 1)))
 
 
@@ -63,37 +63,35 @@ def test_rates_of_a_quadratic_loss():
     "optimizer",
     [
         functools.partial(keras.optimizers.AdamW, weight_decay=0.1),
-        functools.partial(Muon, norm="free"),
         lambda rate: sgd(keras.optimizers.schedules.CosineDecay(rate, 20), 0.9),
     ],
-    ids=["adamw", "muon", "schedule"],
+    ids=["adamw", "schedule"],
 )
 def test_a_trial_is_the_training_by_fit_of_a_new_model(optimizer):
     """No state of the optimizer, of normalization or of random generators is left by the trial before."""
-    model = noisy_network(2, 0)
+    model, rate, seed = noisy_network(2, 0), 0.1, 1
     start = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
-    for rate, seed in ((0.1, 1), (0.03, 0)):
-        with Trials(model, optimizer, noisy_data(), LOSS, 20, 16) as trials:
-            trials.train(start, 3 * rate, seed)
-            losses = trials.train(start, rate, seed)
-            weights = model.get_weights()
-        plain = noisy_network(2, 0)
-        for variable, value in zip(plain.variables, start, strict=True):
-            variable.assign(value)
-        plain.compile(optimizer(rate), LOSS)
-        batches = TrainingBatches(noisy_data(), 16)(seed)
-        options: Any = {"epochs": 10, "steps_per_epoch": 2, "shuffle": False, "verbose": 0}
-        history = plain.fit(batches, **options).history["loss"]
-        np.testing.assert_allclose(losses, history, rtol=1e-5)
-        for ours, theirs in zip(weights, plain.get_weights(), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    with Trials(model, optimizer, noisy_data(), LOSS, 20, 16) as trials:
+        trials.train(start, 3 * rate, seed)
+        losses = trials.train(start, rate, seed)
+        weights = model.get_weights()
+    plain = noisy_network(2, 0)
+    for variable, value in zip(plain.variables, start, strict=True):
+        variable.assign(value)
+    plain.compile(optimizer(rate), LOSS)
+    batches = TrainingBatches(noisy_data(), 16)(seed)
+    options: Any = {"epochs": 10, "steps_per_epoch": 2, "shuffle": False, "verbose": 0}
+    history = plain.fit(batches, **options).history["loss"]
+    np.testing.assert_allclose(losses, history, rtol=1e-5)
+    for ours, theirs in zip(weights, plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     assert not hasattr(model, "optimizer")
 
 
 def test_profile_of_linear_networks():
     """Deeper linear networks near zero have equal thresholds at the start, and train at a rate that is measured."""
     data = tuple(np.random.default_rng(0).normal(size=(2, 20, 3)))
-    profile = rate_profile(units, (1, 2), data, "mse", keras.optimizers.SGD, steps=20, seeds=2)
+    profile = rate_profile(units, (1, 2), data, "mse", keras.optimizers.SGD, steps=10, seeds=1)
     assert list(profile.curves) == [1, 2]
     assert [row["loss"] for row in profile.rows() if row["depth"] == 2] == list(profile.curves[2].losses.ravel())
     assert len(profile.table().splitlines()) == 3
@@ -103,8 +101,8 @@ def test_profile_of_linear_networks():
         # The best rate and the edge of stability are inside the grid.
         assert np.isinf(curve.losses[-1]).any()
         assert curve.rates[0] < curve.best < curve.rates[-1]
-    given = rate_profile(units, [2], data, "mse", keras.optimizers.SGD, rates=profile.curves[2].rates[:2], steps=20)
-    np.testing.assert_array_equal(given.curves[2].losses, profile.curves[2].losses[:2])
+    given = rate_profile(units, [2], data, "mse", keras.optimizers.SGD, rates=profile.curves[2].rates[:2], steps=10)
+    np.testing.assert_array_equal(given.curves[2].losses[:, :1], profile.curves[2].losses[:2])
 
 
 @pytest.mark.parametrize(

@@ -83,25 +83,24 @@ class Diverge(keras.callbacks.Callback):
                 variable.assign(np.nan * variable)
 
 
-@pytest.mark.parametrize("dim", [4, 300], ids=["dense", "iterations"])
+@pytest.mark.parametrize("dim", [4, 260], ids=["dense", "iterations"])
 def test_weights_of_nan_are_recorded(tmp_path, dim):
     model = linear_residual(dim, 2)
     x = rng.normal(size=(8, dim)).astype("float32")
-    model.compile(keras.optimizers.SGD(1e-4), "mse")
+    model.compile(keras.optimizers.SGD(1e-4), "mse", run_eagerly=True)
     few, kernel = {"probes": 1, "steps": 3, "products": 6, "tolerance": 0.5}, model.layers[-1].trainable_variables
     monitors = [
         BlockNorms(log_dir=tmp_path),
         IsometryMonitor(x[:1], log_dir=tmp_path),
         CurvatureMonitor((x, x), variables=kernel, measure_options=few, check=False, log_dir=tmp_path),
     ]
-    history = model.fit(x, -x, epochs=3, batch_size=8, verbose=0, callbacks=[Diverge(), *monitors]).history
-    for name in ("norms_mean_frobenius", "norms_largest_spectral", "isometry_mean_distance"):
-        assert np.isfinite(history[name]).tolist() == [True, False, False]
-    for name in ("isometry_smallest_singular_value", "isometry_end_to_end_largest"):
-        assert np.isfinite(history[name]).tolist() == [True, False, False]
-    for name in ("loss", "largest_eigenvalue_1", "trace", "index", "gradient_norm"):
-        assert np.isfinite(history[f"curvature_{name}"]).tolist() == [True, False, False]
-    assert np.isnan(monitors[0].measurements[3].tau)
+    history = model.fit(x, -x, epochs=2, batch_size=8, verbose=0, callbacks=[Diverge(), *monitors]).history
+    names = ["norms_mean_frobenius", "norms_largest_spectral", "isometry_mean_distance"]
+    names += ["isometry_smallest_singular_value", "isometry_end_to_end_largest"]
+    names += [f"curvature_{name}" for name in ("loss", "largest_eigenvalue_1", "trace", "index", "gradient_norm")]
+    for name in names:
+        assert np.isfinite(history[name]).tolist() == [True, False]
+    assert np.isnan(monitors[0].measurements[2].tau)
 
 
 @pytest.mark.parametrize(("together", "seen"), [(1, [0, 3, 6]), (2, [0, 4, 6])])

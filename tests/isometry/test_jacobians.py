@@ -146,6 +146,10 @@ def test_shapes_without_an_identity_give_nan():
     block = measure(wide, np.ones((1, 4)), ["wide"]).blocks["wide"]
     assert np.isnan(block.distance[0])
     assert block.largest[0] == pytest.approx(np.linalg.norm(wide.get_layer("wide").kernel, 2), rel=1e-5)
+    # Fewer channels, and a shape that no stride gives.
+    for layer in (keras.layers.Conv2D(1, 1, name="other"), keras.layers.Conv2D(2, 2, name="other")):
+        other = keras.Sequential([keras.Input((4, 4, 2)), layer])
+        assert np.isnan(block_distances(other, np.ones((1, 4, 4, 2)), ["other"])["other"]).all()
     # For a block that halves images the identity is pooling and zero channels.
     pool = keras.Sequential([keras.Input((4, 4, 2)), PadShortcut2D(4, 2, name="pool")])
     assert block_distances(pool, np.ones((1, 4, 4, 2)), ["pool"])["pool"] == [0]

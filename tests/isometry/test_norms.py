@@ -36,7 +36,7 @@ def convolution(kernel, size, **options):
     return JacobianOperator(layer, images)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_tolerance_with_close_singular_values(seed):
     # Twenty steps of the power method are up to 4 % low on such kernels.
     kernel = np.random.default_rng(seed).normal(size=(3, 3, 8, 8))
@@ -65,13 +65,13 @@ def test_large_convolution_from_products():
 
 @pytest.mark.parametrize("options", [{"groups": 2}, {"dilation_rate": 2}, {"strides": 2}, {"padding": "valid"}])
 def test_kinds_of_convolutions(options):
-    inputs = keras.Input((6, 5, 4))
+    inputs = keras.Input((4, 5, 4))
     layer = keras.layers.Conv2D(4, 3, **{"padding": "same", **options})
     branch = layer(inputs)
-    branch = keras.layers.Dense(30 * 4, use_bias=False)(keras.layers.Flatten()(branch))
-    model = keras.Model(inputs, keras.layers.Add()([inputs, keras.layers.Reshape((6, 5, 4))(branch)]))
+    branch = keras.layers.Dense(20 * 4, use_bias=False)(keras.layers.Flatten()(branch))
+    model = keras.Model(inputs, keras.layers.Add()([inputs, keras.layers.Reshape((4, 5, 4))(branch)]))
     (norms,) = kernel_norms(model, tolerance=1e-6).values()
-    units = np.eye(120).reshape(-1, 6, 5, 4).astype("float32")
+    units = np.eye(80).reshape(-1, 4, 5, 4).astype("float32")
     matrix = np.array(layer(units)).reshape(len(units), -1) - np.array(layer(0 * units)).reshape(len(units), -1)
     assert norms[0].spectral == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-4)
     assert norms[0].frobenius == pytest.approx(np.linalg.norm(layer.kernel))
@@ -80,14 +80,14 @@ def test_kinds_of_convolutions(options):
 @pytest.mark.parametrize("size", [1e-25, 1e25])
 def test_tiny_and_huge_maps(size):
     # Squares of the singular values are outside of the range of float32.
-    kernel, matrix = rng.normal(size=(3, 3, 2, 2)), rng.normal(size=(300, 290)).astype("float32")
+    kernel, matrix = rng.normal(size=(3, 3, 2, 2)), rng.normal(size=(262, 258)).astype("float32")
     exact = np.linalg.svd(matrix, compute_uv=False)
     norms = [spectral_norm(convolution(factor * kernel, (5, 5))) for factor in (size, 1)]
     assert norms[0] == pytest.approx(size * norms[1], rel=1e-5)
     scaled = np.float32(size) * matrix
-    model = keras.Sequential([keras.Input((300,)), keras.layers.Dense(290, use_bias=False, name="dense")])
+    model = keras.Sequential([keras.Input((262,)), keras.layers.Dense(258, use_bias=False, name="dense")])
     model.layers[0].kernel.assign(scaled)
-    block = measure(model, np.ones((1, 300), "float32"), ["dense"], end_to_end=False).blocks["dense"]
+    block = measure(model, np.ones((1, 262), "float32"), ["dense"], end_to_end=False).blocks["dense"]
     ends = extreme_singular_values(scaled)
     found = [spectral_norm(scaled), spectral_norm(aslinearoperator(scaled)), ends.largest[0], block.largest[0]]
     np.testing.assert_allclose(found, size * exact[0], rtol=1e-3)

@@ -22,6 +22,9 @@ def test_a_negative_eigenvalue_ends_at_the_projection_of_the_target():
     np.testing.assert_allclose(linear.compose(A), linear.project_positive(R, 0.1), atol=1e-6)
     # It is more than half of the square of the eigenvalue.
     assert losses[-1] == pytest.approx(1.1**2 / 2)
+    # The last layers are those of the last loss.
+    A, losses = linear.power_projection(R, 3, 0.05, 3, margin=0.1)
+    assert losses[-1] == pytest.approx(np.linalg.norm(linear.compose(A) - R) ** 2 / 2, rel=1e-12)
 
 
 def test_the_projection_is_the_nearest_matrix():

@@ -47,18 +47,3 @@ def test_critical_points_are_better_than_linear_or_saddles():
             assert point.risk <= point.linear_risk * (1 + 1e-9) or point.smallest_eigenvalue < -1e-8
     assert found > 5
     assert above > 0
-
-
-@pytest.mark.parametrize("rho", [0.1, 1.0, 4.0])
-def test_six_points_have_the_errors_that_the_paper_prints(rho):
-    """One block h = x + rho relu(x - 3) / 2 beats every line: Yun, Sra & Jadbabaie, section 3.1."""
-
-    def line_error(h):
-        features = np.stack([h, np.ones_like(h)], axis=1)
-        return np.square(features @ np.linalg.lstsq(features, y, rcond=None)[0] - y).mean()
-
-    x = np.arange(6.0)
-    y = x + rho * np.array([-1.0, -1.0, 1.0, -1.0, 1.0, 1.0])
-    assert line_error(x) == pytest.approx(8 * rho**2 / 15, rel=1e-12)
-    printed = rho**2 * (12 * rho**2 + 82 * rho + 215) / (21 * rho**2 + 156 * rho + 420)
-    assert line_error(x + rho / 2 * np.maximum(x - 3, 0)) == pytest.approx(printed, rel=1e-12)

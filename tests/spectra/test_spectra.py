@@ -180,21 +180,17 @@ def test_the_recurrence_continues_below_an_outlier():
     # Without full reorthogonalization there would be copies of the outlier.
     density = spectral_density(planted(np.r_[1e4, np.linspace(-1, 1, 299)]), probes=2, steps=100)
     assert (density.nodes > 100).sum() == 2
-    density = spectral_density(diagonal_operator(np.r_[1, 1e-3 * np.tile(BULK, 100)]), 1, 15)
+    density = spectral_density(diagonal_operator(np.r_[1, 1e-3 * np.tile(BULK, 10)]), 1, 15)
     assert density.mean(lambda nodes: nodes < -5e-4).value == pytest.approx(0.25, abs=0.06)
-
-
-def check(estimates, errors, expected, tolerance):
-    """Check that the mean is within four standard errors, and that the reported errors equal the observed spread."""
-    assert abs(estimates.mean() - expected) < 4 * estimates.std() / np.sqrt(len(estimates))
-    assert np.sqrt(np.mean(errors**2)) == pytest.approx(estimates.std(), rel=tolerance)
 
 
 def test_density_and_index_with_their_errors_over_many_seeds():
     matrix = planted(THREE_PARTS)
-    runs = [spectral_density(matrix, probes=8, steps=60, points=50, seed=seed) for seed in range(60)]
+    runs = [spectral_density(matrix, probes=8, steps=60, points=50, seed=seed) for seed in range(40)]
     indices, errors = np.array([(run.index().value, run.index().standard_error) for run in runs]).T
-    check(indices, errors, 0.3, 0.3)
+    # The mean is within four standard errors, and the reported errors equal the observed spread.
+    assert abs(indices.mean() - 0.3) < 4 * indices.std() / np.sqrt(len(runs))
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(indices.std(), rel=0.3)
     means = np.array([run.mean(lambda nodes: nodes).value for run in runs])
     assert abs(means.mean() - THREE_PARTS.mean()) < 4 * means.std() / np.sqrt(len(runs))
 
@@ -217,17 +213,6 @@ def test_percentiles_by_quadrature_are_within_their_errors(eigenvalues, is_resol
     assert np.mean([abs(value - exact) <= error for value, error in found]) > 0.9
     # Rademacher vectors have equal weights.
     assert (np.mean([error < value for value, error in found]) > 0.9) == is_resolved
-
-
-def test_trace_with_its_error_over_many_seeds():
-    values = np.r_[-50.0, 30.0, np.random.default_rng(1).normal(size=198)]
-    matrix = planted(values)
-    results = [trace(matrix, 45, seed) for seed in range(200)]
-    estimates, errors = np.array([(one.value, one.standard_error) for one in results]).T
-    check(estimates, errors, values.sum(), 0.25)
-    # Hutchinson's estimator with as many products would have the variance 2 (|A|^2 - |diag A|^2) / 45.
-    hutchinson = np.sqrt(2 * (np.sum(values**2) - np.sum(np.diag(matrix) ** 2)) / 45)
-    assert estimates.std() < 0.6 * hutchinson
 
 
 def test_coverage_of_intervals():

@@ -1,9 +1,11 @@
 """Fits with Muon in every mode of Keras, compared with the same path in NumPy with singular value decompositions.
 
-`python -m tests.support.muon_fits` prints the number of modes.
+`python -m tests.support.muon_fits` compares those on two devices.
 """
 
 # pyright: reportArgumentType=false
+
+import contextlib
 
 import keras
 import numpy as np
@@ -15,6 +17,9 @@ from idmatters_tf.optimizers.orthogonalization import NEWTON_SCHULZ
 from tests.support import two_devices
 
 RATE, STEPS, DECAY, AVERAGE = 0.1, 3, 0.5, 0.6
+# Tracing takes longer than a few steps.
+PLAIN = {"jit_compile": keras.backend.backend() == "jax"}
+EAGER = PLAIN if keras.backend.backend() == "jax" else {"run_eagerly": True}
 RNG = np.random.default_rng(0)
 IMAGES, TARGETS = RNG.normal(size=(6, 2, 2, 3)).astype("float32"), RNG.normal(size=(6, 4)).astype("float32")
 KERNEL, BIAS = RNG.normal(size=(2, 2, 3, 4)), RNG.normal(size=4)
@@ -71,47 +76,53 @@ def fitted(optimizer, batch_size=6, kernel=KERNEL, **options):
     return convolution.get_weights()
 
 
-def main():
-    modes = []
+def compare(mode, optimizer, wanted, **options):
+    atol = 2e-3 if mode == "float16" else 2e-5
+    for value, correct in zip(fitted(optimizer, **options), wanted, strict=True):
+        np.testing.assert_allclose(value, np.reshape(correct, value.shape), atol=atol, err_msg=mode)
 
-    def compare(mode, optimizer, wanted, **options):
-        atol = 2e-3 if mode == "float16" else 2e-5
-        for value, correct in zip(fitted(optimizer, **options), wanted, strict=True):
-            np.testing.assert_allclose(value, np.reshape(correct, value.shape), atol=atol, err_msg=mode)
-        modes.append(mode)
 
-    # On TensorFlow a graph. Compilation by XLA takes longer and is a separate case.
-    plain = {"jit_compile": keras.backend.backend() == "jax"}
+def on_one_device():
+    """Compare fits in graphs, compiled and eager ones, with averages, accumulation, decay and scaled losses."""
     compare("keep, graph", Muon(RATE), expected("keep"), jit_compile=False)
     compare("free, jit", Muon(RATE, norm="free"), expected("free"), jit_compile=True)
     scaled = keras.optimizers.LossScaleOptimizer(Muon(RATE, norm="free"), initial_scale=8.0)
-    compare("free, loss scale", scaled, expected("free"), **plain)
+    compare("free, loss scale", scaled, expected("free"), **EAGER)
     averaged = Muon(RATE, use_ema=True, ema_momentum=AVERAGE)
-    compare("keep, averages", averaged, expected("keep", average=AVERAGE), **plain)
+    compare("keep, averages", averaged, expected("keep", average=AVERAGE), **EAGER)
     decaying = Muon(RATE, norm="free", weight_decay=DECAY)
-    compare("decay, eager", decaying, expected("free", decay=DECAY), run_eagerly=True)
+    compare("decay", decaying, expected("free", decay=DECAY), **EAGER)
     with pytest.raises(ValueError, match="never learn"):
-        fitted(Muon(RATE), kernel=0 * KERNEL, **plain)
+        fitted(Muon(RATE), kernel=0 * KERNEL, **EAGER)
     accumulated = Muon(RATE, gradient_accumulation_steps=2)
-    compare("keep, accumulated", accumulated, expected("keep"), batch_size=3, **plain)
+    compare("keep, accumulated", accumulated, expected("keep"), batch_size=3, **EAGER)
+    compare_adamw("accumulated, averages", 3, gradient_accumulation_steps=2, use_ema=True)
     keras.config.set_dtype_policy("mixed_float16")
-    compare("float16", Muon(RATE, norm="free"), expected("free"), **plain)
+    compare("float16", Muon(RATE, norm="free"), expected("free"), **EAGER)
     keras.config.set_dtype_policy("float32")
 
-    def compare_adamw(mode, batch_size=6, **arguments):
-        adamw = keras.optimizers.AdamW(RATE / 2, DECAY, beta_2=0.95, **arguments)
+
+def compare_adamw(mode, batch_size=6, scope=contextlib.nullcontext, **arguments):
+    adamw = keras.optimizers.AdamW(RATE / 2, DECAY, beta_2=0.95, **arguments)
+    wanted = fitted(adamw, batch_size, **EAGER)
+    with scope():
         # The weight decay is that of the learning rate, without `other_rate`.
         decay = {"norm": "free", "weight_decay": DECAY / 2}
         muon = Muon(RATE, other="adamw", matrices=lambda *_: None, **decay, **arguments)
-        compare(f"adamw, {mode}", muon, fitted(adamw, batch_size, **plain), batch_size=batch_size, **plain)
+        compare(f"adamw, {mode}", muon, wanted, batch_size=batch_size, **(EAGER if mode != "two devices" else PLAIN))
 
-    compare_adamw("accumulated, averages", 3, gradient_accumulation_steps=2, use_ema=True)
+
+def main(_=()):
+    """Compare fits on two devices, and on JAX those on one device."""
+    if keras.backend.backend() == "jax":
+        on_one_device()
     with two_devices.scope():
-        compare("keep, two devices", Muon(RATE), expected("keep"), **plain)
+        compare("keep, two devices", Muon(RATE), expected("keep"), **PLAIN)
         decaying = Muon(RATE, norm="free", weight_decay=DECAY)
-        compare("decay, two devices", decaying, expected("free", decay=DECAY), **plain)
-        compare_adamw("two devices")
-    print(len(modes))
+        compare("decay, two devices", decaying, expected("free", decay=DECAY), **PLAIN)
+    compare_adamw("two devices", scope=two_devices.scope)
+    print("equal")
+    return 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from tests.support.checks import skip_without_channels_first
 from tests.support.versions import needs_saved_tf_idf
 
 NUMBERS = np.array([1, 2, 30, 30, 5])
-TEXT = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there text can be processed")
+EAGERLY = keras.backend.backend() == "tensorflow"
+TEXT = pytest.mark.skipif(not EAGERLY, reason="only there text can be processed")
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,8 @@ def classifier():
     model = keras.Sequential(
         [keras.Input((3,)), layers.Dense(4, name="hidden"), ResidualDense(2, name="block"), layers.Dense(2)]
     )
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"], run_eagerly=EAGERLY)
     rng = np.random.default_rng(0)
     return model, rng.normal(size=(8, 3)).astype("float32"), rng.integers(0, 2, 8)
 
@@ -73,7 +75,7 @@ def test_state_of_stateful_layers_is_copied_and_kept():
     hidden = layers.Dropout(0.5)(hidden, training=True)
     hidden = layers.GRU(4, stateful=True, name="gru")(ResidualDense(2, name="block")(hidden))
     model = keras.Model(inputs, layers.Dense(2)(hidden))
-    model.compile("sgd", "mse", metrics=["mae"])
+    model.compile("sgd", "mse", metrics=["mae"], run_eagerly=EAGERLY)
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 3, 4)).astype("float32"), rng.normal(size=(2, 2)).astype("float32")
     model.evaluate(x, y, batch_size=2, verbose=0)
@@ -97,7 +99,7 @@ def test_trainability_of_layers_is_copied():
     base.trainable = False
     base.get_layer("unfrozen").trainable = True
     model = keras.Sequential([keras.Input((3,)), base, layers.Dense(2, name="head")])
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", run_eagerly=EAGERLY)
     model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
     deeper = deepen(model, "unfrozen", optimizer=model.optimizer)
     trained = [variable.path for variable in model.trainable_variables]
@@ -136,7 +138,7 @@ def test_metrics_without_complete_configuration_are_copied():
 
     model, x, y = classifier()
     metrics = [AtLeast(-100.0), keras.metrics.SparseTopKCategoricalAccuracy(k=1)]
-    model.compile("sgd", "mse", metrics=metrics)
+    model.compile("sgd", "mse", metrics=metrics, run_eagerly=EAGERLY)
     y = y[:, None]
     expected = model.evaluate(x, y, return_dict=True, verbose=0)
     assert expected["at_least"] == 1.0
@@ -149,7 +151,7 @@ def test_names_of_outputs_are_kept():
     inputs = keras.Input((3,))
     outputs = [layers.Dense(2, name="a")(inputs), layers.Dense(1, name="b")(inputs)]
     model = keras.Model(inputs, outputs)
-    model.compile("sgd", loss={"a": "mse", "b": "mae"}, metrics={"b": ["mse"]})
+    model.compile("sgd", loss={"a": "mse", "b": "mae"}, metrics={"b": ["mse"]}, run_eagerly=EAGERLY)
     x, y = np.ones((4, 3)), {"a": np.ones((4, 2)), "b": np.ones((4, 1))}
     expected = model.evaluate(x, y, return_dict=True, verbose=0)
     deeper = deepen(model, "a")
@@ -171,7 +173,7 @@ def test_default_blocks_have_channels_first():
 def test_training_does_not_change_copies():
     """A copy shares no buffers, although `fit` on JAX donates those of its model."""
     model, x, y = classifier()
-    model.compile("adam", model.loss)
+    model.compile("adam", model.loss, run_eagerly=EAGERLY)
     model.fit(x, y, verbose=0)
     deeper, held = (deepen(model, "hidden", optimizer=model.optimizer) for _ in range(2))
     start = np.array(model(x))

@@ -87,6 +87,11 @@ def test_residual_networks_for_images(pre):
         deepen(model, [2], init="copy")
 
 
+@pytest.fixture(scope="module")
+def four_layers():
+    return gpt2(num_layers=4)
+
+
 @pytest.mark.parametrize(
     ("after", "sources"),
     [
@@ -96,8 +101,8 @@ def test_residual_networks_for_images(pre):
         (["transformer_layer_2", 0], [0, 0, 1, 2, 2, 3]),
     ],
 )
-def test_copies_after_chosen_layers(after, sources):
-    model = gpt2(num_layers=4)
+def test_copies_after_chosen_layers(four_layers, after, sources):
+    model = four_layers
     check_layers(model, deepen(model, after, init="copy"), LAYER, sources)
 
 
@@ -199,14 +204,14 @@ def slots(model):
 
 
 def test_training_and_generation_continue(trained):
-    tokens = trained.generate(["a b", "c"], max_length=8)
+    tokens = trained.generate(["a b", "c"], max_length=5)
     deeper = deepen(trained, [0], optimizer=trained.optimizer)
     assert deeper.preprocessor is trained.preprocessor
     assert deeper.sampler is trained.sampler
     assert deeper.loss is trained.loss
     assert deeper.run_eagerly == trained.run_eagerly
     assert deeper.get_compile_config()["weighted_metrics"] == ["sparse_categorical_accuracy"]
-    assert deeper.generate(["a b", "c"], max_length=8) == tokens
+    assert deeper.generate(["a b", "c"], max_length=5) == tokens
 
     new = slots(deeper)
     for path, value in slots(trained).items():

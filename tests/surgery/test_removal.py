@@ -23,7 +23,8 @@ def stack():
     for size, layer in zip((1e-3, 1.0, 1e-2), model.layers[:3], strict=True):
         layer.V.assign(size * np.random.default_rng(1).normal(size=(5, 6)))
         layer.U.assign(np.random.default_rng(2).normal(size=(6, 5)))
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"], run_eagerly=True)
     rng = np.random.default_rng(0)
     return model, rng.normal(size=(20, 6)).astype("float32"), rng.integers(0, 3, 20)
 
