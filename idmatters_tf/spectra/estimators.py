@@ -38,7 +38,7 @@ class Estimate(Generic[Value]):
         """
         if not 0 < level < 1:
             raise ValueError(f"Argument `level` must be between 0 and 1. Received: level={level}")
-        quantile = scipy.special.stdtrit(max(self.samples - 1, 1), (1 + level) / 2)
+        quantile: Any = scipy.special.stdtrit(max(self.samples - 1, 1), (1 + level) / 2)
         return self.value - quantile * self.standard_error, self.value + quantile * self.standard_error
 
 
