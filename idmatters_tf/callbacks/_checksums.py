@@ -1,5 +1,6 @@
 """Checksums of batches and variables."""
 
+import sys
 import zlib
 
 import keras
@@ -22,8 +23,8 @@ def checksum(structure: Structure) -> int:
 
 def _components(part):
     """Return the arrays of a tensor, of which ragged and sparse tensors have several."""
-    if type(part).__name__ in ("RaggedTensor", "SparseTensor"):
-        import tensorflow as tf
-
+    # Without an import of TensorFlow, also for batches on JAX.
+    tf = sys.modules.get("tensorflow")
+    if tf is not None and isinstance(part, (tf.RaggedTensor, tf.SparseTensor)):
         return [component.numpy() for component in tf.nest.flatten(part, expand_composites=True)]
     return [keras.ops.convert_to_numpy(part)] if keras.ops.is_tensor(part) else [np.asarray(part)]
