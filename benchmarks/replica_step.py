@@ -1,4 +1,4 @@
-"""Claim: a step on two replicas takes 1.5 to 2 times as long as on one device with the same batch and cores.
+"""Claim: a step on two replicas takes up to 1.6 times as long as on one device with the same batch and cores.
 
     python benchmarks/replica_step.py [--steps N]
 
