@@ -91,9 +91,17 @@ def sum_over_replicas(value: Any) -> Any:
 
 @tf.custom_gradient
 def _sum(value):
-    carried = tf.cast(value, CARRIERS.get(value.dtype, value.dtype))
-    total = replica().all_reduce(tf.distribute.ReduceOp.SUM, carried)
-    return tf.cast(total, value.dtype), lambda gradient: gradient
+    return _all_reduce(_carried(value), value.dtype), lambda gradient: gradient
+
+
+def _carried(value):
+    """Return a tensor in a type whose sums are available. Those of int32 are not on all devices."""
+    carrier = CARRIERS.get(value.dtype, value.dtype)
+    return tf.cast(value, tf.int64 if carrier.is_integer else carrier)
+
+
+def _all_reduce(carried, dtype):
+    return tf.cast(replica().all_reduce(tf.distribute.ReduceOp.SUM, carried), dtype)
 
 
 def gather(structure: Any, factor: float = 1.0, has_masks: bool = True) -> Any:
@@ -143,8 +151,11 @@ def _gather(tensors, factor):
     totals = tf.unstack(tf.reduce_sum(sizes, 0))
     found = []
     for tensor, first, total in zip(tensors, firsts, totals, strict=True):
-        gathered = _with_gradient_of_part if tensor.dtype.is_floating else _all_gather
-        found.append(tf.ensure_shape(gathered(tensor, first, total, factor), [None, *tensor.shape[1:]]))
+        if tensor.dtype.is_floating:
+            whole = _with_gradient_of_part(tensor, first, total, factor)
+        else:
+            whole = _all_gather(tensor, first, total)
+        found.append(tf.ensure_shape(whole, [None, *tensor.shape[1:]]))
     return found
 
 
@@ -164,7 +175,7 @@ def _with_gradient_of_part(tensor, first, total, factor):
     return gathered(tensor)
 
 
-def _all_gather(tensor, first, total, _=None):
+def _all_gather(tensor, first, total):
     """Gather a tensor. That of this replica begins at the row `first` of `total` rows."""
     if tensor.dtype == tf.string:
         return _all_gather_strings(tensor)
@@ -176,12 +187,9 @@ def _sum_of_parts(tensor, first, total):
 
     TensorFlow's `all_gather` communicates twice, and takes five times as long to trace.
     """
-    # Sums of int32 are not available on all devices.
-    carrier = CARRIERS.get(tensor.dtype, tensor.dtype)
-    carried = tf.cast(tensor, tf.int64 if carrier.is_integer else carrier)
     rows = [first, total - first - tf.shape(tensor)[0]]
-    padded = tf.pad(carried, [rows, *[[0, 0]] * (len(tensor.shape) - 1)])
-    return tf.cast(replica().all_reduce(tf.distribute.ReduceOp.SUM, padded), tensor.dtype)
+    padded = tf.pad(_carried(tensor), [rows, *[[0, 0]] * (len(tensor.shape) - 1)])
+    return _all_reduce(padded, tensor.dtype)
 
 
 def _all_gather_strings(tensor):
